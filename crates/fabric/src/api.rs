@@ -33,7 +33,7 @@ use crate::error::{
     OpenRegionError, PeerFault, PostError, ReceiveError, RegionError, SendMessageError, Side,
 };
 use crate::region::{Region, RegionDescriptor, RemoteRegion, in_bounds};
-use crate::{limits, shm, sim, tcp, verbs};
+use crate::{limits, neighbours, shm, sim, tcp, verbs};
 
 /// Most bytes of one message. Messages hand out addresses; bulk data goes by memcpy.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -159,11 +159,12 @@ impl Fabric {
     /// If the configuration is out of range, nothing can listen on its endpoint, or the host lacks what the
     /// backend takes.
     pub fn open(backend: Backend, config: FabricConfig) -> Result<Fabric, OpenFabricError> {
-        let (core, device): (Arc<Core>, Arc<dyn Device>) = match backend {
-            Backend::Sim(network) => sim::open(network, config)?,
-            Backend::Shm => shm::open(config)?,
-            Backend::Tcp => tcp::open(config)?,
-            Backend::Verbs(options) => verbs::open(&options, config)?,
+        let (core, device): (Arc<Core>, Arc<dyn Device>) = match (backend, config.host) {
+            (Backend::Sim(network), _) => sim::open(network, config)?,
+            (Backend::Shm, _) => shm::open(config)?,
+            (far, Some(host)) => neighbours::open(host, &far, config)?,
+            (Backend::Tcp, None) => tcp::open(config)?,
+            (Backend::Verbs(options), None) => verbs::open(&options, config)?,
         };
         Ok(Fabric { device, core })
     }
@@ -283,6 +284,12 @@ impl Fabric {
     pub fn arrived(&self, slot: ArrivalSlot) -> u64 {
         self.device.look(slot);
         self.core.board().epoch(slot.index())
+    }
+
+    /// Returns true if regions of this peer are mapped here when they are opened: it is on this host, and reached through
+    /// shared memory.
+    pub fn shares_memory(&self, peer: Rank) -> bool {
+        self.device.shares_memory(peer)
     }
 
     /// Returns the way to a connected peer over one of its queue pairs (the paper's `GetChannel`).

@@ -2,11 +2,13 @@
 //! counters. Does not know how bytes travel.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use parking_lot::RwLock;
+use rustix::io::Errno;
 use tensorwire_base::sync::atomic::{AtomicUsize, Ordering};
 use tensorwire_base::sync::{Mutex, OnceLock};
 use tensorwire_base::{Deadline, Rank};
@@ -15,7 +17,8 @@ use crate::api::{Completion, Direction, Message};
 use crate::board::Board;
 use crate::config::{FabricConfig, Identity, PeerAddress};
 use crate::doorbell::{Ticket, Wake};
-use crate::error::{FaultCause, OpenFabricError, PeerFault, PostError};
+use crate::error::{FaultCause, OpenFabricError, PeerFault, PostError, RegionError};
+use crate::mapping::{Mapping, SharedMapping};
 use crate::pulse;
 use crate::region::RegionTable;
 
@@ -90,6 +93,8 @@ pub struct FabricStats {
     pub reads: u64,
     pub bytes_written: u64,
     pub bytes_read: u64,
+    /// Of these bytes, what went through shared memory.
+    pub bytes_near: u64,
     /// Messages sent and received.
     pub messages: u64,
     /// Waits that ended with an event, and waits that went to sleep in the kernel.
@@ -105,6 +110,7 @@ pub(crate) struct Counters {
     pub(crate) reads: AtomicU64,
     pub(crate) bytes_written: AtomicU64,
     pub(crate) bytes_read: AtomicU64,
+    pub(crate) bytes_near: AtomicU64,
     pub(crate) messages: AtomicU64,
     pub(crate) wakes: AtomicU64,
     pub(crate) blocked_waits: AtomicU64,
@@ -123,6 +129,35 @@ impl Core {
             fault: OnceLock::new(),
             counters: Counters::default(),
         })
+    }
+
+    /// A core whose board no other process maps.
+    pub(crate) fn private(config: FabricConfig) -> Result<Arc<Core>, OpenFabricError> {
+        check_config(&config)?;
+        let memory = Mapping::private(Board::bytes(config.arrival_slots))
+            .map_err(|error| no_board(error.into()))?;
+        let board = Board::create(Arc::new(memory), config.arrival_slots);
+        Ok(Core::new(config, board))
+    }
+
+    /// A core whose board peers of this host map, and the board's memory.
+    pub(crate) fn shared(config: FabricConfig) -> Result<(Arc<Core>, OwnedFd), OpenFabricError> {
+        check_config(&config)?;
+        let shared = SharedMapping::create("tensorwire-board", Board::bytes(config.arrival_slots))
+            .map_err(|error| no_board(error.into()))?;
+        let board = Board::create(Arc::new(shared.mapping), config.arrival_slots);
+        Ok((Core::new(config, board), shared.fd))
+    }
+
+    /// Memory for a region, and what peers of this host map of it where they do.
+    pub(crate) fn allocate(&self, bytes: u64) -> Result<(Mapping, Option<OwnedFd>), RegionError> {
+        let system =
+            |error: Errno| RegionError::System { doing: "allocate", bytes, source: error.into() };
+        if self.config.host.is_none() {
+            return Ok((Mapping::private(bytes).map_err(system)?, None));
+        }
+        let shared = SharedMapping::create("tensorwire-region", bytes).map_err(system)?;
+        Ok((shared.mapping, Some(shared.fd)))
     }
 
     pub(crate) fn config(&self) -> &FabricConfig {
@@ -233,6 +268,10 @@ impl Core {
             spin = Duration::ZERO;
         }
     }
+}
+
+fn no_board(source: std::io::Error) -> OpenFabricError {
+    OpenFabricError::System { doing: "allocate the arrival table", source }
 }
 
 /// Refuses what no fabric can work with.
@@ -353,6 +392,7 @@ impl Counters {
             reads: read(&self.reads),
             bytes_written: read(&self.bytes_written),
             bytes_read: read(&self.bytes_read),
+            bytes_near: read(&self.bytes_near),
             messages: read(&self.messages),
             wakes: read(&self.wakes),
             blocked_waits: read(&self.blocked_waits),

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tensorwire_base::{Incarnation, JobId, Rank};
 
 use crate::arrival::ArrivalMode;
+use crate::neighbours::HostId;
 use crate::sim::SimNetwork;
 use crate::verbs::VerbsOptions;
 
@@ -66,6 +67,9 @@ pub struct FabricConfig {
     pub arrival: Option<ArrivalMode>,
     /// Payload is encrypted on its way (tcp). What is said beside it always is. The same in all processes of a job.
     pub encrypt: bool,
+    /// The host of this process (tcp, verbs): peers that name the same one are reached through shared memory. None: all
+    /// are reached by the backend. All processes of a job name one, or none does.
+    pub host: Option<HostId>,
     /// For tests: take `flag-tail` although the device does not promise that writes land in order.
     pub trust_tail: bool,
 }
@@ -85,6 +89,7 @@ impl FabricConfig {
             spin: Duration::from_micros(20),
             arrival: None,
             encrypt: false,
+            host: None,
             trust_tail: false,
         }
     }
@@ -101,6 +106,8 @@ pub enum Endpoint {
     Tcp(SocketAddr),
     /// A listening TCP socket, over which queue pairs are introduced to each other.
     Verbs(SocketAddr),
+    /// One of several ways: those on this host use the abstract Unix socket of that name, all others what is far.
+    Near { host: HostId, name: String, far: Box<Endpoint> },
 }
 
 /// A peer to connect to: who must answer, and at which address.
@@ -113,7 +120,9 @@ pub struct PeerAddress {
 
 /// The error of a text that is no endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no endpoint; expected sim, shm:NAME, tcp:ADDRESS:PORT or verbs:ADDRESS:PORT")]
+#[error(
+    "{text:?} is no endpoint; expected sim, shm:NAME, tcp:ADDRESS:PORT, verbs:ADDRESS:PORT or near:HOST:NAME+ and one of the last two"
+)]
 pub struct EndpointError {
     pub text: String,
 }
@@ -132,6 +141,7 @@ impl fmt::Display for Endpoint {
             Endpoint::Shm(name) => write!(f, "shm:{name}"),
             Endpoint::Tcp(address) => write!(f, "tcp:{address}"),
             Endpoint::Verbs(address) => write!(f, "verbs:{address}"),
+            Endpoint::Near { host, name, far } => write!(f, "near:{host}:{name}+{far}"),
         }
     }
 }
@@ -148,8 +158,22 @@ impl FromStr for Endpoint {
             }
             Some(("tcp", address)) => address.parse().map(Endpoint::Tcp).map_err(|_| wrong()),
             Some(("verbs", address)) => address.parse().map(Endpoint::Verbs).map_err(|_| wrong()),
+            Some(("near", both)) => Endpoint::near(both).ok_or_else(wrong),
             _ => Err(wrong()),
         }
+    }
+}
+
+impl Endpoint {
+    /// Reads `HOST:NAME+FAR`.
+    fn near(both: &str) -> Option<Endpoint> {
+        let (near, far) = both.split_once('+')?;
+        let (host, name) = near.split_once(':')?;
+        let far: Endpoint = far.parse().ok()?;
+        let is_far = matches!(far, Endpoint::Tcp(_) | Endpoint::Verbs(_));
+        let is_name = !name.is_empty() && name.len() < 100;
+        let host = host.parse().ok().filter(|_| is_far && is_name)?;
+        Some(Endpoint::Near { host, name: name.into(), far: Box::new(far) })
     }
 }
 
@@ -171,12 +195,27 @@ mod tests {
 
     #[test]
     fn endpoints_travel_as_text() {
-        for text in
-            ["sim", "shm:tensorwire-0123", "tcp:127.0.0.1:80", "tcp:[::1]:9", "verbs:10.9.0.1:4000"]
-        {
+        for text in [
+            "sim",
+            "shm:tensorwire-0123",
+            "tcp:127.0.0.1:80",
+            "tcp:[::1]:9",
+            "verbs:10.9.0.1:4000",
+            "near:00000000000000ab:tensorwire-1+tcp:1.2.3.4:5",
+        ] {
             assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
         }
-        for text in ["", "shm:", "tcp:nowhere", "udp:1.2.3.4:5", "sim:1"] {
+        for text in [
+            "",
+            "shm:",
+            "tcp:nowhere",
+            "udp:1.2.3.4:5",
+            "sim:1",
+            "near:1:+tcp:1.2.3.4:5",
+            "near:1:a",
+            "near:1:a+shm:b",
+            "near:1:a+near:1:a+tcp:1.2.3.4:5",
+        ] {
             assert!(text.parse::<Endpoint>().is_err(), "{text}");
         }
     }

@@ -113,6 +113,11 @@ pub(crate) trait Device: Debug + Send + Sync {
         deadline: Deadline,
     ) -> Result<(), SendMessageError>;
 
+    /// True if the peer's regions are mapped here.
+    fn shares_memory(&self, _: Rank) -> bool {
+        false
+    }
+
     /// What was chosen where there was a choice, and why, a line each.
     fn choices(&self) -> Vec<String> {
         Vec::new()

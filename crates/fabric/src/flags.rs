@@ -117,7 +117,7 @@ mod tests {
     use crate::region::{Exposure, Region, RegionTable};
 
     fn region(table: &Arc<RegionTable>, bytes: u64) -> Region {
-        table.enter(Mapping::private(bytes).unwrap(), Exposure::Private)
+        table.enter(Mapping::private(bytes).unwrap(), Exposure::default())
     }
 
     fn board() -> Board {

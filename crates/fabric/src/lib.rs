@@ -86,7 +86,8 @@
 //! `api.rs` is all that users see. Behind it one small seam (`device.rs`: alloc, connect,
 //! post, progress, wait) has one folder per backend, with the same file names in each: `device.rs`
 //! (open, connect, close), `region.rs` (memory), `queue_pair.rs` (post), `progress.rs` (what happens
-//! behind the poster's back).
+//! behind the poster's back). `neighbours.rs` has two of them for one process: shared memory with the peers of its own
+//! host, another with all others.
 //!
 //! | file | what |
 //! |---|---|
@@ -119,6 +120,7 @@ mod listener;
 pub mod lobby;
 mod mapping;
 mod mesh;
+mod neighbours;
 pub mod pulse;
 mod raw_io;
 mod region;
@@ -144,6 +146,7 @@ pub use error::{
     SendMessageError, Side,
 };
 pub use limits::{MemoryLimit, MemoryRoom, available_bytes, memory_room};
+pub use neighbours::HostId;
 pub use region::{Region, RegionDescriptor, RemoteRegion};
 pub use sim::{Between, FlagOrder, SimKnobs, SimNetwork, Within};
 pub use verbs::{

@@ -56,15 +56,13 @@ pub(crate) struct RegionMemory {
     table: Weak<RegionTable>,
 }
 
-/// How peers get at a region of this process.
-#[derive(Debug)]
-pub(crate) enum Exposure {
-    /// They do not: this process writes and reads it for them (tcp, sim).
-    Private,
+/// How peers get at a region of this process. Where in neither way, it writes and reads the region for them (tcp, sim).
+#[derive(Debug, Default)]
+pub(crate) struct Exposure {
     /// Peers of this host map it (shm).
-    Shared(OwnedFd),
+    pub(crate) shared: Option<OwnedFd>,
     /// The NIC accesses it (verbs).
-    Registered(MemoryRegion),
+    pub(crate) registered: Option<MemoryRegion>,
 }
 
 /// Every region of a fabric by key. Weak: the table keeps nothing alive.
@@ -252,6 +250,13 @@ impl Marks {
     }
 }
 
+impl Exposure {
+    /// Peers of this host map it.
+    pub(crate) fn shared(file: OwnedFd) -> Exposure {
+        Exposure { shared: Some(file), registered: None }
+    }
+}
+
 impl RegionTable {
     /// Enters fresh memory under a fresh random key.
     pub(crate) fn enter(self: &Arc<Self>, mapping: Mapping, exposure: Exposure) -> Region {
@@ -309,17 +314,11 @@ impl RegionMemory {
     }
 
     pub(crate) fn fd(&self) -> Option<&OwnedFd> {
-        match &self.exposure {
-            Exposure::Shared(fd) => Some(fd),
-            Exposure::Private | Exposure::Registered(_) => None,
-        }
+        self.exposure.shared.as_ref()
     }
 
     pub(crate) fn registration(&self) -> Option<&MemoryRegion> {
-        match &self.exposure {
-            Exposure::Registered(registration) => Some(registration),
-            Exposure::Private | Exposure::Shared(_) => None,
-        }
+        self.exposure.registered.as_ref()
     }
 }
 
@@ -354,7 +353,7 @@ mod tests {
     #[test]
     fn a_region_leaves_the_table_with_its_last_holder() {
         let table = Arc::new(RegionTable::default());
-        let region = table.enter(Mapping::private(100).unwrap(), Exposure::Private);
+        let region = table.enter(Mapping::private(100).unwrap(), Exposure::default());
         let key = region.descriptor().key;
         let slab = region.slab();
         drop(region);

@@ -14,4 +14,4 @@ mod progress;
 mod queue_pair;
 mod region;
 
-pub(crate) use device::open;
+pub(crate) use device::{ShmDevice, open};

@@ -16,7 +16,7 @@ mod progress;
 mod queue_pair;
 mod region;
 
-pub(crate) use device::open;
+pub(crate) use device::{TcpDevice, open};
 pub use frame::fuzz_headers;
 pub(crate) use region::{adopt as adopt_private, alloc as alloc_private};
 

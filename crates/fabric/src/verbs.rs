@@ -28,7 +28,7 @@ mod wire;
 
 use std::net::IpAddr;
 
-pub(crate) use device::open;
+pub(crate) use device::{VerbsDevice, open};
 pub(crate) use ibv::{MemoryRegion, Remote};
 pub use survey::{Gid, GidKind, LinkLayer, Nic, NicChoice, Port, PortState, choose, survey};
 pub use wire::fuzz_wire;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tensorwire_base::{Deadline, Incarnation, JobId, Rank};
 use tensorwire_fabric::{
     ArrivalMode, ArrivalSlot, Backend, Channel, Completion, Direction, Fabric, FabricConfig,
-    Identity, JobCredentials, LocalSlice, Memcpy, PeerAddress, PostError, Region, RegionDescriptor,
-    RemoteRegion, RemoteSlice, Secret, Signal, Wake, verbs_usable,
+    HostId, Identity, JobCredentials, LocalSlice, Memcpy, PeerAddress, PostError, Region,
+    RegionDescriptor, RemoteRegion, RemoteSlice, Secret, Signal, Wake, verbs_usable,
 };
 use tensorwire_memory::{Arena, Buffer, Place, Slab};
 
@@ -20,12 +20,14 @@ pub struct Setup {
     pub arrival: Option<ArrivalMode>,
     /// Payload is encrypted.
     pub encrypt: bool,
+    /// The host of each rank; none: all are reached by the backend.
+    pub host: Option<fn(u32) -> u32>,
 }
 
 impl Setup {
     /// As a job has it where nothing is said.
     pub const fn new(backend: MakeBackend) -> Setup {
-        Setup { backend, arrival: None, encrypt: false }
+        Setup { backend, arrival: None, encrypt: false, host: None }
     }
 
     /// False, and the reason is printed, where the backend needs a device that is not there. Where one is
@@ -42,8 +44,15 @@ impl Setup {
 
     /// The configuration of a rank.
     pub fn config(&self, rank: u32) -> FabricConfig {
-        let Setup { arrival, encrypt, .. } = *self;
-        FabricConfig { arrival, encrypt, ..FabricConfig::new(member(rank), job()) }
+        let mut config = FabricConfig::new(member(rank), job());
+        self.change(&mut config);
+        config
+    }
+
+    fn change(&self, config: &mut FabricConfig) {
+        (config.arrival, config.encrypt) = (self.arrival, self.encrypt);
+        let host = self.host.map(|host| host(config.me.rank.0));
+        config.host = host.map(|host| HostId::here(&format!("host {host}")));
     }
 
     /// [`mesh`]
@@ -54,16 +63,14 @@ impl Setup {
     /// [`mesh_with`]
     pub fn mesh_with(&self, n: u32, change: impl Fn(&mut FabricConfig)) -> Vec<Fabric> {
         mesh_with(self.backend, n, |config| {
-            (config.arrival, config.encrypt) = (self.arrival, self.encrypt);
+            self.change(config);
             change(config);
         })
     }
 
     /// [`open`]
     pub fn open(&self, n: u32) -> Vec<Fabric> {
-        open(&(self.backend)(), n, |config| {
-            (config.arrival, config.encrypt) = (self.arrival, self.encrypt);
-        })
+        open(&(self.backend)(), n, |config| self.change(config))
     }
 }
 

@@ -15,7 +15,6 @@ use super::progress::Owner;
 use super::queue_pair::QueuePairs;
 use super::region::{self, MapBoardError};
 use crate::api::Posted;
-use crate::board::Board;
 use crate::common::{self, Core, Peer};
 use crate::config::{Endpoint, FabricConfig, PeerAddress};
 use crate::control::{Attached, Control, Frame, Link};
@@ -27,12 +26,11 @@ use crate::error::{
 };
 use crate::handshake::{self, Purpose};
 use crate::listener::{Listener, Socket};
-use crate::mapping::SharedMapping;
 use crate::mesh::Mesh;
 use crate::region::{Marks, Region, RegionDescriptor, RemoteRegion};
 
 #[derive(Debug)]
-struct ShmDevice {
+pub(crate) struct ShmDevice {
     core: Arc<Core>,
     name: String,
     /// The board's memory, for peers to map.
@@ -46,34 +44,9 @@ struct ShmDevice {
 }
 
 pub(crate) fn open(config: FabricConfig) -> Result<(Arc<Core>, Arc<dyn Device>), OpenFabricError> {
-    common::check_config(&config)?;
     common::check_no_mode(&config, "shm")?;
-    let system = |doing| move |source: std::io::Error| OpenFabricError::System { doing, source };
-    let shared = SharedMapping::create("tensorwire-board", Board::bytes(config.arrival_slots))
-        .map_err(|e| system("allocate the arrival table")(e.into()))?;
-    let name = format!("tensorwire-{:016x}", handshake::random_u64());
-    let listener =
-        SocketAddr::from_abstract_name(&name).and_then(|at| UnixListener::bind_addr(&at)).map_err(
-            |source| OpenFabricError::Listen { at: format!("abstract socket {name}"), source },
-        )?;
-    let board = Board::create(Arc::new(shared.mapping), config.arrival_slots);
-    let core = Core::new(config, board);
-    let control = Control::start(core.clone(), Owner::new(core.clone()))
-        .map_err(system("start the control thread"))?;
-    let mesh = Mesh::new(core.clone(), Listener::Unix(listener), "shm", dial);
-    let copiers = Copiers::start(core.config().completion_queues)
-        .map_err(system("start the copier threads"))?;
-    let peers = RwLock::default();
-    let device = ShmDevice {
-        core: core.clone(),
-        name,
-        board: shared.fd,
-        mesh,
-        control,
-        peers,
-        marks: Marks::default(),
-        copiers: Arc::new(copiers),
-    };
+    let (core, board) = Core::shared(config)?;
+    let device = ShmDevice::open(core.clone(), board)?;
     Ok((core, Arc::new(device)))
 }
 
@@ -96,6 +69,31 @@ fn dial(endpoint: &Endpoint, _: Deadline) -> Option<std::io::Result<Socket>> {
 }
 
 impl ShmDevice {
+    /// `board`: the memory of the core's board.
+    pub(crate) fn open(core: Arc<Core>, board: OwnedFd) -> Result<ShmDevice, OpenFabricError> {
+        let system =
+            |doing| move |source: std::io::Error| OpenFabricError::System { doing, source };
+        let name = format!("tensorwire-{:016x}", handshake::random_u64());
+        let listener = SocketAddr::from_abstract_name(&name)
+            .and_then(|at| UnixListener::bind_addr(&at))
+            .map_err(|source| {
+                let at = format!("abstract socket {name}");
+                OpenFabricError::Listen { at, source }
+            })?;
+        let control = Control::start(core.clone(), Owner::new(core.clone()))
+            .map_err(system("start the control thread"))?;
+        let mesh = Mesh::new(core.clone(), Listener::Unix(listener), "shm", dial);
+        let copiers = Copiers::start(core.config().completion_queues)
+            .map_err(system("start the copier threads"))?;
+        let (peers, marks, copiers) = (RwLock::default(), Marks::default(), Arc::new(copiers));
+        Ok(ShmDevice { core, name, board, mesh, control, peers, marks, copiers })
+    }
+
+    /// The name of its abstract socket.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Adds the connections, tells each peer of our board, and maps theirs.
     fn attach(&self, links: &[Arc<Link>], deadline: Deadline) -> Result<(), ConnectError> {
         let system = |doing| move |source: std::io::Error| ConnectError::System { doing, source };
@@ -213,6 +211,10 @@ impl Device for ShmDevice {
         deadline: Deadline,
     ) -> Result<(), SendMessageError> {
         self.control.connected(peer).send_message(body, deadline)
+    }
+
+    fn shares_memory(&self, _: Rank) -> bool {
+        true
     }
 
     fn close(&self, deadline: Deadline) -> Result<(), CloseError> {

@@ -66,9 +66,15 @@ impl QueuePairs {
             drop(ordered);
             return self.post(queue_pair, work).map(|()| Posted::Queued);
         }
-        self.core.counters().posted(work.direction, work.bytes);
+        self.count(&work);
         carry_out(&work, &self.board);
         Ok(Posted::Done)
+    }
+
+    fn count(&self, work: &Work) {
+        let counters = self.core.counters();
+        counters.posted(work.direction, work.bytes);
+        counters.add(|counters| &counters.bytes_near, work.bytes);
     }
 
     fn check(&self, work: &Work) -> Result<(), PostError> {
@@ -82,7 +88,7 @@ impl QueuePairs {
         let peer = self.peer.member.rank;
         let pair = &self.pairs[queue_pair];
         pair.credits.take()?;
-        self.core.counters().posted(work.direction, work.bytes);
+        self.count(&work);
         let ordered = pair.order.lock();
         let memcpy = Accepted {
             core: self.core.clone(),

@@ -16,13 +16,13 @@ pub(super) fn alloc(core: &Core, bytes: u64) -> Result<Region, RegionError> {
     let system = |source| RegionError::System { doing: "allocate", bytes, source };
     let shared =
         SharedMapping::create("tensorwire-region", bytes).map_err(|error| system(error.into()))?;
-    Ok(core.regions().enter(shared.mapping, Exposure::Shared(shared.fd)))
+    Ok(core.regions().enter(shared.mapping, Exposure::shared(shared.fd)))
 }
 
 pub(super) fn adopt(core: &Core, file: OwnedFd, bytes: u64) -> Result<Region, RegionError> {
     let system = |source| RegionError::System { doing: "adopt", bytes, source };
     let mapping = Mapping::of_file(file.as_fd(), bytes).map_err(|error| system(error.into()))?;
-    Ok(core.regions().enter(mapping, Exposure::Shared(file)))
+    Ok(core.regions().enter(mapping, Exposure::shared(file)))
 }
 
 /// A file for peers, of which nothing is mapped here.
@@ -33,7 +33,7 @@ pub(super) fn offer(core: &Core, file: OwnedFd) -> Result<Region, RegionError> {
         source: source.into(),
     };
     let nothing = Mapping::private(0).map_err(system)?;
-    Ok(core.regions().enter(nothing, Exposure::Shared(file)))
+    Ok(core.regions().enter(nothing, Exposure::shared(file)))
 }
 
 /// Maps what the peer sent, all pages at once: off the critical path.

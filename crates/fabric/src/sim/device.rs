@@ -12,8 +12,7 @@ use super::queue_pair::{InFlight, Lane};
 use super::region;
 use crate::api::{ArrivalSlot, Message};
 use crate::arrival::ArrivalMode;
-use crate::board::Board;
-use crate::common::{self, Core, Credits, Gone, Peer};
+use crate::common::{Core, Credits, Gone, Peer};
 use crate::config::{Endpoint, FabricConfig, PeerAddress};
 use crate::device::{Device, Work};
 use crate::doorbell::{Ticket, Wake};
@@ -23,7 +22,6 @@ use crate::error::{
 };
 use crate::flags::{FlagTable, Watched};
 use crate::handshake::{HandshakeError, HandshakeRefusal};
-use crate::mapping::Mapping;
 use crate::mesh::LOOK_UP;
 use crate::region::{Region, RegionDescriptor, RegionMemory, RemoteRegion};
 
@@ -39,13 +37,8 @@ pub(crate) fn open(
     network: SimNetwork,
     config: FabricConfig,
 ) -> Result<(Arc<Core>, Arc<dyn Device>), OpenFabricError> {
-    common::check_config(&config)?;
     let rank = config.me.rank;
-    let memory = Mapping::private(Board::bytes(config.arrival_slots)).map_err(|error| {
-        OpenFabricError::System { doing: "allocate the arrival table", source: error.into() }
-    })?;
-    let board = Board::create(Arc::new(memory), config.arrival_slots);
-    let core = Core::new(config, board);
+    let core = Core::private(config)?;
     let mut state = network.shared().lock();
     if state.members.contains_key(&rank) {
         return Err(OpenFabricError::RankTaken { rank });
@@ -203,7 +196,7 @@ impl Device for SimDevice {
     }
 
     fn adopt_region(&self, file: OwnedFd, bytes: u64) -> Result<Region, RegionError> {
-        region::adopt(&self.core, &file, bytes)
+        region::adopt(&self.core, file, bytes)
     }
 
     fn open_region(

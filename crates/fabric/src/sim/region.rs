@@ -10,7 +10,7 @@ pub(super) fn alloc(core: &Core, bytes: u64) -> Result<Region, RegionError> {
     crate::tcp::alloc_private(core, bytes)
 }
 
-pub(super) fn adopt(core: &Core, file: &OwnedFd, bytes: u64) -> Result<Region, RegionError> {
+pub(super) fn adopt(core: &Core, file: OwnedFd, bytes: u64) -> Result<Region, RegionError> {
     crate::tcp::adopt_private(core, file, bytes)
 }
 

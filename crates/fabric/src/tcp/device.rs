@@ -12,7 +12,6 @@ use tensorwire_base::{Deadline, Rank};
 use super::progress::{Owner, PeerTable, Pollers};
 use super::queue_pair::QueuePair;
 use super::region;
-use crate::board::Board;
 use crate::common::{self, Core, Peer};
 use crate::config::{Endpoint, FabricConfig, PeerAddress};
 use crate::control::{Attached, Control, Frame, Link, rank_list};
@@ -24,12 +23,11 @@ use crate::error::{
 };
 use crate::handshake::Purpose;
 use crate::listener::{Listener, Socket};
-use crate::mapping::Mapping;
 use crate::mesh::{Connected, Connection, Mesh};
 use crate::region::{Access, Region, RegionDescriptor, RemoteRegion};
 
 #[derive(Debug)]
-pub(super) struct TcpDevice {
+pub(crate) struct TcpDevice {
     pub(super) core: Arc<Core>,
     listening: SocketAddr,
     mesh: Mesh,
@@ -39,8 +37,9 @@ pub(super) struct TcpDevice {
 }
 
 pub(crate) fn open(config: FabricConfig) -> Result<(Arc<Core>, Arc<dyn Device>), OpenFabricError> {
-    let device = TcpDevice::open(config)?;
-    Ok((device.core.clone(), Arc::new(device)))
+    let core = Core::private(config)?;
+    let device = TcpDevice::open(core.clone())?;
+    Ok((core, Arc::new(device)))
 }
 
 fn dial(endpoint: &Endpoint, deadline: Deadline) -> Option<std::io::Result<Socket>> {
@@ -53,18 +52,14 @@ fn dial(endpoint: &Endpoint, deadline: Deadline) -> Option<std::io::Result<Socke
 }
 
 impl TcpDevice {
-    pub(super) fn open(config: FabricConfig) -> Result<TcpDevice, OpenFabricError> {
-        common::check_config(&config)?;
-        common::check_no_mode(&config, "tcp")?;
+    pub(crate) fn open(core: Arc<Core>) -> Result<TcpDevice, OpenFabricError> {
+        let config = core.config();
+        common::check_no_mode(config, "tcp")?;
         let system =
             |doing| move |source: std::io::Error| OpenFabricError::System { doing, source };
         let listen = |source| OpenFabricError::Listen { at: config.endpoint.to_string(), source };
         let listener = TcpListener::bind(config.endpoint).map_err(listen)?;
         let listening = listener.local_addr().map_err(listen)?;
-        let memory = Mapping::private(Board::bytes(config.arrival_slots))
-            .map_err(|error| system("allocate the arrival table")(error.into()))?;
-        let board = Board::create(Arc::new(memory), config.arrival_slots);
-        let core = Core::new(config, board);
         let peers = Arc::new(PeerTable::new(HashMap::new()));
         let control = Control::start(core.clone(), Owner::new(core.clone(), peers.clone()))
             .map_err(system("start the control thread"))?;
@@ -161,7 +156,7 @@ impl Device for TcpDevice {
     }
 
     fn adopt_region(&self, file: OwnedFd, bytes: u64) -> Result<Region, RegionError> {
-        region::adopt(&self.core, &file, bytes)
+        region::adopt(&self.core, file, bytes)
     }
 
     fn open_region(

@@ -9,6 +9,7 @@ use super::device::TcpDevice;
 use super::frame::{CLEAR_BYTES, HEADER_BYTES, Header, Kind};
 use super::queue_pair::QueuePair;
 use crate::api::{ArrivalSlot, Signal};
+use crate::common::Core;
 use crate::device::Device;
 use crate::region::Access;
 use crate::{
@@ -118,7 +119,7 @@ fn devices() -> [TcpDevice; 2] {
     let member = |rank| Identity { rank: Rank(rank), incarnation: Incarnation(1) };
     let devices = [0, 1].map(|rank| {
         let job = JobCredentials { job_id: JobId(1), secret: Secret([1; 32]) };
-        TcpDevice::open(FabricConfig::new(member(rank), job)).unwrap()
+        TcpDevice::open(Core::private(FabricConfig::new(member(rank), job)).unwrap()).unwrap()
     });
     let [zero, one] = [0, 1].map(|rank: u32| PeerAddress {
         rank: Rank(rank),

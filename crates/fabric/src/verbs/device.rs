@@ -20,8 +20,7 @@ use super::wire::{Introduction, NOTE_BYTES};
 use super::{VerbsOptions, VerbsUnusable};
 use crate::api::ArrivalSlot;
 use crate::arrival::ArrivalMode;
-use crate::board::Board;
-use crate::common::{self, Core, Peer};
+use crate::common::{Core, Peer};
 use crate::config::{Endpoint, FabricConfig, PeerAddress};
 use crate::control::{Attached, Control, Frame, Link, rank_list};
 use crate::device::{Device, Work};
@@ -33,7 +32,6 @@ use crate::error::{
 use crate::flags::{FlagTable, Watched};
 use crate::handshake::Purpose;
 use crate::listener::{Listener, Socket};
-use crate::mapping::Mapping;
 use crate::mesh::{Connected, Mesh};
 use crate::raw_io;
 use crate::region::{Region, RegionDescriptor, RegionMemory, RemoteRegion};
@@ -48,7 +46,7 @@ const SILENCE: Duration = Duration::from_millis(3900);
 const WINDOW_MAX: u32 = 1024;
 
 #[derive(Debug)]
-pub(super) struct VerbsDevice {
+pub(crate) struct VerbsDevice {
     core: Arc<Core>,
     listening: SocketAddr,
     end: Arc<NicEnd>,
@@ -180,8 +178,9 @@ pub(crate) fn open(
     options: &VerbsOptions,
     config: FabricConfig,
 ) -> Result<(Arc<Core>, Arc<dyn Device>), OpenFabricError> {
-    let device = VerbsDevice::open(options, config)?;
-    Ok((device.core.clone(), Arc::new(device)))
+    let core = Core::private(config)?;
+    let device = VerbsDevice::open(options, core.clone())?;
+    Ok((core, Arc::new(device)))
 }
 
 /// See [`crate::verbs_usable`].
@@ -214,21 +213,17 @@ fn notice_silence(socket: &OwnedFd) -> std::io::Result<()> {
 }
 
 impl VerbsDevice {
-    pub(super) fn open(
+    pub(crate) fn open(
         options: &VerbsOptions,
-        config: FabricConfig,
+        core: Arc<Core>,
     ) -> Result<VerbsDevice, OpenFabricError> {
-        common::check_config(&config)?;
-        let end = Arc::new(NicEnd::open(options, &config)?);
+        let config = core.config();
+        let end = Arc::new(NicEnd::open(options, config)?);
         let system =
             |doing| move |source: std::io::Error| OpenFabricError::System { doing, source };
         let listen = |source| OpenFabricError::Listen { at: config.endpoint.to_string(), source };
         let listener = TcpListener::bind(config.endpoint).map_err(listen)?;
         let listening = listener.local_addr().map_err(listen)?;
-        let memory = Mapping::private(Board::bytes(config.arrival_slots))
-            .map_err(|error| system("allocate the arrival table")(error.into()))?;
-        let board = Board::create(Arc::new(memory), config.arrival_slots);
-        let core = Core::new(config, board);
         tracing::info!(me = %core.me().rank, "RDMA: {}", end.description());
         let peers = Arc::new(PeerTable::new(HashMap::new()));
         let control = Control::start(core.clone(), Owner::new(core.clone(), peers.clone()))
@@ -488,7 +483,7 @@ impl Device for VerbsDevice {
     }
 
     fn adopt_region(&self, file: OwnedFd, bytes: u64) -> Result<Region, RegionError> {
-        region::adopt(self, &file, bytes)
+        region::adopt(self, file, bytes)
     }
 
     fn adopt_device(&self, memory: &Slab) -> Result<Region, RegionError> {

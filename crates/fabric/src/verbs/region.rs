@@ -32,23 +32,23 @@ fn alloc_ordered(device: &VerbsDevice, bytes: u64, relaxed: bool) -> Result<Regi
     if bytes > bytes_max {
         return Err(RegionError::TooLargeForNic { bytes, bytes_max });
     }
-    let system = |doing, source| RegionError::System { doing, bytes, source };
-    let mapping = Mapping::private(bytes).map_err(|error| system("allocate", error.into()))?;
+    let (mapping, shared) = device.core().allocate(bytes)?;
     let registration = device.domain().register(&mapping, relaxed);
-    let registration = registration.map_err(|source| not_registered(bytes, source))?;
-    Ok(device.core().regions().enter(mapping, Exposure::Registered(registration)))
+    let registered = Some(registration.map_err(|source| not_registered(bytes, source))?);
+    Ok(device.core().regions().enter(mapping, Exposure { shared, registered }))
 }
 
 pub(super) fn adopt(
     device: &VerbsDevice,
-    file: &OwnedFd,
+    file: OwnedFd,
     bytes: u64,
 ) -> Result<Region, RegionError> {
     let system = |source| RegionError::System { doing: "adopt", bytes, source };
     let mapping = Mapping::of_file(file.as_fd(), bytes).map_err(|error| system(error.into()))?;
     let registration = device.domain().register(&mapping, device.relaxes());
-    let registration = registration.map_err(|source| not_registered(bytes, source))?;
-    Ok(device.core().regions().enter(mapping, Exposure::Registered(registration)))
+    let registered = Some(registration.map_err(|source| not_registered(bytes, source))?);
+    let shared = device.core().config().host.map(|_| file);
+    Ok(device.core().regions().enter(mapping, Exposure { shared, registered }))
 }
 
 /// Memory of a GPU, registered as it is mapped: nvidia-peermem tells the NIC where that lies.
@@ -56,8 +56,8 @@ pub(super) fn adopt_device(device: &VerbsDevice, memory: &Slab) -> Result<Region
     let mapping = Mapping::of_device(memory);
     let bytes = mapping.bytes();
     let registration = device.domain().register(&mapping, device.relaxes());
-    let registration = registration.map_err(|source| RegionError::Peermem { bytes, source })?;
-    Ok(device.core().regions().enter(mapping, Exposure::Registered(registration)))
+    let registered = Some(registration.map_err(|source| RegionError::Peermem { bytes, source })?);
+    Ok(device.core().regions().enter(mapping, Exposure { shared: None, registered }))
 }
 
 /// Why the NIC was not let near the memory.

@@ -10,6 +10,7 @@ use super::VerbsOptions;
 use super::device::VerbsDevice;
 use super::ibv::Remote;
 use crate::api::{Completion, Direction, Signal};
+use crate::common::Core;
 use crate::device::{Device, Work};
 use crate::error::{CompletionError, FaultCause};
 use crate::region::{Access, Region, RemoteRegion};
@@ -40,7 +41,9 @@ fn open(change: impl Fn(&mut FabricConfig)) -> [Arc<VerbsDevice>; 2] {
     [0, 1].map(|rank| {
         let mut config = config(rank);
         change(&mut config);
-        Arc::new(VerbsDevice::open(&VerbsOptions::default(), config).unwrap())
+        Arc::new(
+            VerbsDevice::open(&VerbsOptions::default(), Core::private(config).unwrap()).unwrap(),
+        )
     })
 }
 

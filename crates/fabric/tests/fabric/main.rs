@@ -4,6 +4,7 @@
 
 mod arrival;
 mod death;
+mod neighbours;
 mod shm;
 mod sim;
 mod strangers;

@@ -28,7 +28,7 @@ impl Stranger {
                 let address = SocketAddr::from_abstract_name(name).unwrap();
                 Stranger::Unix(UnixStream::connect_addr(&address).unwrap())
             }
-            Endpoint::Sim => panic!("a simulated fabric has no door"),
+            Endpoint::Sim | Endpoint::Near { .. } => panic!("it has no door, or several"),
         }
     }
 

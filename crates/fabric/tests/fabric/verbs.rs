@@ -10,6 +10,22 @@ mod write_imm {
     tensorwire_testkit::fabric_suite!(super::VERBS);
 }
 
+/// Beside shared memory: memory that the NIC reaches is mapped, too.
+mod two_hosts {
+    use tensorwire_testkit::mesh::Setup;
+
+    const TWO_HOSTS: Setup = Setup { host: Some(|rank| rank % 2), ..super::VERBS };
+
+    tensorwire_testkit::fabric_suite!(TWO_HOSTS);
+
+    #[test]
+    fn three_ways() {
+        if TWO_HOSTS.can_run() {
+            crate::neighbours::three_ways(TWO_HOSTS);
+        }
+    }
+}
+
 /// What depends on how a signal travels.
 mod flag_separate {
     use tensorwire_fabric::ArrivalMode;

@@ -209,6 +209,11 @@ fn nobody_like(endpoint: &Endpoint) -> Endpoint {
         Endpoint::Shm(_) => Endpoint::Shm("nobody-listens-here".into()),
         Endpoint::Tcp(_) => Endpoint::Tcp(closed()),
         Endpoint::Verbs(_) => Endpoint::Verbs(closed()),
+        Endpoint::Near { host, far, .. } => Endpoint::Near {
+            host: *host,
+            name: "nobody-listens-here".into(),
+            far: Box::new(nobody_like(far)),
+        },
     }
 }
 

@@ -41,7 +41,7 @@ impl Ends {
         let core = Core::new(config, board());
         let Identity { rank, incarnation } = of(1);
         let peer = Peer::new(&PeerAddress { rank, incarnation, endpoint: Endpoint::Sim });
-        let source = core.regions().enter(memory(2 * COPIER_BYTES_MIN), Exposure::Private);
+        let source = core.regions().enter(memory(2 * COPIER_BYTES_MIN), Exposure::default());
         for (at, value) in [(0, LARGE), (COPIER_BYTES_MIN, SMALL)] {
             source.memory().mapping().word(at).store(value, Ordering::Relaxed);
         }

@@ -68,7 +68,7 @@ impl Ends {
         let peers = Arc::new(PeerTable::default());
         peers.write().insert(rank, vec![queue_pair.clone()]);
         let owner = Owner::new(core.clone(), peers);
-        let memory = core.regions().enter(Mapping::private(BYTES).unwrap(), Exposure::Private);
+        let memory = core.regions().enter(Mapping::private(BYTES).unwrap(), Exposure::default());
         Arc::new(Ends { core, queue_pair, owner, epoll, memory, theirs, _control })
     }
 
