@@ -5,6 +5,8 @@ mod digest;
 mod draft;
 mod planner;
 
+use std::sync::Arc;
+
 use tensorwire_base::Space;
 use tensorwire_tensor::{DType, Fact};
 
@@ -70,7 +72,7 @@ pub enum ReuseRule {
 }
 
 /// Whether a tensor can be read where its sender keeps it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SharedMemory {
     /// The parts share no memory.
     #[default]
@@ -79,10 +81,25 @@ pub enum SharedMemory {
     Unused,
     /// All parts do.
     Used,
+    /// Those whose tasks are on one host do: by task, the number of its host.
+    UsedOnHosts(Arc<[u32]>),
+}
+
+impl SharedMemory {
+    /// True if a tensor of one part can be read by the other where it lies.
+    fn between(&self, part: usize, other: usize) -> bool {
+        match self {
+            SharedMemory::None => false,
+            SharedMemory::Unused | SharedMemory::Used => true,
+            SharedMemory::UsedOnHosts(hosts) => {
+                hosts.get(part).is_some_and(|host| hosts.get(other) == Some(host))
+            }
+        }
+    }
 }
 
 /// What a plan may do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanOptions {
     pub send_from: SendFrom,
     pub shared_memory: SharedMemory,
@@ -202,12 +219,12 @@ pub fn plan(
     options: PlanOptions,
 ) -> Result<Plan, GraphError> {
     verify(graph, "place")?;
-    let with = |written: Option<WhyWrite>| Planner { tasks, options, written }.plan(graph, runs);
-    let PlanOptions { send_from, shared_memory, .. } = options;
-    match (shared_memory, send_from) {
+    let with =
+        |written: Option<WhyWrite>| Planner { tasks, options: &options, written }.plan(graph, runs);
+    match (&options.shared_memory, options.send_from) {
         (SharedMemory::None, _) => with(Some(WhyWrite::Apart)),
         (SharedMemory::Unused, _) | (_, SendFrom::Staging) => with(Some(WhyWrite::Told)),
-        (SharedMemory::Used, SendFrom::Origin) => match with(None) {
+        (SharedMemory::Used | SharedMemory::UsedOnHosts(_), SendFrom::Origin) => match with(None) {
             // waiting for readers at the other end may close a circle that writing does not
             Err(GraphError::Cycle { .. }) => with(Some(WhyWrite::Circle)),
             planned => planned,

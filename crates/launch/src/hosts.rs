@@ -141,6 +141,17 @@ impl Hosts {
         self.neighbours(Rank(0), world) < world
     }
 
+    /// By rank of so many members, the number of its host: that of the first rank that is there.
+    pub fn numbers(&self, world: usize) -> Vec<u32> {
+        // fits: a job has far fewer than 2^32 members
+        (0..world as u32).map(|rank| self.number(Rank(rank))).collect()
+    }
+
+    /// The number of the host of a member.
+    pub(crate) fn number(&self, rank: Rank) -> u32 {
+        (0..rank.0).find(|first| self.together(Rank(*first), rank)).unwrap_or(rank.0)
+    }
+
     /// The name of the host of a member, as the user gave it.
     pub fn name(&self, rank: Rank) -> &str {
         &self.host(rank).name

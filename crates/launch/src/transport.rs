@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
-    /// Shared memory where all members are on one host; else RDMA if every host can, else TCP.
+    /// Shared memory between members of one host; between hosts RDMA if every host can, else TCP.
     Auto,
     Shm,
     Tcp,

@@ -446,7 +446,7 @@ impl TrainConfig {
     /// Which server gets which variable. Where all processes share memory, rows of a variable are written though the
     /// whole would be read where it lies: only a large one is worth it there.
     pub fn placement(&self) -> Placement {
-        let options = self.exchange.plan_options(self.transport, self.spread());
+        let options = self.exchange.plan_options(self.transport, &self.host_numbers());
         match self.placement {
             Placement::Balanced { split_above: None }
                 if options.shared_memory == SharedMemory::Used =>
@@ -465,6 +465,11 @@ impl TrainConfig {
     /// Are they on several hosts?
     pub fn spread(&self) -> bool {
         self.hosts.spread(self.topology().world() as usize)
+    }
+
+    /// By rank, the number of its host.
+    pub(crate) fn host_numbers(&self) -> Vec<u32> {
+        self.hosts.numbers(self.topology().world() as usize)
     }
 
     /// The transport, as far as it is known before the members have been asked.

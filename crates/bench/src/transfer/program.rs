@@ -65,7 +65,7 @@ pub(super) fn transfer_plan(spec: &TransferSpec) -> Result<Plan, GraphError> {
         run("answer", heard, &[], vec![0]),
     ];
     // both ends are on one host
-    let options = spec.exchange.plan_options(spec.transport, false);
+    let options = spec.exchange.plan_options(spec.transport, &[0, 0]);
     plan(&placed, &cluster.tasks(), &runs, options)
 }
 

@@ -62,7 +62,9 @@ pub(super) fn announce(prepared: &Prepared) {
             "shm (auto: all processes are on one host)"
         }
         (Transport::Auto, Some(_)) => "shm (auto: all processes are on this host)",
-        (Transport::Auto, None) => "auto (several hosts: verbs if every one can, else tcp)",
+        (Transport::Auto, None) => {
+            "auto (shm within a host; between hosts verbs if every one can, else tcp)"
+        }
         (given, _) => given.name(),
     };
     if config.topology().has_store() {

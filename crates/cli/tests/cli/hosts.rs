@@ -110,6 +110,42 @@ fn auto_takes_tcp_with_one_warning_where_a_host_cannot_do_rdma() {
     assert!(warnings[0].contains("nor on other: "), "{warnings:?}");
 }
 
+/// Of four processes two are on each host: what crosses between them is by reference within a host, and written between hosts.
+#[test]
+fn auto_shares_memory_within_a_host_and_writes_between_hosts_to_the_same_bits() {
+    let rsh = Rsh::new(IN_PLACE);
+    // no machine has such a NIC
+    let between = "--nic nonesuch";
+    let job = "train --steps 5 --json --strategy ps --placement round-robin";
+    let [one, both, far] = [
+        Job::start(&format!("{job} --transport shm")),
+        rsh.start(&format!("{job} {between}")),
+        rsh.start(&format!("{job} --transport tcp")),
+    ]
+    .map(|job| job.end(LONG_LIMIT));
+    assert!(both.stderr.contains("shm within a host"), "{}", both.stderr);
+    let [one, both, far] = [one, both, far].map(|ended| ended.json());
+    assert_eq!(both["weights_sha256"], one["weights_sha256"]);
+    assert_eq!((&both["transport"], &both["bytes_copied"]), (&"tcp".into(), &0.into()));
+    let written = |job: &serde_json::Value| job["bytes_written"].as_u64().unwrap();
+    assert_eq!(far["weights_sha256"], one["weights_sha256"]);
+    let (share, of) = (written(&both) as f64, written(&far) as f64);
+    // a weight is on the host of one of its two workers
+    assert!((0.45..0.6).contains(&(share / of)), "{share} of {of} bytes were written");
+
+    for strategy in [
+        "dist-sgd",
+        "allreduce --workers 4 --deterministic",
+        "mpi-sgd --workers 4 --clients 2 --deterministic",
+    ] {
+        let job = format!("train --steps 5 --json --strategy {strategy}");
+        let one = Job::start(&format!("{job} --transport shm")).end(LONG_LIMIT).json();
+        let two = rsh.start(&format!("{job} {between}")).end(LONG_LIMIT).json();
+        assert_eq!(two["weights_sha256"], one["weights_sha256"], "{strategy}");
+        assert_eq!(two["transport"], "tcp", "{strategy}");
+    }
+}
+
 #[test]
 fn auto_takes_shared_memory_where_all_are_on_one_host() {
     let job = "train --steps 3 --json --hosts 127.0.0.1,localhost:2";

@@ -72,9 +72,12 @@ pub(crate) struct Chooser<'a> {
 }
 
 impl Chooser<'_> {
-    /// How each cut's tensor crosses where both ends share memory, and who must wait for it: pairs
+    /// How each cut's tensor crosses, by reference only where both ends share memory, and who must wait for it: pairs
     /// (reader, writer) of the whole graph.
-    pub(crate) fn choose(&self) -> (Vec<Transfer>, Vec<(NodeId, NodeId)>) {
+    pub(crate) fn choose(
+        &self,
+        shares_memory: impl Fn(&Cut) -> bool,
+    ) -> (Vec<Transfer>, Vec<(NodeId, NodeId)>) {
         let back = |moved: &HashMap<NodeId, NodeId>| moved.iter().map(|(a, b)| (*b, *a)).collect();
         let whole: Vec<HashMap<NodeId, NodeId>> = self.partition.moved.iter().map(back).collect();
         let nodes = |schedule: &Schedule| schedule.order.iter().copied().collect::<HashSet<At>>();
@@ -82,6 +85,9 @@ impl Chooser<'_> {
         let mut ancestors = HashMap::new();
         let mut all_waits = Vec::new();
         let transfers = self.partition.cuts.iter().map(|cut| {
+            if !shares_memory(cut) {
+                return without_references(cut, WhyWrite::Apart);
+            }
             let transfer = without_references(cut, WhyWrite::Small);
             if transfer != Transfer::Write(WhyWrite::Small) || cut.bytes() < REFERENCE_BYTES_MIN {
                 return transfer;

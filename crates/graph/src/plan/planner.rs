@@ -20,7 +20,7 @@ use crate::pass::wire::narrow_wire;
 /// What a plan is made with.
 pub(super) struct Planner<'a> {
     pub(super) tasks: &'a [Task],
-    pub(super) options: PlanOptions,
+    pub(super) options: &'a PlanOptions,
     /// Why nothing is read where it lies; none: what can be is.
     pub(super) written: Option<WhyWrite>,
 }
@@ -63,6 +63,7 @@ impl Planner<'_> {
         let mut graph = graph.clone();
         let draft = Draft::new(&graph, self.tasks, runs)?;
         let cuts = &draft.partition.cuts;
+        let shares = |cut: &Cut| self.options.shared_memory.between(cut.from, cut.to);
         let (transfers, waits) = match self.written {
             None => Chooser {
                 partition: &draft.partition,
@@ -72,9 +73,10 @@ impl Planner<'_> {
                 followed_by: runs.iter().map(|run| &run.followed_by[..]).collect(),
                 variables_shared: self.options.variables_shared,
             }
-            .choose(),
+            .choose(shares),
             Some(why) => {
-                let written = |cut: &Cut| without_references(cut, why);
+                let why = |cut: &Cut| if shares(cut) { why } else { WhyWrite::Apart };
+                let written = |cut: &Cut| without_references(cut, why(cut));
                 (cuts.iter().map(written).collect(), Vec::new())
             }
         };

@@ -137,7 +137,10 @@ fn a_process_alone_copies_what_is_fed() {
 fn workers_on_devices_exchange_with_servers_on_the_host_what_they_exchange_without() {
     let cluster = Cluster::ParameterServers { workers: 2, servers: 2 };
     for shared_memory in [SharedMemory::None, SharedMemory::Used] {
-        let with = |devices| planned(cluster, 2, PlanOptions { shared_memory, ..on(devices) });
+        let with = |devices| {
+            let shared_memory = shared_memory.clone();
+            planned(cluster, 2, PlanOptions { shared_memory, ..on(devices) })
+        };
         let (host, device) = (with(DeviceTasks::None), with(DeviceTasks::Workers));
         device.parts.iter().for_each(check);
         let (host_run, run) = (host.traffic(RunId(0)), device.traffic(RunId(0)));

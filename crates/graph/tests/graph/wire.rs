@@ -78,13 +78,19 @@ fn bytes_of_run(plan: &Plan, run: usize) -> usize {
 fn a_step_sends_half_of_the_bytes_and_computes_as_before() {
     for shared_memory in [SharedMemory::None, SharedMemory::Unused, SharedMemory::Used] {
         for placement in [Placement::RoundRobin, Placement::Balanced { split_above: Some(1024) }] {
+            let shared_memory = shared_memory.clone();
             let options = PlanOptions { shared_memory, ..PlanOptions::default() };
-            let plain = planned(2, placement, options);
+            let plain = planned(2, placement, options.clone());
             let narrow = planned(2, placement, PlanOptions { wire: Some(DType::BF16), ..options });
             let (w, b) = (4 * ROWS * ROWS, 4 * ROWS);
             assert_eq!(bytes_of_run(&plain, 0), 2 * 2 * (w + b));
             // a bias is too small
-            assert_eq!(bytes_of_run(&narrow, 0), 2 * 2 * (w / 2 + b), "{shared_memory:?}");
+            assert_eq!(
+                bytes_of_run(&narrow, 0),
+                2 * 2 * (w / 2 + b),
+                "{:?}",
+                plain.edges[0].transfer
+            );
             for part in &narrow.parts {
                 for (_, node) in part.graph.nodes() {
                     let is_moved = matches!(

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::Identity;
 use tensorwire_fabric::{
-    ArrivalMode, Backend, ConnectError, Endpoint, Fabric, FabricConfig, OpenFabricError,
+    ArrivalMode, Backend, ConnectError, Endpoint, Fabric, FabricConfig, HostId, OpenFabricError,
     PeerAddress, VerbsOptions, verbs_usable,
 };
 
@@ -124,6 +124,10 @@ impl Member {
         // each has a thread: no more than there can be completions for
         config.completion_queues = config.completion_queues.min(options.queue_pairs * peers).max(1);
         config.endpoint = self.reached_at;
+        // one that is alone on its host has nobody to share it with
+        let near = options.transport == Transport::Auto
+            && (2..self.world()).contains(&self.members_here());
+        config.host = near.then(|| HostId::here(&self.assignment.host.to_string()));
         Fabric::open(backend(options, transport, &mut config), config).map_err(
             |error| match error {
                 OpenFabricError::Verbs(unusable) => MemberError::Verbs(unusable),

@@ -32,13 +32,14 @@ fn rows_of_several_servers_give_the_bits_of_one_process_over_every_fabric() {
         for (backend, make) in BACKENDS {
             let shared = [SharedMemory::None, SharedMemory::Unused, SharedMemory::Used];
             let shared = &shared[..if backend == "shm" { 3 } else { 1 }];
-            for (&shared_memory, send_from) in shared
+            for (shared_memory, send_from) in shared
                 .iter()
                 .flat_map(|shared| [(shared, SendFrom::Origin), (shared, SendFrom::Staging)])
             {
+                let shared_memory = shared_memory.clone();
                 let told = PlanOptions { shared_memory, send_from, ..PlanOptions::default() };
                 let cluster = Cluster::ParameterServers { workers: replicas, servers };
-                let plan = plan_with(&network, cluster, SPLIT, told);
+                let plan = plan_with(&network, cluster, SPLIT, told.clone());
                 assert_eq!(pieces(&plan), servers as usize);
                 let fabrics = mesh::mesh(make, replicas + servers);
                 let mut all = sessions(&plan, &fabrics, options(Duration::from_secs(60)));

@@ -37,7 +37,8 @@ impl DeviceChoice {
             return options;
         }
         let is_one_graph = topology.weights == Weights::Servers && !topology.is_asynchronous();
-        let reaches = options.shared_memory != SharedMemory::None || by_nic;
+        let all_share = matches!(options.shared_memory, SharedMemory::Unused | SharedMemory::Used);
+        let reaches = all_share || by_nic;
         let is_staged = options.send_from == SendFrom::Staging;
         let (devices, device_crossing) = match is_one_graph && reaches && !is_staged {
             true => (DeviceTasks::All, DeviceCrossing::Direct),

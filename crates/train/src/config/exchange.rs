@@ -120,13 +120,16 @@ impl Exchange {
         known.try_for_each(|(name, bytes)| self.check_tensor(name, bytes))
     }
 
-    /// What it means for the plan. `spread`: the members are on several hosts.
-    pub fn plan_options(self, transport: Transport, spread: bool) -> PlanOptions {
+    /// What it means for the plan. `hosts`: by task, the number of its host.
+    pub fn plan_options(self, transport: Transport, hosts: &[u32]) -> PlanOptions {
+        let spread = hosts.iter().any(|host| Some(host) != hosts.first());
         let shared_memory = match (self, transport.settled(spread, false)) {
-            // what members of several hosts will agree on is neither here nor there
-            (_, None | Some(Transport::Tcp | Transport::Verbs)) => SharedMemory::None,
-            (Exchange::ZeroCopy, _) => SharedMemory::Used,
-            _ => SharedMemory::Unused,
+            (_, Some(Transport::Tcp | Transport::Verbs)) => SharedMemory::None,
+            (Exchange::ZeroCopy, Some(_)) => SharedMemory::Used,
+            (_, Some(_)) => SharedMemory::Unused,
+            // whatever members of several hosts agree on, those of one share memory
+            (Exchange::ZeroCopy, None) => SharedMemory::UsedOnHosts(hosts.into()),
+            (_, None) => SharedMemory::None,
         };
         let send_from = match self {
             Exchange::Copy => SendFrom::Staging,

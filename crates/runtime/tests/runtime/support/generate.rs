@@ -119,7 +119,7 @@ impl Job {
                 followed_by: vec![0, 1],
             };
             let runs: Vec<RunSpec> = roots.iter().enumerate().map(spec).collect();
-            plan(&graph, &cluster.tasks(), &runs, options)
+            plan(&graph, &cluster.tasks(), &runs, options.clone())
         };
         let views: Vec<NodeId> = graph.ids().filter(|id| is_received_view(&graph, *id)).collect();
         let view = (!views.is_empty()).then(|| random.of(&views));

@@ -161,14 +161,20 @@ pub(super) fn connect(
         _ => return Ok((across, None)),
     };
     let deadline = Deadline::after(member.setup_patience());
-    let transport = match client.endpoint() {
-        Endpoint::Shm(_) | Endpoint::Sim => Transport::Shm,
-        Endpoint::Tcp(_) => Transport::Tcp,
-        Endpoint::Verbs(_) => Transport::Verbs,
-    };
+    let transport = transport_of(&client.endpoint());
     let (ranks, options) = (topology.group_of(worker), config.group_options(transport));
     let group = open_group(client, &ranks, member.rank(), options, deadline)?;
     Ok((across, Some(group)))
+}
+
+/// What bytes travel over that leave this host, or if none do, over which they stay.
+fn transport_of(endpoint: &Endpoint) -> Transport {
+    match endpoint {
+        Endpoint::Shm(_) | Endpoint::Sim => Transport::Shm,
+        Endpoint::Tcp(_) => Transport::Tcp,
+        Endpoint::Verbs(_) => Transport::Verbs,
+        Endpoint::Near { far, .. } => transport_of(far),
+    }
 }
 
 /// Adds what went to and from the store.

@@ -25,7 +25,7 @@ pub(super) use local::open as open_local;
 pub(super) trait Strategy {
     /// Returns how the graph is planned.
     fn plan_options(&self, config: &TrainConfig, topology: &Topology) -> PlanOptions {
-        let options = config.exchange.plan_options(config.transport, config.spread());
+        let options = config.exchange.plan_options(config.transport, &config.host_numbers());
         options.shared_by(topology)
     }
 

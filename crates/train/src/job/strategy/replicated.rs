@@ -31,7 +31,7 @@ pub(super) struct Replicated;
 
 impl Strategy for Replicated {
     fn plan_options(&self, config: &TrainConfig, topology: &Topology) -> PlanOptions {
-        let options = config.exchange.plan_options(config.transport, config.spread());
+        let options = config.exchange.plan_options(config.transport, &config.host_numbers());
         super::pulled_into_own_memory(options.shared_by(topology))
     }
 

@@ -35,7 +35,7 @@ pub(super) struct Store;
 
 impl Strategy for Store {
     fn plan_options(&self, config: &TrainConfig, topology: &Topology) -> PlanOptions {
-        let options = config.exchange.plan_options(config.transport, config.spread());
+        let options = config.exchange.plan_options(config.transport, &config.host_numbers());
         let options = options.shared_by(topology);
         if config.shows_weights() { options } else { super::pulled_into_own_memory(options) }
     }
