@@ -92,6 +92,8 @@ pub struct Group {
     me: usize,
     /// By member.
     ranks: Vec<Rank>,
+    /// By member, its host: the number of its first member. Until the first vector is bound, each is on a host of its own.
+    hosts: Vec<usize>,
     /// By member, the queue pairs; none of this one.
     channels: Vec<Vec<Channel>>,
     /// Memory of this one, by the address of its first byte.
@@ -238,6 +240,7 @@ impl Group {
             fabric,
             me,
             ranks: ranks.to_vec(),
+            hosts: (0..ranks.len()).collect(),
             channels,
             regions: HashMap::new(),
             opened: Vec::new(),
@@ -258,7 +261,7 @@ impl Group {
             copies: Copies::default(),
             options: GroupOptions { algorithm: Some(Algorithm::Direct), ..options.clone() },
         };
-        // the first vector is the barrier's; it shows whether memory is shared, which the others ask
+        // the first vector is the barrier's; with it members say who shares memory, which the others ask
         let slab = group.alloc(BARRIER_BYTES)?;
         let place = Place { offset: 0, bytes: 0 };
         let arena = Arena::new(&slab, &[place]).map_err(|error| failed(&error))?;
@@ -269,16 +272,22 @@ impl Group {
 
     /// Can this process read and write what every other member lets it?
     pub fn shares_memory(&self) -> bool {
-        // the first are those of the barrier's vector, one of each other member
-        self.opened.iter().take(self.size() - 1).all(|opened| opened.window.is_some())
+        self.hosts.iter().all(|host| *host == self.hosts[0])
+    }
+
+    /// By member, its host: members that have the same number share memory.
+    pub fn hosts(&self) -> &[usize] {
+        &self.hosts
     }
 
     /// What a vector of so many bytes is reduced by.
     pub fn algorithm(&self, bytes: usize) -> Algorithm {
         let GroupOptions { algorithm, table, link, .. } = &self.options;
         let measured = || table.as_ref().and_then(|table| table.choose(self.size(), bytes));
-        let link = if self.shares_memory() { &LinkCost::SHARED_MEMORY } else { link };
-        let modelled = || link.choose(self.size(), bytes, &self.options);
+        let modelled = || match self.shares_memory() {
+            true => LinkCost::SHARED_MEMORY.choose(self.size(), bytes, &self.options),
+            false => link.choose_on_hosts(&self.hosts, bytes, &self.options),
+        };
         algorithm.or_else(measured).unwrap_or_else(modelled)
     }
 

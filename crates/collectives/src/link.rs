@@ -15,6 +15,10 @@
 //! | `multi-ring` | 2(n−1)·(α + (k−1)·o) | 2(n−1)/n·L | (n−1)/n·L, over k where cores do not move the bytes |
 //! | `halving-doubling` | 2·log₂ h·α | 2(h−1)/h·L | (h−1)/h·L |
 //! | … where h < n, also | 2α | 2L | L |
+//! | `hierarchical` | 2α of each kind of way | within a host L + (k−1)·L/m, between 2(h−1)/h·L | (k−1)·L/m + (h−1)/h·L/m |
+//!
+//! In the last row h is the number of hosts, k members are on the fullest of them and m on the emptiest. Where several members share a
+//! host, β of the others counts for all of them whose bytes leave it at a time.
 //!
 //! Two members take what was measured (`bench allreduce`, one machine of two cores, shm and TCP over loopback): `exchange`
 //! below [`LinkCost::pair_exchange_below`], then `shared`, or `direct`. γ = 0.1 ns, and α of shared memory and of
@@ -111,6 +115,50 @@ impl LinkCost {
         }
     }
 
+    /// The same where this is the way between hosts, and members of one host share memory. `hosts`: by member, its host.
+    /// What leaves a host at a time shares its link.
+    pub fn choose_on_hosts(
+        &self,
+        hosts: &[usize],
+        bytes: usize,
+        options: &GroupOptions,
+    ) -> Algorithm {
+        let crowd = Crowd::of(hosts);
+        if crowd.hosts < 2 || crowd.most < 2 {
+            return self.choose(hosts.len(), bytes, options);
+        }
+        let time = |of: &Algorithm| match of {
+            Algorithm::Hierarchical => self.hierarchical_ps(&crowd, bytes),
+            of => {
+                let (streams, of_members) = crowd.leaving(*of);
+                // fits: members of a job times a price of a byte
+                let wire_ps_per_byte = self.wire_ps_per_byte * streams as u64 / of_members as u64;
+                let link = LinkCost { wire_ps_per_byte, ..*self };
+                link.all_reduce_ps(*of, hosts.len(), bytes, options)
+            }
+        };
+        let can = Algorithm::ALL.into_iter().filter(|of| *of != Algorithm::Shared);
+        can.min_by_key(time).unwrap_or(Algorithm::Direct)
+    }
+
+    /// What a hierarchical all-reduce takes: two rounds within a host, two between hosts, in lanes whose owners share the
+    /// link of their host.
+    fn hierarchical_ps(&self, crowd: &Crowd, bytes: usize) -> u128 {
+        let near = LinkCost::SHARED_MEMORY;
+        let (most, hosts) = (crowd.most as u128, crowd.hosts as u128);
+        let (bytes, lane) = (bytes as u128, bytes.div_ceil(crowd.least) as u128);
+        let round = |link: &LinkCost, others: u128| {
+            2000 * (link.latency_ns as u128 + (others - 1) * link.message_ns as u128)
+        };
+        let within = round(&near, most - 1)
+            + (bytes + (most - 1) * lane) * near.wire_ps_per_byte as u128
+            + (most - 1) * lane * near.reduce_ps_per_byte as u128;
+        let between = round(self, hosts - 1)
+            + 2 * (hosts - 1) * bytes / hosts * self.wire_ps_per_byte as u128
+            + (hosts - 1) * lane / hosts * self.reduce_ps_per_byte as u128;
+        within + between
+    }
+
     /// What an all-reduce among two or more members takes, in picoseconds.
     pub fn all_reduce_ps(
         &self,
@@ -145,6 +193,8 @@ impl LinkCost {
                 let seen = if self.overlaps { rings as u128 } else { 1 };
                 cost(2 * (n - 1), rings - 1, 2 * most, most.div_ceil(seen))
             }
+            // nobody shares a host
+            Algorithm::Hierarchical => u128::MAX,
             Algorithm::HalvingDoubling => {
                 let rounds = n.ilog2();
                 let half = 1_usize << rounds;
@@ -157,10 +207,46 @@ impl LinkCost {
     }
 }
 
+/// Who shares a host with how many.
+struct Crowd<'a> {
+    by_member: &'a [usize],
+    hosts: usize,
+    /// Members on the host that has the fewest, and on the one that has the most.
+    least: usize,
+    most: usize,
+}
+
+impl Crowd<'_> {
+    fn of(by_member: &[usize]) -> Crowd<'_> {
+        let mut counts = std::collections::HashMap::new();
+        by_member.iter().for_each(|host| *counts.entry(host).or_insert(0) += 1);
+        let (least, most) = (counts.values().min(), counts.values().max());
+        let (least, most) = (least.copied().unwrap_or(1), most.copied().unwrap_or(1));
+        Crowd { by_member, hosts: counts.len(), least, most }
+    }
+
+    /// How many members' bytes leave the fullest host at a time, as a fraction: of so many, those of so many do.
+    fn leaving(&self, algorithm: Algorithm) -> (usize, usize) {
+        let size = self.by_member.len();
+        match algorithm {
+            Algorithm::Ring | Algorithm::MultiRing => {
+                let next = |at: usize| self.by_member[(at + 1) % size];
+                let ends = (0..size).filter(|at| self.by_member[*at] != next(*at));
+                let mut leaving = std::collections::HashMap::new();
+                ends.for_each(|at| *leaving.entry(self.by_member[at]).or_insert(0) += 1);
+                (leaving.into_values().max().unwrap_or(1), 1)
+            }
+            Algorithm::HalvingDoubling => (self.most, 1),
+            // to each other member alike
+            _ => (self.most * (size - self.most), size - 1),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Algorithm::{Direct, Exchange, HalvingDoubling, MultiRing, Ring, Shared};
+    use Algorithm::{Direct, Exchange, HalvingDoubling, Hierarchical, MultiRing, Ring, Shared};
 
     const KIB: usize = 1 << 10;
     const MIB: usize = 1 << 20;
@@ -271,9 +357,36 @@ mod tests {
     }
 
     #[test]
+    fn members_that_share_hosts_send_once_what_crosses() {
+        let options = GroupOptions::default();
+        let choose =
+            |link: LinkCost, hosts: &[usize], bytes| link.choose_on_hosts(hosts, bytes, &options);
+        // 1 Gb/s
+        let slow = LinkCost { wire_ps_per_byte: 8000, ..LinkCost::TCP };
+        for hosts in [&[0, 0, 0, 0, 4, 4, 4, 4][..], &[0, 1, 0, 1], &[0, 0, 0, 3, 3], &[0, 0, 2]] {
+            for bytes in [64 * KIB, MIB, 256 * MIB] {
+                assert_eq!(choose(slow, hosts, bytes), Hierarchical, "{hosts:?}, {bytes} bytes");
+            }
+            assert_eq!(choose(slow, hosts, 64), Exchange, "{hosts:?}");
+        }
+        for (hosts, bytes) in [(&[0, 1, 2, 3][..], 64 * MIB), (&[0; 4], 64)] {
+            assert_eq!(choose(slow, hosts, bytes), slow.choose(hosts.len(), bytes, &options));
+        }
+    }
+
+    #[test]
+    fn what_leaves_a_host_shares_its_link() {
+        let (blocks, turns) = ([0, 0, 0, 3, 3, 3], [0, 1, 0, 1, 0, 1]);
+        let leaving = |hosts: &[usize], of| Crowd::of(hosts).leaving(of);
+        assert_eq!((leaving(&blocks, Ring), leaving(&turns, Ring)), ((1, 1), (3, 1)));
+        assert_eq!((leaving(&blocks, Direct), leaving(&turns, Direct)), ((9, 5), (9, 5)));
+    }
+
+    #[test]
     fn a_huge_vector_overflows_nothing() {
         for link in ALL {
             choose(link, 1 << 20, usize::MAX);
+            link.choose_on_hosts(&[0, 0, 2], usize::MAX, &GroupOptions::default());
         }
     }
 }

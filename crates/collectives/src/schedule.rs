@@ -7,10 +7,12 @@
 //! | `direct` | 2 | 2(n−1)/n·L |
 //! | `ring` (bucket), `multi-ring` | 2(n−1) | 2(n−1)/n·L |
 //! | `halving-doubling` | 2·log₂ n | 2(n−1)/n·L; where n is no power of two, up to 2·L more |
+//! | `hierarchical`, h hosts | 4 | over the wire, all members of a host: 2(h−1)/h·L |
 //! | `shared` | 2 | 0: members read and write each other's memory |
 
 mod direct;
 mod halving;
+pub(crate) mod hierarchical;
 mod ring;
 mod shared;
 mod through;
@@ -35,16 +37,19 @@ pub enum Algorithm {
     MultiRing,
     /// Recursive halving, then doubling (Rabenseifner): fewer rounds than a ring.
     HalvingDoubling,
+    /// Within each host first, then between hosts, where members of several hosts share some (Mamidala et al. §4).
+    Hierarchical,
 }
 
 impl Algorithm {
-    pub const ALL: [Algorithm; 6] = [
+    pub const ALL: [Algorithm; 7] = [
         Algorithm::Shared,
         Algorithm::Exchange,
         Algorithm::Direct,
         Algorithm::Ring,
         Algorithm::MultiRing,
         Algorithm::HalvingDoubling,
+        Algorithm::Hierarchical,
     ];
 
     /// As `--algorithm` spells it.
@@ -56,6 +61,7 @@ impl Algorithm {
             Algorithm::Ring => "ring",
             Algorithm::MultiRing => "multi-ring",
             Algorithm::HalvingDoubling => "halving-doubling",
+            Algorithm::Hierarchical => "hierarchical",
         }
     }
 
@@ -186,7 +192,7 @@ pub struct Schedule {
 
 /// What schedules are made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupShape {
+pub struct GroupShape<'a> {
     /// Members, and which of them this is for.
     pub size: usize,
     pub me: usize,
@@ -200,6 +206,8 @@ pub struct GroupShape {
     pub rings: usize,
     /// Addends are reduced in the order of members, whatever the algorithm.
     pub deterministic: bool,
+    /// By member, its host, under any number; where there is none, each member is on a host of its own.
+    pub hosts: &'a [usize],
 }
 
 /// The schedule of one member. Members that give the same shape (but for `me`) agree.
@@ -218,6 +226,7 @@ pub fn schedule(algorithm: Algorithm, kind: OperationKind, shape: GroupShape) ->
         Algorithm::Ring => ring::schedule(kind, shape, 1),
         Algorithm::MultiRing => ring::schedule(kind, shape, shape.rings.max(1)),
         Algorithm::HalvingDoubling => halving::schedule(kind, shape),
+        Algorithm::Hierarchical => hierarchical::schedule(kind, shape),
     }
 }
 
@@ -226,7 +235,12 @@ pub fn through(kind: OperationKind, shape: GroupShape, part: usize, at_once: boo
     through::schedule(kind, shape, part, at_once)
 }
 
-impl GroupShape {
+impl GroupShape<'_> {
+    /// What tells the host of a member from others.
+    fn host_of(self, member: usize) -> Result<usize, usize> {
+        self.hosts.get(member).copied().ok_or(member)
+    }
+
     /// The piece of member `i`.
     pub fn piece(self, i: usize) -> Range<usize> {
         slice(0..self.len, i, self.size)

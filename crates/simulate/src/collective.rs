@@ -56,12 +56,12 @@ impl Group {
         }
     }
 
-    fn shape(self, me: usize, bytes: usize) -> GroupShape {
+    fn shape(self, me: usize, bytes: usize) -> GroupShape<'static> {
         let options = GroupOptions::default();
         let (size, window) = (self.size, options.window(self.size));
         let GroupOptions { segment_bytes, rings, deterministic, .. } = options;
         let (len, segment) = (bytes.div_ceil(ELEMENT), segment_bytes / ELEMENT);
-        GroupShape { size, me, len, segment, window, rings, deterministic }
+        GroupShape { size, me, len, segment, window, rings, deterministic, hosts: &[] }
     }
 
     /// Adds an all-reduce of a vector that begins when `start` is over; its end.

@@ -114,6 +114,8 @@ pub(crate) enum AlgorithmArg {
     MultiRing,
     /// Recursive halving and doubling
     HalvingDoubling,
+    /// Within each host first, then between hosts
+    Hierarchical,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
@@ -151,6 +153,7 @@ impl From<AlgorithmArg> for Option<Algorithm> {
             AlgorithmArg::Ring => Algorithm::Ring,
             AlgorithmArg::MultiRing => Algorithm::MultiRing,
             AlgorithmArg::HalvingDoubling => Algorithm::HalvingDoubling,
+            AlgorithmArg::Hierarchical => Algorithm::Hierarchical,
         })
     }
 }

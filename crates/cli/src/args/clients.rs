@@ -54,6 +54,8 @@ pub(super) enum AlgorithmArg {
     MultiRing,
     /// Halves, quarters and so on, and back
     HalvingDoubling,
+    /// Within each host first, then between hosts
+    Hierarchical,
 }
 
 impl ClientArgs {
@@ -74,6 +76,7 @@ impl From<AlgorithmArg> for Algorithm {
             AlgorithmArg::Ring => Algorithm::Ring,
             AlgorithmArg::MultiRing => Algorithm::MultiRing,
             AlgorithmArg::HalvingDoubling => Algorithm::HalvingDoubling,
+            AlgorithmArg::Hierarchical => Algorithm::Hierarchical,
         }
     }
 }

@@ -15,7 +15,7 @@ use super::{
 use crate::error::GroupError;
 use crate::link::LinkCost;
 use crate::ports::{Collectives, VectorId};
-use crate::schedule::Algorithm;
+use crate::schedule::{Algorithm, hierarchical};
 use crate::table::Table;
 
 /// Addends land at places of their own cache lines.
@@ -40,6 +40,8 @@ struct Told {
     in_flight_bytes: usize,
     rings: usize,
     choice: Choice,
+    /// The first member with whom it shares memory, which may be itself.
+    host: usize,
     /// Key and bytes of the regions that the vectors and the landing are in.
     regions: Vec<(u64, u64)>,
     vectors: Vec<ToldVector>,
@@ -94,9 +96,11 @@ impl Group {
         for member in others().collect::<Vec<_>>() {
             let told = self.hear(member, bind, deadline)?;
             self.compare(member, &told, &ours)?;
+            self.hosts[member] = told.host;
             self.open_regions(member, &told, deadline)?;
             heard[member] = Some(told);
         }
+        self.hosts[self.me] = self.host();
         // fits: vectors of a model; so below
         let first = self.vectors.len() as u32;
         for (index, (buffer, mine)) in vectors.iter().zip(mine).enumerate() {
@@ -182,6 +186,12 @@ impl Group {
         Ok(mine)
     }
 
+    /// The first member with whom this one shares memory, which may be itself.
+    fn host(&self) -> usize {
+        let is_near = |member: &usize| self.fabric.shares_memory(self.ranks[*member]);
+        (0..self.me).find(is_near).unwrap_or(self.me)
+    }
+
     /// What `member` is to know.
     fn told(&self, bind: u32, vectors: &[Buffer], mine: &[Mine], member: usize) -> Told {
         let mut regions: Vec<(u64, u64)> = Vec::new();
@@ -217,6 +227,7 @@ impl Group {
             in_flight_bytes: self.options.in_flight_bytes,
             rings: self.options.rings,
             choice: Choice { algorithm, table: table.clone(), link, shares_memory },
+            host: self.host(),
             regions,
             vectors: told,
         }
@@ -413,6 +424,12 @@ impl Group {
             Algorithm::Direct => direct + spare,
             Algorithm::Ring | Algorithm::MultiRing => bytes + spare,
             Algorithm::HalvingDoubling => 2 * bytes + spare,
+            // no segment is longer than what is sent at a time, nor than the vector; what it has no way for is done directly
+            Algorithm::Hierarchical => {
+                let segment = segment_bytes.max(8).min(bytes + 16);
+                let places = (size - 1).saturating_mul(hierarchical::SLOTS);
+                direct.max(places.saturating_mul(segment)) + spare
+            }
         }
     }
 }

@@ -108,6 +108,7 @@ mod tests {
             window: 1,
             rings: 2,
             deterministic: false,
+            hosts: &[],
         };
         let mut cache = ScheduleCache::default();
         let of = crate::schedule::Algorithm::MultiRing;

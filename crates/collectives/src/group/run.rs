@@ -212,7 +212,7 @@ impl Group {
         made
     }
 
-    fn shape(&self, key: ScheduleKey) -> GroupShape {
+    fn shape(&self, key: ScheduleKey) -> GroupShape<'_> {
         GroupShape {
             size: self.size(),
             me: self.me,
@@ -221,6 +221,7 @@ impl Group {
             window: self.options.window(self.size()),
             rings: self.options.rings(),
             deterministic: self.options.deterministic,
+            hosts: &self.hosts,
         }
     }
 

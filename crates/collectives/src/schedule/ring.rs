@@ -8,8 +8,8 @@ const TAG: Tag = Tag::First;
 
 /// A ring's share of the vector.
 #[derive(Clone, Copy)]
-struct Ring {
-    shape: GroupShape,
+struct Ring<'a> {
+    shape: GroupShape<'a>,
     index: usize,
     count: usize,
 }
@@ -26,7 +26,7 @@ pub(super) fn schedule(kind: OperationKind, shape: GroupShape, rings: usize) -> 
     Schedule { sequences, landing, ..Schedule::default() }
 }
 
-impl Ring {
+impl Ring<'_> {
     /// None for what does not go round.
     fn steps(self, kind: OperationKind) -> Option<Vec<Step>> {
         let mut steps = Vec::new();

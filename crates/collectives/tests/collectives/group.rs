@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_collectives::{
-    Algorithm, CollectiveCall, Collectives, Group, GroupError, GroupOptions, Reducer,
+    Algorithm, CollectiveCall, Collectives, Group, GroupError, GroupOptions, LinkCost, Reducer,
 };
 use tensorwire_fabric::Fabric;
 use tensorwire_memory::CopyPurpose;
@@ -73,6 +73,48 @@ fn every_call_and_algorithm_over_tcp() {
 fn every_call_and_algorithm_where_bytes_and_writes_land_in_any_order() {
     for seed in 0..5 {
         all_calls(|size| any_order(seed, size), &[3], false);
+    }
+}
+
+/// Of the members that share a host, each has the other's memory; hosts in blocks, in turns, and of unlike size.
+#[test]
+fn every_call_and_algorithm_over_hosts_that_members_share() {
+    let on = |host| Setup { host: Some(host), ..TCP };
+    all_calls(|size| on(|rank| rank / 2).mesh(size), &[3, 4], false);
+    all_calls(|size| on(|rank| rank % 2).mesh(size), &[5], false);
+}
+
+#[test]
+fn members_that_share_hosts_have_the_same_bits_and_know_who_is_where() {
+    for (host, wanted) in [
+        ((|rank| rank / 3) as fn(u32) -> u32, [0, 0, 0, 3, 3]),
+        (|rank| rank % 2, [0, 1, 0, 1, 0]),
+        (|rank| u32::from(rank == 2), [0, 0, 2, 0, 0]),
+    ] {
+        let bits = std::sync::Mutex::new(vec![Vec::new(); 5]);
+        // 1 Gb/s
+        let link = LinkCost { wire_ps_per_byte: 8000, ..LinkCost::TCP };
+        let options = GroupOptions { segment_bytes: 4096, link, ..GroupOptions::default() };
+        with_group(Setup { host: Some(host), ..TCP }.mesh(5), &options, |group| {
+            assert_eq!((group.hosts(), group.shares_memory()), (&wanted[..], false));
+            let buffers = vectors(group, &[300_000, 8]);
+            assert_eq!(group.algorithm(buffers[0].bytes()), Algorithm::Hierarchical);
+            assert_eq!(group.algorithm(buffers[1].bytes()), Algorithm::Exchange);
+            let ids = group.bind(&buffers[..1], soon()).unwrap();
+            let me = group.me();
+            for step in 0..3 {
+                let number = |i: usize| {
+                    ((i * 7919 + me * 104_729 + step) % 1000) as f32 * 10f32.powi((i % 9) as i32)
+                };
+                write(&mut buffers[0].write().unwrap(), (0..).map(number));
+                let handle =
+                    group.start(ids[0], CollectiveCall::AllReduce(Arc::new(Mean))).unwrap();
+                group.wait(handle, soon()).unwrap();
+            }
+            bits.lock().unwrap()[me] = buffers[0].read().unwrap().to_vec();
+        });
+        let bits = bits.into_inner().unwrap();
+        assert!(bits.iter().all(|other| *other == bits[0]), "members differ: {wanted:?}");
     }
 }
 

@@ -207,8 +207,17 @@ impl Machine {
     }
 }
 
-fn shape(size: usize, len: usize) -> GroupShape {
-    GroupShape { size, me: 0, len, segment: 7, window: 2, rings: 2, deterministic: false }
+fn shape(size: usize, len: usize) -> GroupShape<'static> {
+    GroupShape {
+        size,
+        me: 0,
+        len,
+        segment: 7,
+        window: 2,
+        rings: 2,
+        deterministic: false,
+        hosts: &[],
+    }
 }
 
 fn schedules(algorithm: Algorithm, kind: OperationKind, shape: GroupShape) -> Vec<Schedule> {
@@ -382,9 +391,11 @@ proptest! {
         deterministic: bool,
         algorithm in proptest::sample::select(Algorithm::ALL.to_vec()),
         at in 0usize..10,
+        hosts in proptest::collection::vec(0usize..4, 10),
         seed: u64,
     ) {
-        let shape = GroupShape { size, me: 0, len, segment, window, rings, deterministic };
+        let hosts = &hosts[..size];
+        let shape = GroupShape { size, me: 0, len, segment, window, rings, deterministic, hosts };
         let mut state = seed | 1;
         check(algorithm, kinds(size)[at], shape, |sequences| {
             state ^= state << 13;
@@ -437,6 +448,41 @@ fn rounds_and_elements_on_the_wire_are_those_of_theory() {
             // a pair's one gives all and gets all; the other has that beside its share
             assert!(sent.iter().all(|sent| *sent <= 3 * len), "{sent:?}");
             assert_eq!(rounds, 2 * size.ilog2() as usize + 2);
+        }
+    }
+}
+
+/// Over the wire go, of all members of a host together, as many elements as one member of a group of as many hosts sends.
+#[test]
+fn what_crosses_hosts_is_the_least_that_can() {
+    for hosts in [
+        &[0, 0, 0, 0, 4, 4, 4, 4][..],
+        &[0, 1, 0, 1, 0, 1],
+        &[0, 0, 2, 2, 4, 4],
+        &[5, 5, 5, 1],
+        &[0, 0, 0, 3, 3],
+        &[9, 8, 7, 9],
+    ] {
+        let (size, len) = (hosts.len(), 16 * 9 * 5 * 7);
+        let shape = GroupShape { segment: 500, hosts, ..shape(size, len) };
+        let mut next = 0;
+        check(Algorithm::Hierarchical, OperationKind::AllReduce, shape, |sequences| {
+            next += 1;
+            next % sequences
+        });
+        let made = schedules(Algorithm::Hierarchical, OperationKind::AllReduce, shape);
+        let of: std::collections::BTreeSet<usize> = hosts.iter().copied().collect();
+        let least = 2 * (of.len() - 1) * len / of.len();
+        for host in of {
+            let members = (0..size).filter(|member| hosts[*member] == host);
+            let sends = members.flat_map(|member| made[member].sequences.iter().flatten());
+            let leaves = |step: &Step| match step {
+                Step::Send { to, range, .. } if hosts[*to] != host => range.len(),
+                _ => 0,
+            };
+            let sent: usize = sends.map(leaves).sum();
+            // but for what shares are rounded
+            assert!(sent.abs_diff(least) <= 200, "host {host} of {hosts:?}: {sent}, not {least}");
         }
     }
 }
