@@ -6,6 +6,8 @@ mod member;
 mod payload;
 mod tune;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use tensorwire_collectives::{Algorithm, Design, Table};
 use tensorwire_launch::{ArrivalMode, Hosts, JobSpec, Reports, Transport, VerbsOptions, launch};
@@ -41,6 +43,8 @@ pub struct AllreduceSpec {
     /// How an arrival is signalled ([`Transport::Verbs`]); none: as suits every device.
     pub arrival: Option<ArrivalMode>,
     pub collective: CollectiveKind,
+    /// Where the processes run.
+    pub hosts: Hosts,
     pub dtype: FloatType,
     /// Sums in the order of processes, whatever the algorithm.
     pub deterministic: bool,
@@ -137,6 +141,10 @@ pub struct AllreduceResult {
     pub bus_bytes_per_s: f64,
     /// By the process that sent most, in one operation; what others read of its memory does not count.
     pub bytes_sent: u64,
+    /// In one operation, by all processes of the host that sent most of it: what went to other hosts.
+    pub bytes_between_hosts: u64,
+    /// How many hosts there were.
+    pub hosts: usize,
     /// Of the process with most.
     pub registered_bytes: u64,
     /// All vectors were compared whole with their closed form, after every operation.
@@ -162,6 +170,7 @@ impl AllreduceSpec {
             verbs: VerbsOptions::default(),
             arrival: None,
             collective: CollectiveKind::AllReduce,
+            hosts: Hosts::default(),
             dtype: FloatType::F32,
             deterministic: false,
             ranks,
@@ -193,7 +202,7 @@ impl Way {
     }
 }
 
-/// Measures one size by one way after the other, on this host. `job` says how to start members; its kind, roles and
+/// Measures one size by one way after the other. `job` says how to start members; its kind, roles and
 /// payload are filled in.
 ///
 /// # Errors
@@ -240,7 +249,7 @@ fn run(spec: &AllreduceSpec, way: Way, job: &JobSpec) -> Result<Vec<MemberReport
     let job = JobSpec {
         kind: ALLREDUCE.to_string(),
         roles: (0..way.processes(spec.ranks)).map(role).collect(),
-        hosts: Hosts::default(),
+        hosts: spec.hosts.clone(),
         verbs: (spec.transport == Transport::Verbs).then(|| spec.verbs.clone()),
         ..job.clone()
     };
@@ -280,12 +289,29 @@ fn summarise(
         algorithm_bytes_per_s: bytes_per_s,
         bus_bytes_per_s: bytes_per_s * spec.collective.bus_share(spec.ranks),
         bytes_sent: members().map(|member| member.bytes_sent).max()?,
+        bytes_between_hosts: most_between_hosts(rounds.first()?),
+        hosts: by_host(rounds.first()?).len(),
         registered_bytes: members().map(|member| member.registered_bytes).max()?,
         // what is wrong fails the job
         verified: vectors_verified > 0,
         vectors_verified,
         machine: Machine::here(),
     })
+}
+
+/// What the processes of each host sent to others.
+fn by_host(round: &[MemberReport]) -> BTreeMap<u32, u64> {
+    let mut sent = BTreeMap::new();
+    for member in round {
+        *sent.entry(member.host).or_insert(0) += member.bytes_between_hosts;
+    }
+    sent
+}
+
+/// What leaves the host that most leaves.
+fn most_between_hosts(round: &[MemberReport]) -> u64 {
+    let sent = by_host(round);
+    if sent.len() < 2 { 0 } else { sent.into_values().max().unwrap_or(0) }
 }
 
 /// Of each repetition of a round, the time of the slowest process.

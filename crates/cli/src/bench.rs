@@ -95,11 +95,21 @@ fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What to measure over. RDMA must be there before anything is measured.
+/// What to measure over on this machine. RDMA must be there before anything is measured.
 fn transports(given: &[TransportArg], wire: &WireArgs) -> Result<Vec<Transport>, Failure> {
-    // both processes are on this machine
-    let settled = given.iter().filter_map(|&given| Transport::from(given).settled(false, false));
-    let all: Vec<Transport> = settled.collect();
+    transports_of(given, wire, false)
+}
+
+/// The same, of several hosts if `spread`: members of these settle themselves what `auto` is.
+fn transports_of(
+    given: &[TransportArg],
+    wire: &WireArgs,
+    spread: bool,
+) -> Result<Vec<Transport>, Failure> {
+    let settled = |given: &TransportArg| {
+        Transport::from(*given).settled(spread, false).unwrap_or(Transport::Auto)
+    };
+    let all: Vec<Transport> = given.iter().map(settled).collect();
     let (verbs, arrival) = wire.clone().options();
     if all.contains(&Transport::Verbs) {
         let chosen = verbs_usable(&verbs).map_err(Failure::user)?;

@@ -121,6 +121,7 @@ pub struct Group {
     /// A block of a reduction.
     scratch: Window,
     bytes_sent: u64,
+    bytes_between_hosts: u64,
     copies: Copies,
 }
 
@@ -258,6 +259,7 @@ impl Group {
             completions: Vec::new(),
             scratch: Window::new(&scratch).map_err(|error| failed(&error))?,
             bytes_sent: 0,
+            bytes_between_hosts: 0,
             copies: Copies::default(),
             options: GroupOptions { algorithm: Some(Algorithm::Direct), ..options.clone() },
         };
@@ -477,6 +479,7 @@ impl Collectives for Group {
         GroupStats {
             operations: self.started,
             bytes_sent: self.bytes_sent,
+            bytes_between_hosts: self.bytes_between_hosts,
             registered_bytes: self.regions.values().map(Region::bytes).sum(),
             copies: self.copies,
         }

@@ -208,6 +208,11 @@ impl Member {
         self.assignment.members_here as usize
     }
 
+    /// The number of this one's host: members of one host have the same.
+    pub fn host(&self) -> u32 {
+        self.assignment.host
+    }
+
     /// The address of this host at which the other members reach it.
     pub fn address(&self) -> IpAddr {
         self.reached_at.ip()

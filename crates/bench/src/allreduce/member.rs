@@ -67,6 +67,9 @@ pub(super) struct MemberReport {
     pub(super) vectors_verified: u64,
     /// In one operation.
     pub(super) bytes_sent: u64,
+    /// The same of what went to other hosts; and the number of this one.
+    pub(super) bytes_between_hosts: u64,
+    pub(super) host: u32,
     pub(super) registered_bytes: u64,
 }
 
@@ -90,25 +93,28 @@ pub fn allreduce_member(member: &Member) -> Result<(), AllreduceError> {
 fn take_part(member: &Member) -> Result<(), AllreduceError> {
     let told: Told = member.payload()?;
     let mut subject = Subject::open(member, &told)?;
-    let report = measure(&mut subject, &told)?;
+    let report = measure(&mut subject, &told, member.host())?;
     subject.members().close(soon())?;
     member.finish(report)?;
     Ok(())
 }
 
-fn measure(subject: &mut Subject, told: &Told) -> Result<MemberReport, AllreduceError> {
+fn measure(subject: &mut Subject, told: &Told, host: u32) -> Result<MemberReport, AllreduceError> {
     let spec = &told.spec;
     let mut case = Case::new(subject, told)?;
-    let (mut times_ns, mut bytes_sent, mut vectors_verified) = (Vec::new(), 0, 0);
+    let (mut times_ns, mut vectors_verified) = (Vec::new(), 0);
+    let (mut bytes_sent, mut bytes_between_hosts) = (0, 0);
     // fits: a count of repetitions
     for step in 0..WARM_UP + spec.repetitions as u64 {
         case.fill(subject, step)?;
         subject.members().barrier(soon())?;
-        let sent_before = subject.stats().bytes_sent;
+        let before = subject.stats();
         let start_ns = Clock::now_ns();
         subject.run(&case.call)?;
         let took_ns = Clock::now_ns().saturating_sub(start_ns);
-        bytes_sent = subject.stats().bytes_sent - sent_before;
+        let after = subject.stats();
+        bytes_sent = after.bytes_sent - before.bytes_sent;
+        bytes_between_hosts = after.bytes_between_hosts - before.bytes_between_hosts;
         if step >= WARM_UP {
             // fits: durations far below 2^53
             times_ns.push(took_ns as f64);
@@ -119,7 +125,15 @@ fn measure(subject: &mut Subject, told: &Told) -> Result<MemberReport, Allreduce
     subject.members().barrier(soon())?;
     let registered_bytes = subject.stats().registered_bytes;
     let algorithm = subject.algorithm;
-    Ok(MemberReport { times_ns, algorithm, vectors_verified, bytes_sent, registered_bytes })
+    Ok(MemberReport {
+        times_ns,
+        algorithm,
+        vectors_verified,
+        bytes_sent,
+        bytes_between_hosts,
+        host,
+        registered_bytes,
+    })
 }
 
 /// What the operation is done on.
@@ -154,7 +168,7 @@ impl Subject {
         let options = GroupOptions {
             algorithm: way.algorithm,
             table: spec.table.clone(),
-            link: link_cost(spec.transport, false),
+            link: link_cost(spec.transport, member.members_here() < member.world()),
             deterministic: spec.deterministic,
             ..GroupOptions::default()
         };

@@ -7,10 +7,10 @@ use tensorwire_bench::{
     AllreduceResult, AllreduceSpec, CollectiveKind, Machine, allreduce, tuned_rows,
 };
 use tensorwire_collectives::{Algorithm, Table};
-use tensorwire_launch::{JobSpec, Transport};
+use tensorwire_launch::{Hosts, JobSpec, Transport};
 use tensorwire_train::TunedRow;
 
-use super::{Lines, announce, transports};
+use super::{Lines, announce, transports_of};
 use crate::args::{AllreduceArgs, read_table};
 use crate::job::job_spec;
 use crate::output::{note, print};
@@ -35,8 +35,19 @@ pub(super) fn run(args: &AllreduceArgs) -> Result<(), Failure> {
     let mut lines = Lines::open(args.json.as_deref())?;
     // nobody wants to measure for an hour to hear that it cannot be written
     args.tune.as_deref().map(check_writable).transpose()?;
-    let transports = transports(&args.transport, &args.wire)?;
-    if transports.iter().all(|transport| args.ways(&possible(*transport)).is_empty()) {
+    let hosts: Hosts = match &args.hosts {
+        Some(given) => given.parse::<Hosts>().and_then(|hosts| hosts.started_by(&args.rsh)),
+        None => Ok(Hosts::default()),
+    }
+    .map_err(Failure::user)?;
+    let remote = hosts.any_remote();
+    let transports = transports_of(&args.transports(), &args.wire, remote)?;
+    if remote && transports.contains(&Transport::Shm) {
+        return Err(Failure::user(
+            "--transport shm is for processes of one host; leave it out for --transport auto, which takes it within a host",
+        ));
+    }
+    if transports.iter().all(|transport| args.ways(&possible(*transport, remote)).is_empty()) {
         return Err(Failure::user(
             "--algorithm shared is for processes that share memory; name others, or --transport shm",
         ));
@@ -47,11 +58,11 @@ pub(super) fn run(args: &AllreduceArgs) -> Result<(), Failure> {
             "--table is what --algorithm auto looks at; name auto, or leave one out",
         ));
     }
-    let job = job_spec()?;
+    let job = JobSpec { listen: args.listen, ..job_spec()? };
     announce(&Machine::here());
     let (mut rows, mut results) = (Vec::new(), Vec::new());
     for &transport in &transports {
-        for result in of_transport(args, transport, &job, &mut rows, &mut lines)? {
+        for result in of_transport(args, (transport, &hosts), &job, &mut rows, &mut lines)? {
             results.push(result);
         }
     }
@@ -64,7 +75,7 @@ pub(super) fn run(args: &AllreduceArgs) -> Result<(), Failure> {
 /// Every measurement over one transport.
 fn of_transport(
     args: &AllreduceArgs,
-    transport: Transport,
+    (transport, hosts): (Transport, &Hosts),
     job: &JobSpec,
     rows: &mut Vec<Vec<String>>,
     lines: &mut Lines,
@@ -76,7 +87,7 @@ fn of_transport(
     let table = args.table.as_deref().map(|path| read(path, transport)).transpose()?;
     let default = if args.quick { &SIZES[..QUICK_SIZES] } else { &SIZES[..] };
     let sizes = if args.sizes.is_empty() { default } else { &args.sizes };
-    let ways = args.ways(&possible(transport));
+    let ways = args.ways(&possible(transport, hosts.any_remote()));
     let mut results = Vec::new();
     for &ranks in &args.ranks {
         for collective in args.collective.iter().copied().map(CollectiveKind::from) {
@@ -87,7 +98,14 @@ fn of_transport(
                 }
                 let (verbs, table) = (verbs.clone(), table.clone());
                 let (dtype, deterministic) = (args.dtype.into(), args.deterministic);
-                let spec = AllreduceSpec { transport, verbs, arrival, table, ..spec };
+                let spec = AllreduceSpec {
+                    transport,
+                    verbs,
+                    arrival,
+                    table,
+                    hosts: hosts.clone(),
+                    ..spec
+                };
                 let spec = AllreduceSpec { collective, dtype, deterministic, ..spec };
                 for result in allreduce(&spec, &ways, job)? {
                     lines.append(&result)?;
@@ -103,8 +121,8 @@ fn of_transport(
 }
 
 /// Algorithms that can be taken.
-fn possible(transport: Transport) -> Vec<Algorithm> {
-    let shares = matches!(transport, Transport::Shm | Transport::Auto);
+fn possible(transport: Transport, remote: bool) -> Vec<Algorithm> {
+    let shares = !remote && matches!(transport, Transport::Shm | Transport::Auto);
     let can = |algorithm: &Algorithm| shares || *algorithm != Algorithm::Shared;
     Algorithm::ALL.into_iter().filter(can).collect()
 }
@@ -150,13 +168,14 @@ fn show(rows: &[Vec<String>]) -> Result<(), Failure> {
         "GB/s",
         "bus GB/s",
         "sent",
+        "between hosts",
         "registered",
     ];
-    print(table(&header, rows, &[0, 1, 6, 7, 8, 9, 10, 11, 12, 13]))?;
+    print(table(&header, rows, &[0, 1, 6, 7, 8, 9, 10, 11, 12, 13, 14]))?;
     print(
         "medians of the slowest process's time, from a barrier on; GB/s: bytes of the vector over it; bus: times \
          2(n-1)/n of an\nall-reduce, (n-1)/n of a reduce-scatter or all-gather, as nccl-tests count it; sent: by the \
-         process that sent most, in one\noperation; registered: of the process with most. After every operation all \
+         process that sent most, in one\noperation; between hosts: by all of the host that sent most to others; registered: of the process with most. After every operation all \
          vectors were compared whole.",
     )
 }
@@ -179,6 +198,7 @@ fn row(result: &AllreduceResult) -> Vec<String> {
         rate(result.algorithm_bytes_per_s),
         rate(result.bus_bytes_per_s),
         human_bytes(result.bytes_sent),
+        human_bytes(result.bytes_between_hosts),
         human_bytes(result.registered_bytes),
     ]
 }

@@ -386,6 +386,9 @@ impl Group {
             Ok(posted) => {
                 known.sent[counter][to] = epoch;
                 self.bytes_sent += bytes.len() as u64;
+                if self.hosts[to] != self.hosts[self.me] {
+                    self.bytes_between_hosts += bytes.len() as u64;
+                }
                 Ok(Some(posted))
             }
             Err(PostError::Full { .. }) => Ok(None),
