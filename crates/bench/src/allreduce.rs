@@ -141,8 +141,9 @@ pub struct AllreduceResult {
     pub bus_bytes_per_s: f64,
     /// By the process that sent most, in one operation; what others read of its memory does not count.
     pub bytes_sent: u64,
-    /// In one operation, by all processes of the host that sent most of it: what went to other hosts.
-    pub bytes_between_hosts: u64,
+    /// In one operation, by all processes of the host that sent most of it: what went to processes that share no memory with
+    /// theirs.
+    pub bytes_over_wire: u64,
     /// How many hosts there were.
     pub hosts: usize,
     /// Of the process with most.
@@ -289,7 +290,7 @@ fn summarise(
         algorithm_bytes_per_s: bytes_per_s,
         bus_bytes_per_s: bytes_per_s * spec.collective.bus_share(spec.ranks),
         bytes_sent: members().map(|member| member.bytes_sent).max()?,
-        bytes_between_hosts: most_between_hosts(rounds.first()?),
+        bytes_over_wire: by_host(rounds.first()?).into_values().max()?,
         hosts: by_host(rounds.first()?).len(),
         registered_bytes: members().map(|member| member.registered_bytes).max()?,
         // what is wrong fails the job
@@ -299,19 +300,13 @@ fn summarise(
     })
 }
 
-/// What the processes of each host sent to others.
+/// What the processes of each host sent to those that share no memory with them.
 fn by_host(round: &[MemberReport]) -> BTreeMap<u32, u64> {
     let mut sent = BTreeMap::new();
     for member in round {
-        *sent.entry(member.host).or_insert(0) += member.bytes_between_hosts;
+        *sent.entry(member.host).or_insert(0) += member.bytes_over_wire;
     }
     sent
-}
-
-/// What leaves the host that most leaves.
-fn most_between_hosts(round: &[MemberReport]) -> u64 {
-    let sent = by_host(round);
-    if sent.len() < 2 { 0 } else { sent.into_values().max().unwrap_or(0) }
 }
 
 /// Of each repetition of a round, the time of the slowest process.
@@ -360,6 +355,8 @@ mod tests {
             algorithm: Algorithm::Ring,
             vectors_verified: times_ns.len() as u64,
             bytes_sent,
+            bytes_over_wire: bytes_sent,
+            host: 0,
             registered_bytes: 10 * bytes_sent,
         }
     }

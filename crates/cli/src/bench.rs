@@ -116,6 +116,10 @@ fn transports_of(
         note(format_args!("verbs: {chosen}"));
         return Ok(all);
     }
+    if all.contains(&Transport::Auto) {
+        // may come to RDMA
+        return Ok(all);
+    }
     let options = [
         ("--nic", verbs.nic.is_some()),
         ("--gid", verbs.gid.is_some()),

@@ -121,7 +121,7 @@ pub struct Group {
     /// A block of a reduction.
     scratch: Window,
     bytes_sent: u64,
-    bytes_between_hosts: u64,
+    bytes_over_wire: u64,
     copies: Copies,
 }
 
@@ -259,7 +259,7 @@ impl Group {
             completions: Vec::new(),
             scratch: Window::new(&scratch).map_err(|error| failed(&error))?,
             bytes_sent: 0,
-            bytes_between_hosts: 0,
+            bytes_over_wire: 0,
             copies: Copies::default(),
             options: GroupOptions { algorithm: Some(Algorithm::Direct), ..options.clone() },
         };
@@ -479,7 +479,7 @@ impl Collectives for Group {
         GroupStats {
             operations: self.started,
             bytes_sent: self.bytes_sent,
-            bytes_between_hosts: self.bytes_between_hosts,
+            bytes_over_wire: self.bytes_over_wire,
             registered_bytes: self.regions.values().map(Region::bytes).sum(),
             copies: self.copies,
         }

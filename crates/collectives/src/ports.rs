@@ -92,7 +92,7 @@ pub struct GroupStats {
     /// To other members; what they read of this one's memory does not count.
     pub bytes_sent: u64,
     /// Of these, what went to members that share no memory with this one.
-    pub bytes_between_hosts: u64,
+    pub bytes_over_wire: u64,
     /// Memory that other members can reach.
     pub registered_bytes: u64,
     /// By this member, from memory of its own to memory of its own.

@@ -67,8 +67,8 @@ pub(super) struct MemberReport {
     pub(super) vectors_verified: u64,
     /// In one operation.
     pub(super) bytes_sent: u64,
-    /// The same of what went to other hosts; and the number of this one.
-    pub(super) bytes_between_hosts: u64,
+    /// The same of what went to members that share no memory with this one; and the number of its host.
+    pub(super) bytes_over_wire: u64,
     pub(super) host: u32,
     pub(super) registered_bytes: u64,
 }
@@ -103,7 +103,7 @@ fn measure(subject: &mut Subject, told: &Told, host: u32) -> Result<MemberReport
     let spec = &told.spec;
     let mut case = Case::new(subject, told)?;
     let (mut times_ns, mut vectors_verified) = (Vec::new(), 0);
-    let (mut bytes_sent, mut bytes_between_hosts) = (0, 0);
+    let (mut bytes_sent, mut bytes_over_wire) = (0, 0);
     // fits: a count of repetitions
     for step in 0..WARM_UP + spec.repetitions as u64 {
         case.fill(subject, step)?;
@@ -114,7 +114,7 @@ fn measure(subject: &mut Subject, told: &Told, host: u32) -> Result<MemberReport
         let took_ns = Clock::now_ns().saturating_sub(start_ns);
         let after = subject.stats();
         bytes_sent = after.bytes_sent - before.bytes_sent;
-        bytes_between_hosts = after.bytes_between_hosts - before.bytes_between_hosts;
+        bytes_over_wire = after.bytes_over_wire - before.bytes_over_wire;
         if step >= WARM_UP {
             // fits: durations far below 2^53
             times_ns.push(took_ns as f64);
@@ -130,7 +130,7 @@ fn measure(subject: &mut Subject, told: &Told, host: u32) -> Result<MemberReport
         algorithm,
         vectors_verified,
         bytes_sent,
-        bytes_between_hosts,
+        bytes_over_wire,
         host,
         registered_bytes,
     })

@@ -56,6 +56,8 @@ mod tests {
             algorithm,
             vectors_verified: 1,
             bytes_sent: 0,
+            bytes_over_wire: 0,
+            host: 0,
             registered_bytes: 0,
         };
         let way = Way { algorithm: Some(algorithm), tensor: None };

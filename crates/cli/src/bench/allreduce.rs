@@ -81,7 +81,7 @@ fn of_transport(
     lines: &mut Lines,
 ) -> Result<Vec<AllreduceResult>, Failure> {
     let (verbs, arrival) = match transport {
-        Transport::Verbs => args.wire.clone().options(),
+        Transport::Verbs | Transport::Auto => args.wire.clone().options(),
         _ => Default::default(),
     };
     let table = args.table.as_deref().map(|path| read(path, transport)).transpose()?;
@@ -168,15 +168,15 @@ fn show(rows: &[Vec<String>]) -> Result<(), Failure> {
         "GB/s",
         "bus GB/s",
         "sent",
-        "between hosts",
+        "over wire",
         "registered",
     ];
     print(table(&header, rows, &[0, 1, 6, 7, 8, 9, 10, 11, 12, 13, 14]))?;
     print(
         "medians of the slowest process's time, from a barrier on; GB/s: bytes of the vector over it; bus: times \
          2(n-1)/n of an\nall-reduce, (n-1)/n of a reduce-scatter or all-gather, as nccl-tests count it; sent: by the \
-         process that sent most, in one\noperation; between hosts: by all of the host that sent most to others; registered: of the process with most. After every operation all \
-         vectors were compared whole.",
+         process that sent most, in one\noperation; over wire: of all processes of a host together, to those that share \
+         no memory with them; registered: of the\nprocess with most. After every operation all vectors were compared whole.",
     )
 }
 
@@ -198,7 +198,7 @@ fn row(result: &AllreduceResult) -> Vec<String> {
         rate(result.algorithm_bytes_per_s),
         rate(result.bus_bytes_per_s),
         human_bytes(result.bytes_sent),
-        human_bytes(result.bytes_between_hosts),
+        human_bytes(result.bytes_over_wire),
         human_bytes(result.registered_bytes),
     ]
 }

@@ -146,6 +146,31 @@ fn auto_shares_memory_within_a_host_and_writes_between_hosts_to_the_same_bits() 
     }
 }
 
+/// Of four processes, two are on each host: what crosses is what two would send.
+#[test]
+fn an_all_reduce_is_measured_on_two_hosts_that_processes_share() {
+    let (rsh, folder) = (Rsh::new(IN_PLACE), tempfile::tempdir().unwrap());
+    let lines = folder.path().join("lines");
+    // no machine has such a NIC
+    let sizes = "--ranks 4 --sizes 256KiB --times 2 --quick --nic nonesuch";
+    let bench = format!("bench allreduce {sizes} --json {}", lines.display());
+    let ended = rsh.start(&format!("{bench} --algorithm hierarchical,ring")).end(LONG_LIMIT);
+    assert!(ended.status.success(), "{}", ended.stderr);
+    let lines = std::fs::read_to_string(lines).unwrap();
+    let lines: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let found: Vec<_> = lines
+        .iter()
+        .map(|line| (&line["transport"], &line["algorithm"], line["hosts"].as_u64().unwrap()))
+        .collect();
+    let wanted: Vec<_> =
+        lines.iter().map(|line| line["bytes_over_wire"].as_u64().unwrap()).collect();
+    // auto comes first; every other process is on the other host, so that a ring always crosses
+    assert_eq!(wanted, [256 << 10, 2 * 384 << 10, 2 * 384 << 10, 2 * 384 << 10], "{found:?}");
+    assert!(found.iter().all(|(_, _, hosts)| *hosts == 2), "{found:?}");
+    assert!(lines.iter().all(|line| line["verified"] == true));
+}
+
 #[test]
 fn auto_takes_shared_memory_where_all_are_on_one_host() {
     let job = "train --steps 3 --json --hosts 127.0.0.1,localhost:2";

@@ -387,7 +387,7 @@ impl Group {
                 known.sent[counter][to] = epoch;
                 self.bytes_sent += bytes.len() as u64;
                 if self.hosts[to] != self.hosts[self.me] {
-                    self.bytes_between_hosts += bytes.len() as u64;
+                    self.bytes_over_wire += bytes.len() as u64;
                 }
                 Ok(Some(posted))
             }
