@@ -49,7 +49,8 @@ pub(super) fn run(args: &AllreduceArgs) -> Result<(), Failure> {
     }
     if transports.iter().all(|transport| args.ways(&possible(*transport, remote)).is_empty()) {
         return Err(Failure::user(
-            "--algorithm shared is for processes that share memory; name others, or --transport shm",
+            "--algorithm shared is for processes that share memory (--transport shm), hierarchical for several hosts (--hosts); \
+             name others",
         ));
     }
     if args.table.is_some() && args.ways(&Algorithm::ALL).iter().all(|way| way.algorithm.is_some())
@@ -123,7 +124,11 @@ fn of_transport(
 /// Algorithms that can be taken.
 fn possible(transport: Transport, remote: bool) -> Vec<Algorithm> {
     let shares = !remote && matches!(transport, Transport::Shm | Transport::Auto);
-    let can = |algorithm: &Algorithm| shares || *algorithm != Algorithm::Shared;
+    let can = |algorithm: &Algorithm| match algorithm {
+        Algorithm::Shared => shares,
+        Algorithm::Hierarchical => remote,
+        _ => true,
+    };
     Algorithm::ALL.into_iter().filter(can).collect()
 }
 
