@@ -277,6 +277,13 @@ impl Group {
         self.hosts.iter().all(|host| *host == self.hosts[0])
     }
 
+    /// True if some members share memory, and some do not.
+    fn shares_hosts(&self) -> bool {
+        let is_first = |member: &usize| self.hosts[*member] == *member;
+        let hosts = (0..self.size()).filter(is_first).count();
+        (2..self.size()).contains(&hosts)
+    }
+
     /// By member, its host: members that have the same number share memory.
     pub fn hosts(&self) -> &[usize] {
         &self.hosts
@@ -290,7 +297,13 @@ impl Group {
             true => LinkCost::SHARED_MEMORY.choose(self.size(), bytes, &self.options),
             false => link.choose_on_hosts(&self.hosts, bytes, &self.options),
         };
-        algorithm.or_else(measured).unwrap_or_else(modelled)
+        match algorithm.or_else(measured).unwrap_or_else(modelled) {
+            // what it is where nobody shares a host with somebody, or all do, or in the order of members
+            Algorithm::Hierarchical if self.options.deterministic || !self.shares_hosts() => {
+                Algorithm::Direct
+            }
+            algorithm => algorithm,
+        }
     }
 
     /// What the first bytes of a vector are reduced by: what suits so many, where the vector was given what that takes.

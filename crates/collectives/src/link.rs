@@ -374,6 +374,27 @@ mod tests {
         }
     }
 
+    /// Two hosts of two members each, 96 bytes: beside what is within a host, two rounds, the vector once, half of a lane.
+    #[test]
+    fn between_hosts_the_price_is_that_of_owners() {
+        let none = LinkCost {
+            latency_ns: 0,
+            message_ns: 0,
+            wire_ps_per_byte: 0,
+            reduce_ps_per_byte: 0,
+            ..LinkCost::TCP
+        };
+        let crowd = Crowd::of(&[0, 0, 2, 2]);
+        let within = none.hierarchical_ps(&crowd, 96);
+        let between = |link: LinkCost| link.hierarchical_ps(&crowd, 96) - within;
+        assert_eq!(between(LinkCost { latency_ns: 1, ..none }), 2000);
+        assert_eq!(between(LinkCost { wire_ps_per_byte: 1, ..none }), 96);
+        assert_eq!(between(LinkCost { reduce_ps_per_byte: 1, ..none }), 24);
+        let near = LinkCost::SHARED_MEMORY;
+        let moved = (96 + 48) * near.wire_ps_per_byte + 48 * near.reduce_ps_per_byte;
+        assert_eq!(within, u128::from(2000 * near.latency_ns + moved));
+    }
+
     #[test]
     fn what_leaves_a_host_shares_its_link() {
         let (blocks, turns) = ([0, 0, 0, 3, 3, 3], [0, 1, 0, 1, 0, 1]);

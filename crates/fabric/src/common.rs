@@ -151,13 +151,16 @@ impl Core {
 
     /// Memory for a region, and what peers of this host map of it where they do.
     pub(crate) fn allocate(&self, bytes: u64) -> Result<(Mapping, Option<OwnedFd>), RegionError> {
-        let system =
-            |error: Errno| RegionError::System { doing: "allocate", bytes, source: error.into() };
-        if self.config.host.is_none() {
-            return Ok((Mapping::private(bytes).map_err(system)?, None));
-        }
-        let shared = SharedMapping::create("tensorwire-region", bytes).map_err(system)?;
-        Ok((shared.mapping, Some(shared.fd)))
+        let made = match self.config.host {
+            None => Mapping::private(bytes).map(|mapping| (mapping, None)),
+            Some(_) => shared_memory(bytes).map(|shared| (shared.mapping, Some(shared.fd))),
+        };
+        made.map_err(|error| not_allocated(bytes, error))
+    }
+
+    /// Memory for a region that peers of this host map.
+    pub(crate) fn allocate_shared(bytes: u64) -> Result<SharedMapping, RegionError> {
+        shared_memory(bytes).map_err(|error| not_allocated(bytes, error))
     }
 
     pub(crate) fn config(&self) -> &FabricConfig {
@@ -268,6 +271,14 @@ impl Core {
             spin = Duration::ZERO;
         }
     }
+}
+
+fn shared_memory(bytes: u64) -> Result<SharedMapping, Errno> {
+    SharedMapping::create("tensorwire-region", bytes)
+}
+
+fn not_allocated(bytes: u64, error: Errno) -> RegionError {
+    RegionError::System { doing: "allocate", bytes, source: error.into() }
 }
 
 fn no_board(source: std::io::Error) -> OpenFabricError {

@@ -59,7 +59,7 @@ pub(crate) struct AllreduceArgs {
     #[arg(long, value_name = "N")]
     pub(crate) times: Option<NonZeroUsize>,
     /// Write which algorithm is fastest from which size on to this file, a line a row
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["devices", "collective"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["devices", "collective", "hosts"])]
     pub(crate) tune: Option<PathBuf>,
     /// Where `auto` looks, as --tune wrote it [default: a model of the transport]
     #[arg(long, value_name = "FILE")]

@@ -125,6 +125,12 @@ impl SimulateArgs {
                 return Err(Failure::user(says));
             }
         }
+        if matches!(self.algorithm, Some(AlgorithmArg::Hierarchical)) {
+            return Err(Failure::user(
+                "--algorithm hierarchical cannot be simulated: what members of one host share is not in the model; name another, or measure it \
+                 with bench allreduce --hosts",
+            ));
+        }
         let mut exchanges = self.exchange.iter().map(|exchange| exchange.named());
         let Some(exchange) = exchanges.find(|found| *found != SimulatedExchange::ZeroCopy) else {
             return Ok(());

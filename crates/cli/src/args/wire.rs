@@ -7,7 +7,7 @@ use tensorwire_launch::{ArrivalMode, GidChoice, Transport, VerbsOptions};
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum TransportArg {
-    /// Shared memory on one host; on several, verbs if every one can, else tcp
+    /// Shared memory within a host; between hosts verbs if every one can, else tcp
     Auto,
     /// Shared memory; all processes on one host
     Shm,

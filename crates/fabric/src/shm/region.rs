@@ -9,13 +9,11 @@ use tensorwire_base::Rank;
 use crate::board::Board;
 use crate::common::{ARRIVAL_SLOTS_MAX, Core};
 use crate::error::{OpenRegionError, RegionError};
-use crate::mapping::{Mapping, PeerMemoryError, SharedMapping};
+use crate::mapping::{Mapping, PeerMemoryError};
 use crate::region::{Access, Exposure, Marks, Region, RegionDescriptor, RemoteRegion};
 
 pub(super) fn alloc(core: &Core, bytes: u64) -> Result<Region, RegionError> {
-    let system = |source| RegionError::System { doing: "allocate", bytes, source };
-    let shared =
-        SharedMapping::create("tensorwire-region", bytes).map_err(|error| system(error.into()))?;
+    let shared = Core::allocate_shared(bytes)?;
     Ok(core.regions().enter(shared.mapping, Exposure::shared(shared.fd)))
 }
 
@@ -80,6 +78,7 @@ pub(super) enum MapBoardError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mapping::SharedMapping;
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no memfd")]
