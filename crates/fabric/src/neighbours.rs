@@ -134,7 +134,10 @@ impl Device for Neighbours {
         let addresses = |of: Vec<(bool, PeerAddress)>| of.into_iter().map(|(_, address)| address);
         let (near, far): (Vec<_>, Vec<_>) = (addresses(near).collect(), addresses(far).collect());
         // before anybody can post to them
-        self.near_ranks.write().extend(near.iter().map(|peer| peer.rank));
+        let mut near_ranks = self.near_ranks.write();
+        near_ranks.retain(|rank| !far.iter().any(|peer| peer.rank == *rank));
+        near_ranks.extend(near.iter().map(|peer| peer.rank));
+        drop(near_ranks);
         self.near.connect(&near, deadline, go_on)?;
         self.far.connect(&far, deadline, go_on)
     }
@@ -207,7 +210,19 @@ impl Device for Neighbours {
     }
 
     fn close(&self, deadline: Deadline) -> Result<(), CloseError> {
-        let (near, far) = (self.near.close(deadline), self.far.close(deadline));
+        // at the same time: a peer that does not confirm costs the others nothing
+        let (near, far) = std::thread::scope(|scope| {
+            let near = std::thread::Builder::new()
+                .name("fabric-close".into())
+                .spawn_scoped(scope, || self.near.close(deadline));
+            let far = self.far.close(deadline);
+            let near = match near {
+                Ok(near) => near.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                // no thread is to be had: one after the other
+                Err(_) => self.near.close(deadline),
+            };
+            (near, far)
+        });
         match (near, far) {
             (Err(near), Err(far)) => {
                 let (

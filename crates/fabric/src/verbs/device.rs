@@ -296,6 +296,9 @@ impl VerbsDevice {
         connected: Vec<Connected>,
         deadline: Deadline,
     ) -> Result<Vec<Arc<Link>>, ConnectError> {
+        if connected.is_empty() {
+            return Ok(Vec::new());
+        }
         let queues = self.start_pollers(connected.len())?;
         let mut links = Vec::with_capacity(connected.len());
         let mut next = 0;
