@@ -1,8 +1,9 @@
 //! What peers may raise in a process: its doorbell and its arrival slots, in one mapping that shm
 //! peers map too. Does not know what a slot stands for.
 
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::doorbell::{Doorbell, Ticket};
 use crate::mapping::Mapping;
@@ -19,6 +20,8 @@ pub(crate) struct Board {
     memory: Arc<Mapping>,
     slots: usize,
     allocated: AtomicU32,
+    /// Of this process's own, where a waiter may sleep in something else.
+    elsewhere: OnceLock<Elsewhere>,
     /// Loom's words lie in no mapping: the doorbell of this one view of a board.
     #[cfg(loom)]
     doorbell: Doorbell,
@@ -68,6 +71,7 @@ impl Board {
             memory,
             slots,
             allocated: AtomicU32::new(allocated),
+            elsewhere: OnceLock::new(),
             #[cfg(loom)]
             doorbell: Doorbell::default(),
         }
@@ -109,6 +113,19 @@ impl Board {
 
     pub(crate) fn ring(&self) {
         self.doorbell().ring();
+        if let Some(elsewhere) = self.elsewhere.get() {
+            elsewhere.rouse();
+        }
+    }
+
+    /// Rings for one more waiter from now on. Only of a board that no other process rings.
+    pub(crate) fn sleeps_elsewhere(&self, elsewhere: Elsewhere) {
+        // who asks twice has the first
+        let _ = self.elsewhere.set(elsewhere);
+    }
+
+    pub(crate) fn elsewhere(&self) -> Option<&Elsewhere> {
+        self.elsewhere.get()
     }
 
     pub(crate) fn ticket(&self) -> Ticket {
@@ -135,6 +152,59 @@ impl Board {
 
     fn word(&self, offset: u64) -> &AtomicU64 {
         self.memory.word(offset)
+    }
+}
+
+/// One waiter of this process that sleeps not at the doorbell, but until its eventfd is written, or something else happens.
+///
+/// **Why no wake-up is lost.** The waiter says that it falls asleep, and looks at the doorbell's sequence then; the ringer raises
+/// the sequence first, and looks for a sleeper then. Both are sequentially consistent, as those of [`Doorbell`].
+#[derive(Debug)]
+pub(crate) struct Elsewhere {
+    sleeper: AtomicU32,
+    wake: OwnedFd,
+}
+
+/// What the sleeper does.
+const AWAKE: u32 = 0;
+const ASLEEP: u32 = 1;
+/// Its sleep is about to end.
+const ROUSED: u32 = 2;
+
+impl Elsewhere {
+    /// `wake`: the eventfd that the waiter looks at in its sleep.
+    pub(crate) fn new(wake: OwnedFd) -> Elsewhere {
+        Elsewhere { sleeper: AtomicU32::new(AWAKE), wake }
+    }
+
+    /// To be called before the last look at the doorbell.
+    pub(crate) fn falls_asleep(&self) {
+        self.sleeper.store(ASLEEP, Ordering::SeqCst);
+    }
+
+    pub(crate) fn wakes_up(&self) {
+        self.sleeper.store(AWAKE, Ordering::SeqCst);
+    }
+
+    fn rouse(&self) {
+        let order = Ordering::SeqCst;
+        if self.sleeper.compare_exchange(ASLEEP, ROUSED, order, order).is_ok() {
+            self.write();
+        }
+    }
+
+    /// Rouses the sleeper if it may still sleep, for whoever was woken in its place; true if so.
+    pub(crate) fn rouse_once_more(&self) -> bool {
+        let sleeps = self.sleeper.load(Ordering::SeqCst) != AWAKE;
+        if sleeps {
+            self.write();
+        }
+        sleeps
+    }
+
+    fn write(&self) {
+        // cannot fail: the counter is far from its maximum
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 

@@ -264,12 +264,17 @@ impl Core {
             let waited = self.board.doorbell().wait(ticket, spin, slice);
             blocked |= waited.blocked;
             if waited.wake == Wake::Event || deadline.passed() {
-                self.counters.add(|c| &c.blocked_waits, u64::from(blocked));
-                self.counters.add(|c| &c.wakes, u64::from(waited.wake == Wake::Event));
+                self.count_wait(waited.wake, blocked);
                 return waited.wake;
             }
             spin = Duration::ZERO;
         }
+    }
+
+    /// Counts a wait that has ended so, and whether it blocked.
+    pub(crate) fn count_wait(&self, wake: Wake, blocked: bool) {
+        self.counters.add(|c| &c.blocked_waits, u64::from(blocked));
+        self.counters.add(|c| &c.wakes, u64::from(wake == Wake::Event));
     }
 }
 

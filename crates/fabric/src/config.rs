@@ -53,7 +53,7 @@ pub struct FabricConfig {
     pub job: JobCredentials,
     /// The address to listen on (tcp, verbs). Port 0: the system chooses. Peers must be able to reach the address.
     pub endpoint: SocketAddr,
-    /// Threads that progress and poll completions; queue pairs are spread over them round-robin.
+    /// Threads that progress and poll completions (tcp, verbs).
     pub completion_queues: usize,
     /// The same in all processes of a job.
     pub queue_pairs_per_peer: usize,
@@ -61,7 +61,7 @@ pub struct FabricConfig {
     pub queue_depth: usize,
     /// Size of this process's arrival table, 8 bytes a slot.
     pub arrival_slots: usize,
-    /// The time that a wait spins before it blocks.
+    /// The time that a wait spins before it blocks. On tcp a wait receives what comes, and does not spin.
     pub spin: Duration,
     /// The arrival mode of this process's signals (verbs, sim). None: `write-imm`. shm and tcp have no other.
     pub arrival: Option<ArrivalMode>,

@@ -17,6 +17,7 @@ use crate::handshake::TimedStream;
 use crate::lobby::{
     Caller, Handshakes, Lobby, Stranger, StrangerError, StrangerLog, Turn, Unproven,
 };
+use crate::pulse;
 
 /// How long a stranger may take to introduce itself.
 pub(crate) const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
@@ -113,6 +114,9 @@ where
     R: Fn(Stranger),
 {
     fn run(mut self) {
+        // what it uses of a processor is no work of the process; nobody may call for any time
+        let _watched = pulse::watch_service("fabric-accept");
+        let _resting = pulse::resting();
         let mut back_off = false;
         loop {
             let (stopped, calls) = self.sleep(std::mem::take(&mut back_off));

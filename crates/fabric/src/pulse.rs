@@ -6,10 +6,12 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tensorwire_base::Deadline;
 
 /// A watched thread waits no longer than this at a time.
 pub const BEAT: Duration = Duration::from_millis(250);
@@ -98,6 +100,29 @@ pub fn awake() -> Mood {
 /// This thread does something that may take any time, and need not beat: it waits for a disk, or runs a user's code.
 pub fn resting() -> Mood {
     Mood::set(true)
+}
+
+/// Returns what `doing` does, which may take any time.
+pub fn rest<T>(doing: impl FnOnce() -> T) -> T {
+    let _resting = resting();
+    doing()
+}
+
+/// Receives from a channel until the deadline, and beats meanwhile.
+///
+/// # Errors
+/// As of the last time that `receive` was called, with the longest that it may take.
+pub fn in_beats<T>(
+    deadline: Deadline,
+    mut receive: impl FnMut(Duration) -> Result<T, RecvTimeoutError>,
+) -> Result<T, RecvTimeoutError> {
+    loop {
+        beat();
+        match receive(deadline.remaining().min(BEAT)) {
+            Err(RecvTimeoutError::Timeout) if !deadline.passed() => {}
+            received => return received,
+        }
+    }
 }
 
 impl Mood {

@@ -176,7 +176,7 @@ impl Device for TcpDevice {
     }
 
     fn wait(&self, ticket: Ticket, deadline: Deadline) -> Wake {
-        self.core.wait(ticket, deadline)
+        self.pollers.wait(ticket, deadline)
     }
 
     fn send_message(

@@ -1,46 +1,74 @@
-//! The completion queues: threads that sleep in epoll and move what the posters could not, each for
-//! the queue pairs that were spread to it.
+//! Who moves what the posters could not: the threads of the completion queues, which sleep in one epoll, and whoever waits for
+//! something to happen, as long as it waits.
+//!
+//! **Whoever waits receives itself.** Handing what has come from a thread that received it to one that waits for it costs another
+//! waking of a thread, which takes longer than a small payload. So a thread that has nothing to do looks into the same epoll, and
+//! sleeps there (one at a time; others sleep at the doorbell). What it does not receive rings the doorbell, and [`Elsewhere`] has
+//! that end its sleep. The threads of the completion queues keep away meanwhile: waking them takes time as well. They look after
+//! [`AWAY`] whether somebody still waits, and receive whenever nobody does, or much is to be received.
+//!
+//! A queue pair is watched for one event at a time (`EPOLLONESHOT`), and once more when that was served: no two threads receive
+//! from it at a time.
 
 use std::collections::HashMap;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use parking_lot::RwLock;
+use parking_lot::{Condvar, Mutex, RwLock};
 use rustix::event::{EventfdFlags, epoll};
-use tensorwire_base::Rank;
+use tensorwire_base::{Clock, Deadline, Rank};
 
 use super::queue_pair::{Broken, QueuePair};
+use crate::board::Elsewhere;
 use crate::common::{Core, Gone, Peer};
 use crate::control::{Frame, Granted, Link, Requests};
+use crate::doorbell::{Ticket, Wake};
 use crate::error::FaultCause;
 use crate::listener::timespec;
 use crate::pulse;
 use crate::region::RegionDescriptor;
 
-/// The eventfd that stops the thread; no queue pair has that id.
+/// The eventfd that stops the threads; no queue pair has that id.
 const STOP: u64 = u64::MAX;
+/// The eventfd that ends the sleep of whoever waits.
+const ROUSE: u64 = u64::MAX - 1;
+/// The threads keep away from those that wait for so long at a time.
+const AWAY: Duration = Duration::from_micros(200);
+/// A turn that receives so many bytes is work for several threads.
+const MUCH: usize = 256 << 10;
+/// Events that one look takes.
+const EVENTS: usize = 64;
 
-/// The pool of threads.
+/// The threads, and what they share with whoever waits.
 #[derive(Debug)]
 pub(super) struct Pollers {
-    pollers: Vec<Poller>,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
     next: AtomicUsize,
 }
 
 #[derive(Debug)]
-struct Poller {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Debug)]
 struct Shared {
+    core: Arc<Core>,
     epoll: Arc<OwnedFd>,
     wake: OwnedFd,
     stop: AtomicBool,
     queue_pairs: RwLock<HashMap<u64, Arc<QueuePair>>>,
+    /// Held by who waits in epoll; none where other processes ring the doorbell, which end no such sleep.
+    leader: Option<Mutex<()>>,
+    /// Somebody waits in epoll.
+    is_led: AtomicBool,
+    /// When somebody last did, and when much was received, on [`Clock`].
+    led_ns: AtomicU64,
+    much_ns: AtomicU64,
+    /// Held by one thread that keeps away, and looks now and then; the others sleep until it has ended.
+    lookout: Mutex<()>,
+    ended: Condvar,
+    sleepers: Mutex<()>,
 }
 
 /// The queue pairs to every peer, by rank.
@@ -55,99 +83,218 @@ pub(super) struct Owner {
 
 impl Pollers {
     pub(super) fn start(core: &Arc<Core>) -> std::io::Result<Pollers> {
-        let start = |index| Poller::start(core.clone(), index);
-        let pollers: std::io::Result<Vec<Poller>> =
-            (0..core.config().completion_queues).map(start).collect();
-        Ok(Pollers { pollers: pollers?, next: AtomicUsize::new(0) })
+        let shared = Arc::new(Shared::new(core.clone())?);
+        let mut pollers = Pollers { shared, threads: Vec::new(), next: AtomicUsize::new(0) };
+        for index in 0..core.config().completion_queues {
+            let shared = pollers.shared.clone();
+            let thread = std::thread::Builder::new().name(format!("fabric-cq-{index}"));
+            pollers.threads.push(thread.spawn(move || shared.run())?);
+        }
+        Ok(pollers)
     }
 
-    /// Gives a connection to the next thread in turn.
+    /// Has a connection served.
     pub(super) fn add(
         &self,
         make: impl FnOnce(Arc<OwnedFd>, u64) -> QueuePair,
     ) -> std::io::Result<Arc<QueuePair>> {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let poller = &self.pollers[id % self.pollers.len()].shared;
         // fits: usize is 64 bits wide
-        let queue_pair = Arc::new(make(poller.epoll.clone(), id as u64));
-        poller.queue_pairs.write().insert(queue_pair.id, queue_pair.clone());
-        let data = epoll::EventData::new_u64(queue_pair.id);
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
-        epoll::add(&poller.epoll, &queue_pair.socket, data, flags)?;
+        let id = self.next.fetch_add(1, Ordering::Relaxed) as u64;
+        let shared = &self.shared;
+        let queue_pair = Arc::new(make(shared.epoll.clone(), id));
+        shared.queue_pairs.write().insert(id, queue_pair.clone());
+        let data = epoll::EventData::new_u64(id);
+        epoll::add(&shared.epoll, &queue_pair.socket, data, QueuePair::events(false))?;
         Ok(queue_pair)
     }
-}
 
-#[cfg(test)]
-impl Pollers {
-    /// How many queue pairs each thread has.
-    pub(super) fn loads(&self) -> Vec<usize> {
-        self.pollers.iter().map(|poller| poller.shared.queue_pairs.read().len()).collect()
+    /// Waits until the doorbell rings, and receives meanwhile.
+    pub(super) fn wait(&self, ticket: Ticket, deadline: Deadline) -> Wake {
+        let core = &self.shared.core;
+        let leader = self.shared.leader.as_ref().and_then(Mutex::try_lock);
+        match (leader, core.board().elsewhere()) {
+            (Some(_leads), Some(elsewhere)) => self.shared.lead(elsewhere, ticket, deadline),
+            _ => core.wait(ticket, deadline),
+        }
     }
 }
 
-impl Poller {
-    fn start(core: Arc<Core>, index: usize) -> std::io::Result<Poller> {
-        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let wake = rustix::event::eventfd(0, flags)?;
-        epoll::add(&epoll, &wake, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)?;
-        let (stop, queue_pairs) = (AtomicBool::new(false), RwLock::default());
-        let shared = Arc::new(Shared { epoll, wake, stop, queue_pairs });
-        let own = shared.clone();
-        let thread = std::thread::Builder::new()
-            .name(format!("fabric-cq-{index}"))
-            .spawn(move || own.run(&core))?;
-        Ok(Poller { shared, thread: Some(thread) })
-    }
-}
-
-impl Drop for Poller {
+impl Drop for Pollers {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         // cannot fail: the counter is far from its maximum
         let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
 }
 
 impl Shared {
-    fn run(&self, core: &Core) {
+    fn new(core: Arc<Core>) -> std::io::Result<Shared> {
+        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let eventfd = || {
+            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+            rustix::event::eventfd(0, flags)
+        };
+        let wake = eventfd()?;
+        epoll::add(&epoll, &wake, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)?;
+        let mut leader = None;
+        if core.config().host.is_none() {
+            let rouse = eventfd()?;
+            // each write is an event, and nobody reads
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+            epoll::add(&epoll, &rouse, epoll::EventData::new_u64(ROUSE), flags)?;
+            core.board().sleeps_elsewhere(Elsewhere::new(rouse));
+            leader = Some(Mutex::new(()));
+        }
+        let (stop, queue_pairs) = (AtomicBool::new(false), RwLock::default());
+        Ok(Shared {
+            core,
+            epoll,
+            wake,
+            stop,
+            queue_pairs,
+            leader,
+            is_led: AtomicBool::new(false),
+            led_ns: AtomicU64::new(0),
+            much_ns: AtomicU64::new(0),
+            lookout: Mutex::new(()),
+            ended: Condvar::new(),
+            sleepers: Mutex::new(()),
+        })
+    }
+
+    /// The life of a thread of the completion queues.
+    fn run(&self) {
         let _watched = pulse::watch_service(std::thread::current().name().unwrap_or_default());
-        let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
+        let mut space = [const { MaybeUninit::uninit() }; EVENTS];
         while !self.stop.load(Ordering::Acquire) {
             pulse::beat();
-            events.clear();
-            let spare = rustix::buffer::spare_capacity(&mut events);
-            let _ = epoll::wait(&self.epoll, spare, Some(&timespec(pulse::BEAT)));
-            for event in &events {
-                let id = event.data.u64();
-                let found = self.queue_pairs.read().get(&id).cloned();
-                if let Some(queue_pair) = found {
-                    self.serve(core, &queue_pair, event.flags);
-                }
+            if self.is_led() {
+                self.keep_away();
+                continue;
+            }
+            let events = self.look(&mut space, pulse::BEAT);
+            let roused = self.serve_all(events);
+            if let Some(elsewhere) = self.core.board().elsewhere().filter(|_| roused)
+                && elsewhere.rouse_once_more()
+            {
+                // who is meant sleeps there, too
+                std::thread::sleep(AWAY);
             }
         }
     }
 
-    fn serve(&self, core: &Core, queue_pair: &QueuePair, flags: epoll::EventFlags) {
+    /// True if somebody receives what comes while it waits, which is little.
+    fn is_led(&self) -> bool {
+        let now = Clock::now_ns();
+        let is_recent = |at: &AtomicU64| now < at.load(Ordering::Relaxed) + AWAY.as_nanos() as u64;
+        (self.is_led.load(Ordering::Relaxed) || is_recent(&self.led_ns))
+            && !is_recent(&self.much_ns)
+    }
+
+    /// Until that ends.
+    fn keep_away(&self) {
+        match self.lookout.try_lock() {
+            Some(_looks) => {
+                while self.is_led() && !self.stop.load(Ordering::Acquire) {
+                    pulse::beat();
+                    std::thread::sleep(AWAY);
+                }
+                self.ended.notify_all();
+            }
+            None => {
+                let mut sleepers = self.sleepers.lock();
+                self.ended.wait_for(&mut sleepers, pulse::BEAT);
+            }
+        }
+    }
+
+    /// Waits in epoll until the doorbell rings.
+    fn lead(&self, elsewhere: &Elsewhere, ticket: Ticket, deadline: Deadline) -> Wake {
+        let (board, mut blocked) = (self.core.board(), false);
+        let spin = Deadline::after(self.core.config().spin.min(deadline.remaining()));
+        self.is_led.store(true, Ordering::Relaxed);
+        let mut space = [const { MaybeUninit::uninit() }; EVENTS];
+        let wake = loop {
+            pulse::beat();
+            let mut events: &[epoll::Event] = &[];
+            while events.is_empty() && board.ticket() == ticket && !spin.passed() {
+                // whoever is to send may wait for this very core
+                std::thread::yield_now();
+                events = self.look(&mut space, Duration::ZERO);
+            }
+            elsewhere.falls_asleep();
+            // looked at again once whoever rings knows who sleeps here
+            let has_rung = board.ticket() != ticket;
+            if events.is_empty() && !has_rung && !deadline.passed() {
+                blocked = true;
+                events = self.look(&mut space, deadline.remaining().min(pulse::BEAT));
+            }
+            elsewhere.wakes_up();
+            self.serve_all(events);
+            if has_rung || board.ticket() != ticket {
+                break Wake::Event;
+            }
+            if deadline.passed() {
+                break Wake::TimedOut;
+            }
+        };
+        self.led_ns.store(Clock::now_ns(), Ordering::Relaxed);
+        self.is_led.store(false, Ordering::Relaxed);
+        self.core.count_wait(wake, blocked);
+        wake
+    }
+
+    /// Sleeps until something happens; returns what.
+    fn look<'s>(
+        &self,
+        space: &'s mut [MaybeUninit<epoll::Event>],
+        longest: Duration,
+    ) -> &'s [epoll::Event] {
+        let found = epoll::wait(&self.epoll, space, Some(&timespec(longest)));
+        // fails only if a signal comes
+        found.map_or(&[], |(events, _)| events)
+    }
+
+    /// True if one was to end the sleep of whoever waits.
+    fn serve_all(&self, events: &[epoll::Event]) -> bool {
+        let mut roused = false;
+        for event in events {
+            let id = event.data.u64();
+            roused |= id == ROUSE;
+            let found = self.queue_pairs.read().get(&id).cloned();
+            if let Some(queue_pair) = found {
+                self.serve(&queue_pair, event.flags);
+            }
+        }
+        roused
+    }
+
+    fn serve(&self, queue_pair: &QueuePair, flags: epoll::EventFlags) {
         let receiving = epoll::EventFlags::IN
             | epoll::EventFlags::RDHUP
             | epoll::EventFlags::HUP
             | epoll::EventFlags::ERR;
         let mut result = Ok(());
         if flags.intersects(receiving) {
-            result = queue_pair.receive_turn();
+            result = queue_pair.receive_turn().map(|bytes| {
+                if bytes >= MUCH {
+                    self.much_ns.store(Clock::now_ns(), Ordering::Relaxed);
+                }
+            });
         }
         if result.is_ok() && flags.contains(epoll::EventFlags::OUT) {
             result = queue_pair.send_turn();
         }
-        if let Err(broken) = result {
-            let _ = epoll::delete(&self.epoll, &queue_pair.socket);
-            self.queue_pairs.write().remove(&queue_pair.id);
-            give_up(core, queue_pair, broken);
+        match result {
+            Ok(()) => queue_pair.await_event(),
+            Err(broken) => {
+                let _ = epoll::delete(&self.epoll, &queue_pair.socket);
+                self.queue_pairs.write().remove(&queue_pair.id);
+                give_up(&self.core, queue_pair, broken);
+            }
         }
     }
 }

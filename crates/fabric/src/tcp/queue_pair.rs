@@ -193,22 +193,22 @@ impl QueuePair {
         self.flush(&mut self.sending.lock())
     }
 
-    /// Receives for one turn. However it ends, epoll knows what to wake for.
-    pub(super) fn receive_turn(&self) -> Result<(), Broken> {
+    /// Receives for one turn; returns how many bytes. However it ends, epoll knows what to wake for.
+    pub(super) fn receive_turn(&self) -> Result<usize, Broken> {
         let receiving = &mut *self.receiving.lock();
-        self.receive_some(receiving)?;
+        let bytes = self.receive_some(receiving)?;
         self.await_enough(receiving);
-        Ok(())
+        Ok(bytes)
     }
 
-    fn receive_some(&self, receiving: &mut Receiving) -> Result<(), Broken> {
+    fn receive_some(&self, receiving: &mut Receiving) -> Result<usize, Broken> {
         let mut turn = 0;
         while turn < TURN_BYTES {
             let (received, wanted) = receiving.receive(&self.socket);
             let count = match received {
                 Ok(0) => return Err(Broken::HungUp),
                 Ok(count) => count,
-                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::AGAIN) => return Ok(turn),
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(Broken::Io(error)),
             };
@@ -219,10 +219,10 @@ impl QueuePair {
             turn += count;
             if count < wanted {
                 // the socket is empty; epoll says when it is not
-                return Ok(());
+                return Ok(turn);
             }
         }
-        Ok(())
+        Ok(turn)
     }
 
     /// What is left of a payload comes for certain: waking for each of its packets would take longer than copying it.
@@ -434,14 +434,24 @@ impl QueuePair {
         self.core.complete(completion, &self.credits);
     }
 
-    fn arm(&self, unsent: bool) {
-        let mut flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
-        if unsent {
-            flags |= epoll::EventFlags::OUT;
+    /// The events that are served.
+    pub(super) fn events(unsent: bool) -> epoll::EventFlags {
+        let events = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ONESHOT;
+        if unsent { events | epoll::EventFlags::OUT } else { events }
+    }
+
+    /// Has epoll say what happens next; for whoever has served an event.
+    pub(super) fn await_event(&self) {
+        let sending = self.sending.lock();
+        if !sending.closed {
+            self.arm(sending.armed);
         }
+    }
+
+    fn arm(&self, unsent: bool) {
         // fails only once the poller has let go of the socket, and then nobody waits
         let data = epoll::EventData::new_u64(self.id);
-        let _ = epoll::modify(&self.epoll, &self.socket, data, flags);
+        let _ = epoll::modify(&self.epoll, &self.socket, data, QueuePair::events(unsent));
     }
 }
 

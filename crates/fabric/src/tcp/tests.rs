@@ -1,5 +1,6 @@
 //! What only a peer that breaks the rules can do: requests that the API would never post.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -187,9 +188,43 @@ fn what_the_peer_did_not_seal_now_is_refused() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no poll")]
-fn queue_pairs_are_spread_over_the_completion_queues() {
-    let [zero, _one] = devices();
-    assert_eq!(zero.pollers.loads(), [1, 1, 1, 1]);
+fn a_ring_ends_the_sleep_of_whoever_waits_in_epoll_while_peers_send() {
+    const ROUNDS: u64 = 2000;
+    let [zero, one] = devices();
+    let (asked, answered) = (AtomicU64::new(0), AtomicU64::new(0));
+    // each waits for the other's number and says the next; only one of them can wait in epoll
+    let await_number = |number: &AtomicU64, expected: u64| loop {
+        let ticket = zero.core.board().ticket();
+        if number.load(Ordering::Acquire) >= expected {
+            return;
+        }
+        assert_eq!(zero.wait(ticket, soon()), Wake::Event, "lost at {expected}");
+    };
+    let say = |number: &AtomicU64, value: u64| {
+        number.store(value, Ordering::Release);
+        zero.core.board().ring();
+    };
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // wakes the threads of the completion queues, which sleep in the same epoll
+            while !ended.load(Ordering::Relaxed) {
+                one.peers.read()[&Rank(0)][1].lie(&Header::bare(Kind::GoodbyeAck).encode());
+                std::thread::sleep(Duration::from_micros(30));
+            }
+        });
+        scope.spawn(|| {
+            for round in 1..=ROUNDS {
+                await_number(&asked, round);
+                say(&answered, round);
+            }
+        });
+        for round in 1..=ROUNDS {
+            say(&asked, round);
+            await_number(&answered, round);
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
 }
 
 proptest! {

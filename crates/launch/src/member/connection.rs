@@ -186,6 +186,9 @@ pub(super) struct Watch {
 impl Watch {
     pub(super) fn spawn(self, mut hearer: Hearer) -> std::io::Result<()> {
         let watch = move || {
+            // what it uses of a processor is no work of the process; the launcher may say nothing for any time
+            let _watched = pulse::watch_service("launcher-watch");
+            let _resting = pulse::resting();
             let ending = loop {
                 match self.listen(&mut hearer) {
                     Ending::Orphaned { reason } if self.hears.control.is_lost() => {

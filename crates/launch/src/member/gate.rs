@@ -3,6 +3,7 @@
 
 use parking_lot::{Condvar, Mutex};
 use tensorwire_base::Deadline;
+use tensorwire_fabric::pulse;
 
 use super::StepWord;
 use crate::control::Behind;
@@ -48,7 +49,8 @@ impl Gate {
                     return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, waits));
                 }
                 Behind::Unknown => {
-                    self.changed.wait_for(&mut state, deadline.remaining());
+                    pulse::beat();
+                    self.changed.wait_for(&mut state, deadline.remaining().min(pulse::BEAT));
                 }
                 Behind::Done => return Ok(StepWord::Done),
                 Behind::Interrupted => return Ok(StepWord::Interrupted),

@@ -6,6 +6,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use tensorwire_base::Deadline;
+use tensorwire_fabric::pulse;
 use tensorwire_nn::{BatchSource, Batches, HostBatch, TestBatches};
 
 use super::TrainError;
@@ -112,7 +114,8 @@ impl<T: Send + 'static> Loader<T> {
         let maker = &self.makers[self.taken % self.makers.len()];
         self.taken += 1;
         let made = maker.made.as_ref().ok_or(NoBatch::Gone)?;
-        made.recv_timeout(patience).map_err(|error| match error {
+        let made = pulse::in_beats(Deadline::after(patience), |slice| made.recv_timeout(slice));
+        made.map_err(|error| match error {
             RecvTimeoutError::Disconnected => NoBatch::Gone,
             RecvTimeoutError::Timeout => {
                 // it may never end, nor what waits for the same: nobody waits for any

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorwire_base::{Clock, Deadline};
+use tensorwire_fabric::pulse;
 use tensorwire_graph::{Node, Op, Output, Piece, Plan};
 use tensorwire_launch::StepWord;
 use tensorwire_memory::{CopyPurpose, TensorMut, TensorRef};
@@ -212,6 +213,8 @@ impl Trainer<'_> {
         listener: &mut dyn Listener,
         link: &mut dyn Link,
     ) -> Result<TrainReport, TrainError> {
+        // whatever may wait without a word says so
+        let _awake = pulse::awake();
         let mut loader = data.map(|data| self.loader(data)).transpose()?;
         if self.config.leave_out_kernels && !self.replicas.is_empty() {
             self.session.leave_out_kernels();
@@ -233,12 +236,12 @@ impl Trainer<'_> {
             let word = listener.enter_step(step, deadline)?;
             if word != StepWord::Begins {
                 ended = Ended { steps: step - 1, interrupted: word == StepWord::Interrupted };
-                self.keep_last(ended.steps, listener, link)?;
+                pulse::rest(|| self.keep_last(ended.steps, listener, link))?;
                 break;
             }
             self.session.set_step_deadline(self.shape.step_patience(self.config, step));
             self.standing.enters(Phase::Meets);
-            link.before_step(step, self.session)?;
+            pulse::rest(|| link.before_step(step, self.session))?;
             let start_ns = Clock::now_ns();
             if let Some(loader) = &mut loader {
                 self.standing.enters(Phase::AwaitsBatch(step));
@@ -269,25 +272,26 @@ impl Trainer<'_> {
                     return Err(self.why_not_finite(step, loss, data));
                 }
                 final_loss = Some(f64::from(loss));
-                let epoch = self.end_of_epoch(step, data, &mut begun, link)?;
+                let epoch = pulse::rest(|| self.end_of_epoch(step, data, &mut begun, link))?;
                 let evaluation = epoch.as_ref().and_then(|epoch| epoch.evaluation.clone());
-                listener.progress(Progress { step, loss, polling: now - polling, epoch })?;
+                let progress = Progress { step, loss, polling: now - polling, epoch };
+                pulse::rest(|| listener.progress(progress))?;
                 if let Some((patience, evaluation)) = patience.as_mut().zip(evaluation) {
-                    match patience.is_over(step, &evaluation) {
-                        true => listener.end_behind(step)?,
-                        false => listener.go_on(self.next_evaluated(step))?,
-                    }
+                    pulse::rest(|| match patience.is_over(step, &evaluation) {
+                        true => listener.end_behind(step),
+                        false => listener.go_on(self.next_evaluated(step)),
+                    })?;
                 }
             } else if self.shape.is_evaluated(self.config, step) {
-                self.help_to_look()?;
+                pulse::rest(|| self.help_to_look())?;
             }
             polling = Polling::from(self.session.counters());
-            self.checkpoint(step, listener, link)?;
+            pulse::rest(|| self.checkpoint(step, listener, link))?;
         }
         self.standing.enters(Phase::Ends);
         let train_seconds = begun.at.elapsed().as_secs_f64();
         let warm_seconds = warm.elapsed().as_secs_f64();
-        self.finish_checkpoints(listener)?;
+        pulse::rest(|| self.finish_checkpoints(listener))?;
         let report = TrainReport { final_loss, train_seconds, warm_seconds, ..Default::default() };
         Ok(TrainReport { polling, steps: ended.steps, interrupted: ended.interrupted, ..report })
     }

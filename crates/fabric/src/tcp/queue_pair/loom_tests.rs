@@ -62,9 +62,8 @@ impl Ends {
         let (poller, suspicion) = ((epoll.clone(), 0), Suspicion::unheard());
         let queue_pair = QueuePair::new(core.clone(), link, data, poller, 1, suspicion);
         let queue_pair = Arc::new(queue_pair);
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
         let data = epoll::EventData::new_u64(0);
-        epoll::add(&epoll, &queue_pair.socket, data, flags).unwrap();
+        epoll::add(&epoll, &queue_pair.socket, data, QueuePair::events(false)).unwrap();
         let peers = Arc::new(PeerTable::default());
         peers.write().insert(rank, vec![queue_pair.clone()]);
         let owner = Owner::new(core.clone(), peers);
@@ -238,6 +237,7 @@ fn what_the_socket_does_not_take_is_sent_once_it_has_room() {
                 break;
             }
             ends.queue_pair.send_turn().unwrap();
+            ends.queue_pair.await_event();
         }
         assert_eq!(taken as u64, 2 * HEADER_BYTES as u64 + BYTES + 8);
         assert!(ends.completed_once(accepted).iter().all(|done| done.result.is_ok()));
