@@ -57,7 +57,7 @@ pub use workload::{Supply, Workload};
 pub use strategy::values::StoreValue;
 
 /// How long a wait spins before it blocks, where every process has a core.
-const SPIN: Duration = Duration::from_micros(50);
+const SPIN: Duration = Duration::from_micros(200);
 
 /// A job that is ready to run: its data loaded, its graph planned.
 #[derive(Clone, Debug)]

@@ -18,7 +18,7 @@ use crate::limit::{Limit, LimitKind, Loopback};
 use crate::machine::cores;
 
 /// How long a wait spins before it sleeps: both members have a core.
-const SPIN: Duration = Duration::from_micros(50);
+const SPIN: Duration = Duration::from_micros(200);
 /// Longest that a run may wait for the other member, which may be measuring the limit.
 const STEP_DEADLINE: Duration = Duration::from_secs(60);
 
