@@ -73,6 +73,7 @@ pub use pass::reference::{Transfer, WhyWrite};
 pub use pass::simplify::simplify;
 pub use pass::space::{DeviceCrossing, DeviceTasks};
 pub use pass::verify::verify;
+pub use pass::wire::NARROWED_FROM;
 pub use plan::{
     Edge, Part, Plan, PlanOptions, Reuse, ReuseRule, Run, RunId, RunSpec, RunTraffic, SharedMemory,
     plan,

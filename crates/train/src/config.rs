@@ -282,9 +282,10 @@ impl TrainConfig {
         if self.topology().is_asynchronous() && self.trace.is_some() {
             return Err(ConfigError::AsyncTrace);
         }
-        let crosses = self.strategy != Strategy::Local && !self.topology().has_store();
+        let crosses = self.strategy != Strategy::Local && self.topology().averaging.is_none();
         if self.wire != WireType::default() && !(crosses && self.dtype == FloatType::F32) {
-            let (option, used_by) = ("--wire", "--strategy ps and allreduce with --dtype f32");
+            let used_by = "a --strategy whose workers send gradients, with --dtype f32";
+            let option = "--wire";
             return Err(ConfigError::Unused { option, used_by });
         }
         let comes_last = matches!(self.strategy.row().weights, Weights::Servers | Weights::Local);

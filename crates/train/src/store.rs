@@ -8,8 +8,8 @@ mod open;
 mod rows;
 mod rules;
 
-pub(crate) use checkpoints::{CheckpointShards, StoredShard};
-pub(crate) use exchange::{StoreEvents, StoreExchange, StoreKeys};
+pub(crate) use checkpoints::{CheckpointShards, StoredShard, round};
+pub(crate) use exchange::{StoreEvents, StoreExchange, StoreKeys, carried_value};
 pub use files::SnapshotFiles;
 pub(crate) use files::fuzz_snapshots;
 pub(crate) use open::open_store_on;

@@ -12,8 +12,8 @@ use crate::graph::{Graph, Hint, Node, NodeId, Output, Task};
 use crate::op::Op;
 use crate::plan::RunSpec;
 
-/// Elements of a tensor that is too small to be worth rounding: a loss, a norm, a bias.
-const SMALL: usize = 256;
+/// Elements of the smallest tensor that is worth rounding: a loss, a norm, a bias are not.
+pub const NARROWED_FROM: usize = 256;
 
 /// A placed graph whose crossing tensors of f32 cross as `to`, and the runs on its nodes.
 ///
@@ -30,6 +30,7 @@ pub(crate) fn narrow_wire(
         placed,
         to,
         fetched: fetches.flat_map(|run| run.roots.iter().copied()).collect(),
+        by_rows: placed.nodes().filter_map(|(_, node)| by_rows(node)).collect(),
         out: Graph::continued(placed),
         moved: Vec::with_capacity(placed.len()),
         used: Vec::with_capacity(placed.len()),
@@ -47,6 +48,8 @@ struct Narrower<'a> {
     to: DType,
     /// What is wanted as it is.
     fetched: HashSet<NodeId>,
+    /// Variables of which gradients are some rows, which cross as they are: so do these.
+    by_rows: HashSet<NodeId>,
     out: Graph,
     /// By node of `placed`: the same in `out`.
     moved: Vec<NodeId>,
@@ -151,7 +154,8 @@ impl Narrower<'_> {
         let fact = self.placed.fact(output);
         // the size of a tensor that is announced says what it is
         let elements = fact.spec().and_then(Result::ok).map_or(0, |spec| spec.elements());
-        fact.dtype == DType::F32 && elements >= SMALL
+        let is_dense = !self.by_rows.contains(&output.node);
+        fact.dtype == DType::F32 && elements >= NARROWED_FROM && is_dense
     }
 
     /// An output of `out` where it is made, rounded.
@@ -188,6 +192,12 @@ impl Narrower<'_> {
         self.casts.insert((of, task, to), made.into());
         Ok(made.into())
     }
+}
+
+/// The variable that a node updates by some of its rows.
+fn by_rows(node: &Node) -> Option<NodeId> {
+    let updates = matches!(node.op, Op::ApplyRows { .. });
+    node.inputs.first().filter(|_| updates).map(|variable| variable.node)
 }
 
 fn task_of(node: &Node) -> Result<Task, GraphError> {

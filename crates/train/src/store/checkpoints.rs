@@ -4,9 +4,9 @@
 use tensorwire_kvstore::{Keep, ShardKey, ShardSnapshot, Snapshot, StateTensor, ValueSpec};
 use tensorwire_launch::{Recorder, Role};
 use tensorwire_nn::{Optimizer, Variable};
-use tensorwire_tensor::TensorSpec;
+use tensorwire_tensor::{DType, TensorSpec};
 
-use super::rules::UPDATES;
+use super::rules::{MASTER, UPDATES};
 use crate::checkpoint::{
     Captured, CheckpointFolder, Held, Resumed, Saver, ShardIndex, ShardReport, shard_file,
 };
@@ -67,9 +67,10 @@ impl StoredShard {
             let mut into = vec![0; bytes];
             index.read(name, first, &mut into).map(|()| into).map_err(|error| text(&error))
         };
-        let ValueSpec { dtype, rows, columns } = self.spec;
-        let weights = read(name, self.first_element() * dtype.bytes(), self.spec.bytes())?;
+        let ValueSpec { rows, columns, .. } = self.spec;
+        let dtype = self.variable.spec.dtype;
         let spec = TensorSpec::new(dtype, &[rows, columns]).map_err(|error| text(&error))?;
+        let weights = read(name, self.first_element() * dtype.bytes(), spec.bytes())?;
         let slots = self.optimizer.map_or(Ok(Vec::new()), |optimizer| optimizer.slots_of(&spec));
         let mut state = Vec::new();
         for (slot, spec) in slots.map_err(|error| text(&error))? {
@@ -79,8 +80,36 @@ impl StoredShard {
             let (dtype, dims) = (spec.dtype, spec.dims().to_vec());
             state.push(StateTensor { name: slot.to_string(), dtype, dims, bytes });
         }
-        Ok(ShardSnapshot { key: self.key, spec: self.spec, weights, state })
+        if dtype == self.spec.dtype {
+            return Ok(ShardSnapshot { key: self.key, spec: self.spec, weights, state });
+        }
+        let mut rounded = vec![0; self.spec.bytes()];
+        round(&weights, &mut rounded);
+        let dims = spec.dims().to_vec();
+        state.push(StateTensor { name: MASTER.to_string(), dtype, dims, bytes: weights });
+        Ok(ShardSnapshot { key: self.key, spec: self.spec, weights: rounded, state })
     }
+
+    /// A value that was never changed, as the variable is.
+    fn widened(&self, dtype: DType, value: Vec<u8>) -> (DType, Vec<u8>) {
+        match self.variable.spec.dtype {
+            own if own == dtype => (dtype, value),
+            own => (own, widen(&value)),
+        }
+    }
+}
+
+/// into ← numbers of f32, rounded to bf16.
+pub(crate) fn round(numbers: &[u8], into: &mut [u8]) {
+    for (from, into) in numbers.as_chunks::<4>().0.iter().zip(into.as_chunks_mut::<2>().0) {
+        *into = half::bf16::from_f32(f32::from_le_bytes(*from)).to_le_bytes();
+    }
+}
+
+/// Numbers of bf16 as f32.
+fn widen(numbers: &[u8]) -> Vec<u8> {
+    let numbers = numbers.as_chunks::<2>().0.iter();
+    numbers.flat_map(|from| half::bf16::from_le_bytes(*from).to_f32().to_le_bytes()).collect()
 }
 
 impl CheckpointShards {
@@ -92,6 +121,13 @@ impl CheckpointShards {
             let known = known.ok_or_else(|| format!("shard {} is of no variable", key.0))?;
             let (first_element, own) = (known.first_element(), &known.variable.name);
             let (dims, whole) = known.dims();
+            // where it travels rounded, the variable is what that is rounded from
+            let (masters, state): (Vec<_>, Vec<_>) =
+                state.into_iter().partition(|slot| slot.name == MASTER);
+            let (dtype, weights) = match masters.into_iter().next() {
+                Some(master) => (master.dtype, master.bytes),
+                None => known.widened(spec.dtype, weights),
+            };
             // a job that goes on counts from the step of its checkpoint
             for slot in state.into_iter().filter(|slot| slot.name != UPDATES) {
                 let (dims, whole) = match slot.dims.is_empty() {
@@ -102,7 +138,7 @@ impl CheckpointShards {
                 let bytes = Held::Apart(slot.bytes);
                 captured.push(Captured { name, dtype, dims, whole, first_element, bytes });
             }
-            let (name, dtype, bytes) = (own.clone(), spec.dtype, Held::Apart(weights));
+            let (name, bytes) = (own.clone(), Held::Apart(weights));
             captured.push(Captured { name, dtype, dims, whole, first_element, bytes });
         }
         Ok(captured)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tensorwire_base::Deadline;
-use tensorwire_graph::{Edge, EdgeId, Op, Plan, Transfer};
+use tensorwire_graph::{Edge, EdgeId, Node, Op, Output, Plan, Transfer};
 use tensorwire_kvstore::{Key, KvHandle, KvProgress, KvWorker, StoreError};
 use tensorwire_memory::{Buffer, Slab};
 use tensorwire_nn::Program;
@@ -41,8 +41,13 @@ impl StoreKeys {
     /// The variable whose update takes what comes over an edge, and which of a row gradient's two tensors it is.
     fn updated_by(&self, plan: &Plan, edge: &Edge) -> Option<(Key, Sent)> {
         let graph = &plan.parts[edge.to].graph;
+        // what comes rounded is widened first
+        let widens =
+            |node: &Node| matches!(node.op, Op::Cast { .. }) && node.inputs[0].node == edge.recv;
+        let widened = graph.nodes().find(|(_, node)| widens(node)).map(|(id, _)| id);
+        let comes = |input: &Output| input.node == edge.recv || Some(input.node) == widened;
         graph.nodes().find_map(|(_, node)| {
-            let at = node.inputs.iter().position(|input| input.node == edge.recv)?;
+            let at = node.inputs.iter().position(comes)?;
             let state = node.op.mutated_inputs();
             if node.op == Op::Mean {
                 return self.key(&node.name).map(|key| (key, Sent::Whole));
@@ -58,6 +63,14 @@ impl StoreKeys {
             }
         })
     }
+}
+
+/// The name of what an edge carries, rounded or not.
+pub(crate) fn carried_value<'p>(plan: &'p Plan, edge: &'p Edge) -> &'p str {
+    let graph = &plan.parts[edge.from].graph;
+    let made = graph.node(edge.send).inputs.first().map(|input| graph.node(input.node));
+    let rounded = made.filter(|node| matches!(node.op, Op::Cast { .. }));
+    rounded.map_or(&edge.name, |node| &graph.node(node.inputs[0].node).name)
 }
 
 /// What an edge brings to a variable's update.
@@ -127,17 +140,16 @@ impl StoreExchange {
                 outbound.insert(edge.id, (name, key, sent));
             } else if edge.to == part
                 && edge.transfer != Transfer::Signal
-                && let Some(key) = keys.key(&edge.name)
+                && let Some(key) = keys.key(carried_value(plan, edge))
             {
                 let into = match edge.transfer {
                     Transfer::Reference => None,
                     _ => storage.buffer(edge.recv.into()).map(|buffer| vec![buffer]),
                 };
                 let bytes = edge.bytes().unwrap_or_default();
-                let source = &plan.parts[edge.from].graph.node(edge.send).inputs;
-                let follows = source.first().is_some_and(|source| {
-                    plan.parts[edge.from].graph.node(source.node).op == Op::Mean
-                });
+                let source = plan.parts[edge.from].graph.find(carried_value(plan, edge));
+                let follows = source
+                    .is_some_and(|source| plan.parts[edge.from].graph.node(source).op == Op::Mean);
                 inbound.insert(edge.id, Inbound { name, key, bytes, into, follows });
             }
         }

@@ -16,6 +16,8 @@ use crate::rates::Rates;
 
 /// The count of a shard's updates, in a snapshot.
 pub(super) const UPDATES: &str = "updates";
+/// What a rounded shard is of, in a snapshot.
+pub(super) const MASTER: &str = "master";
 
 /// What a push of all workers does to a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -41,12 +43,16 @@ pub struct StoreRules {
     /// Of keys that have none of their own.
     pub default: StoreRule,
     pub of_keys: BTreeMap<u64, StoreRule>,
+    /// Values of bf16 are rounded ones of f32, which servers keep beside them (`master`, as mixed precision has it: Micikevicius et
+    /// al. 2018) and which rules change. A sum is of what was pushed, as it is.
+    #[serde(default)]
+    pub masters: bool,
 }
 
 impl StoreRules {
     /// One rule for all keys.
     pub fn all(default: StoreRule) -> StoreRules {
-        StoreRules { default, of_keys: BTreeMap::new() }
+        StoreRules { default, of_keys: BTreeMap::new(), masters: false }
     }
 
     /// What [`tensorwire_kvstore::KvWorker::set_optimizer`] is given.
@@ -57,6 +63,21 @@ impl StoreRules {
 
     fn of(&self, key: Key) -> StoreRule {
         self.of_keys.get(&key.0).copied().unwrap_or(self.default)
+    }
+
+    /// What is kept of a shard of such a value under its rule, fresh.
+    fn kept(&self, key: Key, spec: &TensorSpec) -> Result<(StoreRule, Kept), String> {
+        let rule = self.of(key);
+        let has_master =
+            self.masters && spec.dtype == DType::BF16 && !matches!(rule, StoreRule::Sum);
+        if !has_master {
+            return Ok((rule, Kept { slots: slots(rule, spec)?, master: None }));
+        }
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let spec = TensorSpec::new(DType::F32, spec.dims()).map_err(|error| text(&error))?;
+        let slots = slots(rule, &spec)?;
+        let master = Master { slot: Slot::zeros(MASTER, spec)?, is_known: false };
+        Ok((rule, Kept { slots, master: Some(master) }))
     }
 }
 
@@ -84,6 +105,8 @@ pub struct Arithmetic {
     kernels: Arc<Kernels>,
     rules: StoreRules,
     shards: HashMap<ShardKey, ShardState>,
+    /// What was pushed rounded, widened, by worker.
+    widened: Vec<Vec<f32>>,
     rates: Rates,
     /// Updates of a shard that are one step.
     updates_per_step: u64,
@@ -95,9 +118,24 @@ struct ShardState {
     key: Key,
     spec: TensorSpec,
     rule: StoreRule,
-    slots: Vec<Slot>,
+    kept: Kept,
     /// How often it was changed.
     updates: u64,
+}
+
+/// The tensors beside a shard.
+#[derive(Debug)]
+struct Kept {
+    slots: Vec<Slot>,
+    master: Option<Master>,
+}
+
+/// What a shard is the rounded form of.
+#[derive(Debug)]
+struct Master {
+    slot: Slot,
+    /// It has the shard's value.
+    is_known: bool,
 }
 
 #[derive(Debug)]
@@ -110,8 +148,8 @@ struct Slot {
 impl Arithmetic {
     /// Without an optimizer: a value becomes the sum of a round.
     pub fn new(kernels: Arc<Kernels>) -> Arithmetic {
-        let (rules, shards, rates) = Default::default();
-        Arithmetic { kernels, rules, shards, rates, updates_per_step: 1 }
+        let (rules, shards, widened, rates) = Default::default();
+        Arithmetic { kernels, rules, shards, widened, rates, updates_per_step: 1 }
     }
 
     /// It with an optimizer's rate for each step; so many updates of a shard are one.
@@ -126,26 +164,6 @@ impl Arithmetic {
         self.rates.factor(state.updates.div_ceil(self.updates_per_step))
     }
 
-    /// Runs an operator that changes a shard and its slots in place.
-    fn change(
-        &self,
-        state: &ShardState,
-        op: &Op,
-        weights: &mut [u8],
-        inputs: &[TensorRef<'_>],
-    ) -> Result<(), String> {
-        let text = |error: &dyn std::fmt::Display| format!("key {}: {error}", state.key.0);
-        let mut guards = Vec::with_capacity(state.slots.len());
-        for slot in &state.slots {
-            guards.push(slot.buffer.write().map_err(|error| text(&error))?);
-        }
-        let mut outputs = vec![TensorMut::new(&state.spec, weights).map_err(|error| text(&error))?];
-        for (slot, guard) in state.slots.iter().zip(&mut guards) {
-            outputs.push(TensorMut::new(&slot.spec, guard).map_err(|error| text(&error))?);
-        }
-        self.kernels.run(op, inputs, &mut outputs).map_err(|error| text(&error))
-    }
-
     /// into ← the sum of two.
     fn sum(&self, spec: &TensorSpec, into: &mut [u8], of: [&[u8]; 2]) -> Result<(), String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
@@ -158,6 +176,78 @@ impl Arithmetic {
     fn shard(&self, shard: ShardKey) -> Result<&ShardState, String> {
         self.shards.get(&shard).ok_or_else(|| format!("shard {} is unknown", shard.0))
     }
+}
+
+impl ShardState {
+    /// Runs an operator that changes a shard and its slots in place.
+    fn change(
+        &self,
+        kernels: &Kernels,
+        op: &Op,
+        (spec, weights): (&TensorSpec, &mut [u8]),
+        inputs: &[TensorRef<'_>],
+    ) -> Result<(), String> {
+        let text = |error: &dyn std::fmt::Display| format!("key {}: {error}", self.key.0);
+        let slots = &self.kept.slots;
+        let mut guards = Vec::with_capacity(slots.len());
+        for slot in slots {
+            guards.push(slot.buffer.write().map_err(|error| text(&error))?);
+        }
+        let mut outputs = vec![TensorMut::new(spec, weights).map_err(|error| text(&error))?];
+        for (slot, guard) in slots.iter().zip(&mut guards) {
+            outputs.push(TensorMut::new(&slot.spec, guard).map_err(|error| text(&error))?);
+        }
+        kernels.run(op, inputs, &mut outputs).map_err(|error| text(&error))
+    }
+
+    /// As [`ShardState::change`], of a shard that has a master: what was pushed is widened, and the shard rounded again.
+    fn change_master(
+        &mut self,
+        kernels: &Kernels,
+        op: &Op,
+        weights: &mut [u8],
+        (pushes, widened): (&[&[u8]], &mut Vec<Vec<f32>>),
+    ) -> Result<(), String> {
+        let Some(master) = &self.kept.master else { return Ok(()) };
+        let text = |error: &dyn std::fmt::Display| format!("key {}: {error}", self.key.0);
+        let (wide, narrow) = (&master.slot.spec, &self.spec);
+        let mut guard = master.slot.buffer.write().map_err(|error| text(&error))?;
+        if !master.is_known {
+            cast(kernels, (narrow, weights), (wide, &mut guard))?;
+        }
+        widened.resize_with(pushes.len().max(widened.len()), Vec::new);
+        for (push, into) in pushes.iter().zip(&mut *widened) {
+            // of the largest shard
+            into.resize(wide.elements().max(into.len()), 0.0);
+            let into = &mut bytemuck::cast_slice_mut(into)[..wide.bytes()];
+            cast(kernels, (narrow, push), (wide, into))?;
+        }
+        let widened = widened[..pushes.len()].iter();
+        let inputs: Result<Vec<TensorRef<'_>>, _> = widened
+            .map(|from| TensorRef::new(wide, &bytemuck::cast_slice(from)[..wide.bytes()]))
+            .collect();
+        let inputs = inputs.map_err(|error| text(&error))?;
+        self.change(kernels, op, (wide, &mut guard), &inputs)?;
+        cast(kernels, (wide, &guard), (narrow, weights))?;
+        drop(guard);
+        if let Some(master) = &mut self.kept.master {
+            master.is_known = true;
+        }
+        Ok(())
+    }
+}
+
+/// into ← from, as the other type.
+fn cast(
+    kernels: &Kernels,
+    (spec, from): (&TensorSpec, &[u8]),
+    (into_spec, into): (&TensorSpec, &mut [u8]),
+) -> Result<(), String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let from = TensorRef::new(spec, from).map_err(|error| text(&error))?;
+    let into = TensorMut::new(into_spec, into).map_err(|error| text(&error))?;
+    let op = Op::Cast { to: into_spec.dtype };
+    kernels.run(&op, &[from], &mut [into]).map_err(|error| text(&error))
 }
 
 impl Reduce for Arithmetic {
@@ -178,9 +268,8 @@ impl Updater for Arithmetic {
     fn create(&mut self, shard: ShardKey, key: Key, spec: &ValueSpec) -> Result<(), String> {
         let ValueSpec { dtype, rows, columns } = *spec;
         let spec = TensorSpec::new(dtype, &[rows, columns]).map_err(|error| error.to_string())?;
-        let rule = self.rules.of(key);
-        let slots = slots(rule, &spec)?;
-        self.shards.insert(shard, ShardState { key, spec, rule, slots, updates: 0 });
+        let (rule, kept) = self.rules.kept(key, &spec)?;
+        self.shards.insert(shard, ShardState { key, spec, rule, kept, updates: 0 });
         Ok(())
     }
 
@@ -215,9 +304,17 @@ impl Updater for Arithmetic {
                 return rest.iter().try_for_each(|push| self.add(dtype, weights, push));
             }
         };
+        if state.kept.master.is_some() {
+            let Arithmetic { kernels, shards, widened, .. } = self;
+            let state = shards.get_mut(&shard);
+            let pushes = (pushes, widened);
+            return state
+                .map_or(Ok(()), |state| state.change_master(kernels, &op, weights, pushes));
+        }
         let inputs: Result<Vec<TensorRef<'_>>, _> =
             pushes.iter().map(|push| TensorRef::new(&state.spec, push)).collect();
-        self.change(state, &op, weights, &inputs.map_err(|error| error.to_string())?)
+        let inputs = inputs.map_err(|error| error.to_string())?;
+        state.change(&self.kernels, &op, (&state.spec, weights), &inputs)
     }
 
     fn apply_rows(
@@ -259,7 +356,8 @@ impl Updater for Arithmetic {
         let inputs: Result<Vec<TensorRef<'_>>, _> =
             specs.iter().zip(bytes).map(|(spec, bytes)| TensorRef::new(spec, bytes)).collect();
         let inputs = inputs.map_err(|error| error.to_string())?;
-        self.change(state, &Op::ApplyRows { rule: rule.times(factor) }, weights, &inputs)
+        let op = Op::ApplyRows { rule: rule.times(factor) };
+        state.change(&self.kernels, &op, (&state.spec, weights), &inputs)
     }
 
     fn set(&mut self, bytes: &[u8]) -> Result<(), String> {
@@ -269,13 +367,12 @@ impl Updater for Arithmetic {
         // all or nothing
         let mut fresh = HashMap::new();
         for (shard, state) in &self.shards {
-            let rule = rules.of(state.key);
-            fresh.insert(*shard, (rule, slots(rule, &state.spec)?));
+            fresh.insert(*shard, rules.kept(state.key, &state.spec)?);
         }
         self.rules = rules;
         for (shard, state) in &mut self.shards {
-            if let Some((rule, slots)) = fresh.remove(shard) {
-                (state.rule, state.slots, state.updates) = (rule, slots, 0);
+            if let Some((rule, kept)) = fresh.remove(shard) {
+                (state.rule, state.kept, state.updates) = (rule, kept, 0);
             }
         }
         Ok(())
@@ -289,7 +386,9 @@ impl Updater for Arithmetic {
             let (name, dims) = (slot.name.to_string(), slot.spec.dims().to_vec());
             StateTensor { name, dtype: slot.spec.dtype, dims, bytes }
         };
-        let mut kept: Vec<StateTensor> = state.slots.iter().map(tensor).collect();
+        let master = state.kept.master.as_ref().filter(|master| master.is_known);
+        let slots = state.kept.slots.iter().chain(master.map(|master| &master.slot));
+        let mut kept: Vec<StateTensor> = slots.map(tensor).collect();
         if !self.rates.is_constant() {
             let bytes = state.updates.to_le_bytes().to_vec();
             let name = UPDATES.to_string();
@@ -299,15 +398,28 @@ impl Updater for Arithmetic {
     }
 
     fn restore(&mut self, shard: ShardKey, state: Vec<StateTensor>) -> Result<(), String> {
-        let here = self.shard(shard)?;
-        for slot in &here.slots {
+        let here = self.shards.get_mut(&shard);
+        let here = here.ok_or_else(|| format!("shard {} is unknown", shard.0))?;
+        let kept = |slot: &Slot| {
             let kept = state.iter().find(|kept| kept.name == slot.name);
-            let fits = |kept: &&StateTensor| kept.bytes.len() == slot.buffer.bytes();
-            let kept = kept.filter(fits).ok_or_else(|| {
-                format!("key {}: there is no {} of this optimizer", here.key.0, slot.name)
-            })?;
+            kept.filter(|kept| kept.bytes.len() == slot.buffer.bytes())
+        };
+        let put = |slot: &Slot, kept: &StateTensor| {
             let mut bytes = slot.buffer.write().map_err(|error| error.to_string())?;
             bytes.copy_from_slice(&kept.bytes);
+            Ok::<(), String>(())
+        };
+        for slot in &here.kept.slots {
+            let kept = kept(slot).ok_or_else(|| {
+                format!("key {}: there is no {} of this optimizer", here.key.0, slot.name)
+            })?;
+            put(slot, kept)?;
+        }
+        if let Some(master) = &mut here.kept.master {
+            // of a shard that was never changed there is none: it is what the shard is
+            let kept = kept(&master.slot);
+            kept.map_or(Ok(()), |kept| put(&master.slot, kept))?;
+            master.is_known = kept.is_some();
         }
         let updates = state.iter().find(|kept| kept.name == UPDATES);
         let updates = updates.and_then(|kept| kept.bytes.as_slice().try_into().ok());
@@ -320,17 +432,20 @@ impl Updater for Arithmetic {
 
 /// What a rule keeps beside a shard, as zeros.
 fn slots(rule: StoreRule, spec: &TensorSpec) -> Result<Vec<Slot>, String> {
-    let slot = |(name, spec): (&'static str, TensorSpec)| {
+    let Some(optimizer) = rule.optimizer() else { return Ok(Vec::new()) };
+    let slots = optimizer.slots_of(spec).map_err(|error| error.to_string())?;
+    slots.into_iter().map(|(name, spec)| Slot::zeros(name, spec)).collect()
+}
+
+impl Slot {
+    fn zeros(name: &'static str, spec: TensorSpec) -> Result<Slot, String> {
         let bytes = spec.bytes();
         let slab = Slab::anonymous(bytes).map_err(|error| error.to_string())?;
         let arena = Arena::new(&slab, &[Place { offset: 0, bytes }]);
         let buffers = arena.map_err(|error| error.to_string())?.into_buffers();
         let buffer = buffers.into_iter().next().ok_or("an arena of no place")?;
         Ok(Slot { name, spec, buffer })
-    };
-    let Some(optimizer) = rule.optimizer() else { return Ok(Vec::new()) };
-    let slots = optimizer.slots_of(spec).map_err(|error| error.to_string())?;
-    slots.into_iter().map(slot).collect()
+    }
 }
 
 fn add_integers(dtype: DType, into: &mut [u8], from: &[u8]) -> Result<(), String> {

@@ -9,11 +9,12 @@ use tensorwire_base::{Deadline, Rank};
 use tensorwire_graph::PlanOptions;
 use tensorwire_graph::{Edge, Transfer};
 use tensorwire_kernels::Kernels;
-use tensorwire_kvstore::{Key, KvWorker, StoreError};
+use tensorwire_kvstore::{Key, KvWorker, StoreError, ValueSpec};
 use tensorwire_launch::Member;
 use tensorwire_memory::{Buffer, CopyPurpose, TensorMut};
 use tensorwire_nn::{Program, Variable};
 use tensorwire_runtime::{Ports, Session, Storage};
+use tensorwire_tensor::TensorSpec;
 
 use super::ends::{self, Ends, add_store, is_first, keep_together, leave_group, meet};
 use super::values::{rules, server_bytes, values};
@@ -27,7 +28,7 @@ use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
 use crate::job::{Part, TrainError, session_options};
 use crate::report::TrainReport;
-use crate::store::{StoreExchange, StoreKeys};
+use crate::store::{StoreExchange, StoreKeys, carried_value, round};
 use crate::topology::Topology;
 use crate::weights::{self, Weights};
 
@@ -206,12 +207,15 @@ fn refer(
 ) -> Result<(), TrainError> {
     let Part { program, plan, .. } = part;
     for (key, variable) in (0..).map(Key).zip(program.weights()) {
-        let edges = plan.edges.iter().filter(|edge| edge.to == here && edge.name == variable.name);
+        let is_its = |edge: &&Edge| edge.to == here && carried_value(plan, edge) == variable.name;
+        let edges = plan.edges.iter().filter(is_its);
         for edge in edges.filter(|edge| edge.transfer == Transfer::Reference) {
             let handle = worker.pull_mapped(key, 0)?.ok_or(StoreError::NotMapped { key })?;
             worker.wait(handle, patience)?;
             let value = worker.mapped(key).ok_or(StoreError::NotMapped { key })?;
-            storage.refer(edge.recv, variable.spec.clone(), value);
+            let spec = TensorSpec::new(edge.fact.dtype, variable.spec.dims());
+            let spec = spec.map_err(|error| StoreError::Update(error.to_string()))?;
+            storage.refer(edge.recv, spec, value);
             worker.release(key);
         }
     }
@@ -225,9 +229,11 @@ fn first_place(
     storage: &Storage,
 ) -> impl Fn(&Variable) -> Option<Buffer> {
     move |variable: &Variable| {
-        let here = |edge: &&Edge| edge.to == here && edge.name == variable.name;
-        let edge = part.plan.edges.iter().find(here)?;
-        storage.buffer(edge.recv.into()).filter(|into| into.bytes() == variable.spec.bytes())
+        let plan = &part.plan;
+        let here = |edge: &&Edge| edge.to == here && carried_value(plan, edge) == variable.name;
+        let edge = plan.edges.iter().find(here)?;
+        let bytes = variable.spec.elements() * edge.fact.dtype.bytes();
+        storage.buffer(edge.recv.into()).filter(|into| into.bytes() == bytes)
     }
 }
 
@@ -244,7 +250,7 @@ pub(super) fn give_values(
     if rank.0 == 0 {
         give_first(worker, part, pulled, carried, patience)?;
     } else {
-        let handle = worker.init(&values(&part.topology, &part.program), None)?;
+        let handle = worker.init(&values(&part.config, &part.topology, &part.program), None)?;
         worker.wait(handle, patience)?;
         if part.topology.elastic {
             await_first(worker, part, pulled, (member, carried))?;
@@ -261,7 +267,7 @@ fn await_first(
     (member, carried): (&Member, &Carried),
 ) -> Result<(), TrainError> {
     let Part { config, topology, program, .. } = part;
-    let values = values(topology, program);
+    let values = values(config, topology, program);
     let (mut keys, mut into) = (Vec::new(), Vec::new());
     for (variable, (key, spec)) in program.weights().zip(&values) {
         let buffer = pulled(variable).map_or_else(|| worker.alloc(spec), Ok)?;
@@ -294,7 +300,7 @@ fn give_means(
     patience: Deadline,
 ) -> Result<(), TrainError> {
     let Part { config, topology, program, .. } = part;
-    let values = values(topology, program);
+    let values = values(config, topology, program);
     let mut first = Vec::new();
     if number == 0 {
         let handle = worker.set_optimizer(&rules(config, topology, program).to_bytes());
@@ -333,12 +339,17 @@ fn give_first(
     let load = config.load.as_deref();
     let file = load.map(|path| Weights::open(path, program.weights())).transpose()?;
     let resumed = part.resumed.as_ref().map(Resumed::index).transpose()?;
-    let values = values(topology, program);
+    let values = values(config, topology, program);
     let mut first = Vec::new();
     for (variable, (_, spec)) in program.weights().zip(&values) {
         let buffer = place(variable).map_or_else(|| worker.alloc(spec), Ok)?;
         let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
-        let mut bytes = buffer.write().map_err(lent)?;
+        let is_rounded = spec.dtype != variable.spec.dtype;
+        let wide = match is_rounded {
+            true => worker.alloc(&ValueSpec::dense(variable.spec.dtype, spec.elements()))?,
+            false => buffer.clone(),
+        };
+        let mut bytes = wide.write().map_err(lent)?;
         match (&resumed, &file) {
             (Some(index), _) => index.read(&variable.name, 0, &mut bytes)?,
             (None, Some(file)) => {
@@ -351,6 +362,9 @@ fn give_first(
                 weights::first_values(&variable.name, variable.init, config.seed, 0, tensor)
                     .map_err(bad)?;
             }
+        }
+        if is_rounded {
+            round(&bytes, &mut buffer.write().map_err(lent)?);
         }
         drop(bytes);
         first.push(buffer);

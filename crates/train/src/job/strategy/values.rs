@@ -2,7 +2,7 @@
 //! takes of memory.
 
 use tensorwire_base::Rank;
-use tensorwire_graph::Op;
+use tensorwire_graph::{NARROWED_FROM, Op};
 use tensorwire_kvstore::wire::{RingOptions, SHOWN_FROM};
 use tensorwire_kvstore::{
     BIG_ELEMENTS, Key, Partition, ServerLoad, Shard, StoreError, TransferMode, TransferThresholds,
@@ -10,6 +10,7 @@ use tensorwire_kvstore::{
 };
 use tensorwire_launch::Transport;
 use tensorwire_nn::{Program, Variable, rule_of};
+use tensorwire_tensor::DType;
 
 use crate::config::{Averaging, Exchange, StoreConfig, TrainConfig};
 use crate::job::Prepared;
@@ -76,7 +77,7 @@ impl Prepared {
             let mode = sizes.mode(least.unwrap_or_default(), spec.columns > 1);
             Ok(StoreValue { name, key, spec, shards, mode })
         };
-        names.zip(values(&self.topology, &self.program)).map(value).collect()
+        names.zip(values(&self.config, &self.topology, &self.program)).map(value).collect()
     }
 
     /// What each server of the store will hold.
@@ -85,7 +86,7 @@ impl Prepared {
     /// Never: a model has far fewer variables than there are keys.
     pub fn store_table(&self) -> Result<Vec<ServerLoad>, StoreError> {
         let partition = Partition::new(self.config.servers, self.config.big_elements());
-        Ok(partition.table(&values(&self.topology, &self.program))?)
+        Ok(partition.table(&values(&self.config, &self.topology, &self.program))?)
     }
 }
 
@@ -96,7 +97,7 @@ pub(super) fn server_bytes(program: &Program, config: &TrainConfig, topology: &T
         return 0;
     }
     let partition = Partition::new(config.servers.max(1), config.big_elements());
-    let shards = values(topology, program).into_iter().flat_map(|(key, spec)| {
+    let shards = values(config, topology, program).into_iter().flat_map(|(key, spec)| {
         // a key that has no place is said where the store is made
         let shards = partition.shards(key, &spec).unwrap_or_default().into_iter();
         shards.map(move |shard| (shard.server, ValueSpec { rows: shard.rows.len(), ..spec }))
@@ -108,7 +109,14 @@ pub(super) fn server_bytes(program: &Program, config: &TrainConfig, topology: &T
         let slots = if sizes.needs_slot(&shard) { topology.groups as usize } else { 0 };
         let keeps_slots = !topology.is_replicated();
         let state = if keeps_slots { config.optimizer.slots() } else { 0 };
-        let kept = shard.bytes().saturating_mul(1 + state);
+        // what is kept beside what travels is f32
+        let is_narrow = config.wire.narrow() == Some(shard.dtype);
+        let wide = match is_narrow {
+            true => shard.elements().saturating_mul(DType::F32.bytes()),
+            false => shard.bytes(),
+        };
+        let beside = wide.saturating_mul(state + usize::from(is_narrow));
+        let kept = shard.bytes().saturating_add(beside);
         // fits: usize is 64 bits wide
         kept.saturating_add(shard.slot_bytes().saturating_mul(slots)) as u64
     });
@@ -133,8 +141,12 @@ pub(super) fn centre_bytes(program: &Program, config: &TrainConfig, topology: &T
     weights.saturating_mul(copies)
 }
 
-/// A variable's key is its place in the order of declaration.
-pub(super) fn values(topology: &Topology, program: &Program) -> Vec<(Key, ValueSpec)> {
+/// A variable's key is its place in the order of declaration; its value is what travels of it.
+pub(super) fn values(
+    config: &TrainConfig,
+    topology: &Topology,
+    program: &Program,
+) -> Vec<(Key, ValueSpec)> {
     let by_rows = |variable: &Variable| {
         let at = program.graph.find(&variable.name);
         program.graph.nodes().any(|(_, node)| {
@@ -149,6 +161,9 @@ pub(super) fn values(topology: &Topology, program: &Program) -> Vec<(Key, ValueS
             // a centre is of whole values
             [rows, columns] if topology.averaging.is_none() && by_rows(variable) => {
                 ValueSpec { rows: *rows, columns: *columns, ..dense }
+            }
+            _ if spec.dtype == DType::F32 && spec.elements() >= NARROWED_FROM => {
+                ValueSpec { dtype: config.wire.narrow().unwrap_or(DType::F32), ..dense }
             }
             _ => dense,
         }
@@ -165,7 +180,7 @@ pub(super) fn stored_shards(
     let partition = Partition::new(config.servers.max(1), config.big_elements());
     let mut stored = Vec::new();
     for (index, (variable, (key, spec))) in
-        program.weights().zip(values(topology, program)).enumerate()
+        program.weights().zip(values(config, topology, program)).enumerate()
     {
         let is_learned = index < program.variables.len();
         for shard in partition.shards(key, &spec)? {
@@ -188,10 +203,11 @@ pub(super) fn rules(config: &TrainConfig, topology: &Topology, program: &Program
     if let Some(Averaging { alpha, .. }) = topology.averaging {
         return StoreRules::all(StoreRule::Elastic { alpha });
     }
+    let masters = config.wire.narrow().is_some();
     if topology.reduces_in_store {
-        return StoreRules::all(StoreRule::Mean);
+        return StoreRules { masters, ..StoreRules::all(StoreRule::Mean) };
     }
-    let mut rules = StoreRules::all(StoreRule::from(config.optimizer));
+    let mut rules = StoreRules { masters, ..StoreRules::all(StoreRule::from(config.optimizer)) };
     for (key, variable) in (0..).zip(&program.variables) {
         let own = rule_of(config.optimizer, variable, &config.no_decay);
         if own != config.optimizer {
