@@ -57,12 +57,14 @@ pub enum Ask {
         rows: Option<Rows>,
     },
     /// The shard, once it holds at least this worker's `round`s (and, in sync mode, everybody's), written to
-    /// `into` or carried. With `rows` only these. Answered by [`Answer::Value`].
+    /// `into` or carried. With `rows` only these; `wide`: what it is rounded from ([`crate::Updater::wide`]). Answered by
+    /// [`Answer::Value`].
     Pull {
         shard: ShardKey,
         round: u64,
         into: Option<RemotePlace>,
         rows: Option<Rows>,
+        wide: bool,
     },
     /// The value that answered pull `of` has been read where it was. Not answered.
     Taken {

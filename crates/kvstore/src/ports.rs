@@ -60,6 +60,12 @@ pub trait Updater: Send {
     /// exist get fresh state.
     fn set(&mut self, bytes: &[u8]) -> Result<(), String>;
 
+    /// The value of which a shard's weights are the rounded form: as many elements of a wider type. None: they are no such form.
+    fn wide(&self, shard: ShardKey, weights: &[u8]) -> Option<Vec<u8>> {
+        let _ = (shard, weights);
+        None
+    }
+
     /// What is kept beside a shard.
     fn state(&self, shard: ShardKey) -> Vec<StateTensor>;
 

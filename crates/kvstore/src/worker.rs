@@ -178,7 +178,7 @@ impl KvWorker {
         priority: i32,
     ) -> Result<KvHandle, StoreError> {
         self.check(keys, tensors)?;
-        let pulling = Pulling { priority, rows: None };
+        let pulling = Pulling { priority, rows: None, wide: None };
         self.fill(|store, handle| {
             let mut pairs = keys.iter().zip(tensors);
             pairs.try_for_each(|(key, devices)| store.pull_one(handle, *key, devices, pulling))
@@ -199,7 +199,7 @@ impl KvWorker {
         self.check(keys, pushed)?;
         self.check(keys, pulled)?;
         let pushing = Pushing { priority, ..Pushing::default() };
-        let pulling = Pulling { priority, rows: None };
+        let pulling = Pulling { priority, rows: None, wide: None };
         self.fill(|store, handle| {
             let mut all = keys.iter().zip(pushed.iter().zip(pulled));
             all.try_for_each(|(key, (from, into))| {
@@ -237,7 +237,23 @@ impl KvWorker {
         into: &Buffer,
         priority: i32,
     ) -> Result<KvHandle, StoreError> {
-        let pulling = Pulling { priority, rows: Some(indices) };
+        let pulling = Pulling { priority, rows: Some(indices), wide: None };
+        let into = std::slice::from_ref(into);
+        self.fill(|store, handle| store.pull_one(handle, key, into, pulling))
+    }
+
+    /// Pulls what a value is rounded from: as many elements of this type ([`crate::Updater::wide`]).
+    ///
+    /// # Errors
+    /// As [`KvWorker::pull`]; the servers refuse it where they keep no such value.
+    pub fn pull_wide(
+        &mut self,
+        key: Key,
+        dtype: tensorwire_tensor::DType,
+        into: &Buffer,
+        priority: i32,
+    ) -> Result<KvHandle, StoreError> {
+        let pulling = Pulling { priority, rows: None, wide: Some(dtype) };
         let into = std::slice::from_ref(into);
         self.fill(|store, handle| store.pull_one(handle, key, into, pulling))
     }

@@ -161,6 +161,7 @@ fn tensors_that_cross_as_bf16_are_half_as_many_bytes_and_learn_as_well() {
     for (strategy, ways) in [
         ("ps", &["--transport tcp", "", "--split-above 1KiB", "--exchange write --servers 1"][..]),
         ("allreduce", &["--transport tcp", ""]),
+        ("dist-sgd", &["--transport tcp", "", "--servers 1", "--transport tcp --servers 3"]),
     ] {
         let plain = train(&format!("--strategy {strategy} --transport tcp"));
         let narrow: Vec<serde_json::Value> = ways
@@ -181,7 +182,9 @@ fn tensors_that_cross_as_bf16_are_half_as_many_bytes_and_learn_as_well() {
 /// The servers' own weights are whole, whatever workers compute with.
 #[test]
 fn what_is_saved_of_servers_is_not_rounded() {
-    for way in ["", "--split-above 1KiB"] {
+    for way in
+        ["", "--split-above 1KiB", "--strategy dist-sgd", "--strategy dist-sgd --transport tcp"]
+    {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("w.safetensors");
         let save = format!("--save {} --wire bf16 {way}", path.display());
@@ -193,9 +196,23 @@ fn what_is_saved_of_servers_is_not_rounded() {
     }
 }
 
+/// What is kept of a store is what its values are rounded from: a job that goes on has the bits of one that was never interrupted.
 #[test]
-fn a_store_does_not_round_yet_and_says_so() {
-    let ended = Job::start("train --steps 1 --strategy dist-sgd --wire bf16").end(LIMIT);
+fn a_store_whose_values_cross_as_bf16_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoint = folder.path().join("checkpoint");
+    let job = "train --json --strategy dist-sgd --wire bf16 --workers 2 --batch 16 --optimizer adam --lr 0.001";
+    let run = |more: &str| Job::start(&format!("{job} {more}")).end(LIMIT).json();
+    let whole = run("--steps 12");
+    let keeps = format!("--checkpoint {} --checkpoint-every 6", checkpoint.display());
+    run(&format!("--steps 6 {keeps}"));
+    let resumed = run(&format!("--steps 12 --resume {} {keeps}", checkpoint.display()));
+    assert_eq!(resumed["weights_sha256"], whole["weights_sha256"]);
+}
+
+#[test]
+fn weights_that_are_averaged_are_not_rounded_and_it_says_so() {
+    let ended = Job::start("train --steps 1 --strategy dist-esgd --wire bf16").end(LIMIT);
     assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
     assert!(ended.last_line().contains("--wire changes nothing here"), "{}", ended.stderr);
 }

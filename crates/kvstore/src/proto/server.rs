@@ -223,8 +223,9 @@ impl Server {
             Ask::Push { shard, round, rows, .. } => {
                 self.on_push(worker, id, *shard, (*round, rows.is_some()))
             }
-            Ask::Pull { shard, round, into, rows } => {
-                let pull = Pull { id, round: *round, into: *into, sparse: rows.is_some() };
+            Ask::Pull { shard, round, into, rows, wide } => {
+                let sparse = rows.is_some() || *wide;
+                let pull = Pull { id, round: *round, into: *into, sparse };
                 self.on_pull(worker, *shard, pull)
             }
             Ask::SetOptimizer { bytes } => {

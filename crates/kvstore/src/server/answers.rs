@@ -110,7 +110,15 @@ impl Core {
                 Bytes::Of { buffer, offset: 0, bytes: memory.spec.bytes() }
             }
             true => {
-                let rows = self.shards.gather(shard, worker)?;
+                let Some(rows) = self.shards.gather(shard, worker, self.update.as_ref())? else {
+                    let why = RequestRefusal::Failed(format!(
+                        "shard {} is not rounded from anything that is kept here",
+                        shard.0
+                    ));
+                    self.proto.on_sent(shard);
+                    self.outboxes[worker].reply(Reply { id, what: Answer::Refused { why } });
+                    return Ok(());
+                };
                 // fits: sizes in memory; so below
                 self.copies.add(CopyPurpose::Rows, rows.len() as u64);
                 Bytes::Own(rows)

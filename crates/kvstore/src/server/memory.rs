@@ -170,19 +170,26 @@ impl Shards {
         })
     }
 
-    /// The rows of a shard that were asked for, one behind the other.
-    pub(super) fn gather(&self, shard: ShardKey, worker: usize) -> Result<Vec<u8>, StoreError> {
-        let Some(memory) = self.shards.get(&shard) else { return Ok(Vec::new()) };
+    /// What of a shard was asked for: the rows, one behind the other, or what all of it is rounded from; none where it is not.
+    pub(super) fn gather(
+        &self,
+        shard: ShardKey,
+        worker: usize,
+        update: &dyn Updater,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let Some(memory) = self.shards.get(&shard) else { return Ok(None) };
         let row = memory.spec.row_bytes();
         let weights = memory.weights.read().map_err(lent)?;
-        let indices = memory.slots[worker].pulled.as_deref().unwrap_or_default();
+        let Some(indices) = memory.slots[worker].pulled.as_deref() else {
+            return Ok(update.wide(shard, &weights));
+        };
         let mut rows = Vec::with_capacity(indices.len() / size_of::<i32>() * row);
         for index in indices_of(indices) {
             // fits: checked when it came
             let start = index as usize * row;
             rows.extend_from_slice(&weights[start..start + row]);
         }
-        Ok(rows)
+        Ok(Some(rows))
     }
 
     /// All shards that have a value.

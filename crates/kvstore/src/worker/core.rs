@@ -251,8 +251,15 @@ impl Core {
         devices: &[Buffer],
         pulling: Pulling<'_>,
     ) -> Result<(), StoreError> {
-        self.check(key, devices, pulling.rows)?;
-        let (spec, shards) = self.value(key)?;
+        let (mut spec, shards) = self.value(key)?;
+        match pulling.wide {
+            None => drop(self.check(key, devices, pulling.rows)?),
+            Some(dtype) => {
+                spec.dtype = dtype;
+                check_sizes(key, devices, spec.bytes(), false)?;
+            }
+        }
+        let wide = pulling.wide.is_some();
         let Some((into, also)) = devices.split_first() else { return Ok(()) };
         for shard in shards {
             let (range, indices) = share(&shard, &spec, pulling.rows);
@@ -260,7 +267,7 @@ impl Core {
                 let sizes = wire.sizes(self.links[shard.server].rank);
                 // what a server shows is read by this process, into any memory
                 let is_written =
-                    sizes.mode(bytes.len(), indices.is_some()) == TransferMode::Written;
+                    sizes.mode(bytes.len(), indices.is_some() || wide) == TransferMode::Written;
                 let staging = match is_written && !self.pool.has(into) {
                     true => Some(self.pool.alloc(wire, bytes.len())?),
                     false => None,
@@ -271,7 +278,7 @@ impl Core {
                     self.copies.add(CopyPurpose::Rows, indices.len() as u64);
                 }
                 let indices = indices.map(Bytes::Own);
-                let pulled = Pulled { into, bytes, staging, also, indices };
+                let pulled = Pulled { into, bytes, staging, also, indices, wide };
                 let operation = self.operation(handle, Work::Pull(pulled));
                 self.proto.pull(operation, shard.key, pulling.priority);
             }

@@ -226,11 +226,12 @@ impl Core {
     ) -> Ask {
         let operation = op.and_then(|op| self.operations.get(&op));
         let Some(Operation { work: Work::Pull(pulled), .. }) = operation else {
-            return Ask::Pull { shard, round, into: None, rows: None };
+            return Ask::Pull { shard, round, into: None, rows: None, wide: false };
         };
-        let Pulled { into, bytes, staging, indices, .. } = pulled;
+        let Pulled { into, bytes, staging, indices, wide, .. } = pulled;
+        let wide = *wide;
         // what both share is read where the server has it
-        let mode = wire.sizes(rank).mode(bytes.len(), indices.is_some());
+        let mode = wire.sizes(rank).mode(bytes.len(), indices.is_some() || wide);
         let place = |buffer: &Buffer, start: usize| -> Option<RemotePlace> {
             let place = self.pool.place(buffer)?;
             // fits: inside the buffer
@@ -247,7 +248,7 @@ impl Core {
             count: (indices.len() / size_of::<i32>()) as u64,
             indices: batch.block(indices),
         });
-        Ask::Pull { shard, round, into, rows }
+        Ask::Pull { shard, round, into, rows, wide }
     }
 
     fn token(&mut self, server: usize, op: Option<u64>, bytes: usize) -> u64 {

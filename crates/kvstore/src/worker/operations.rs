@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use tensorwire_memory::{Buffer, Loan};
+use tensorwire_tensor::DType;
 
 use super::KvHandle;
 use crate::batch::Bytes;
@@ -26,6 +27,8 @@ pub(super) struct Pushing<'a> {
 pub(super) struct Pulling<'a> {
     pub(super) priority: i32,
     pub(super) rows: Option<&'a [i32]>,
+    /// What the value is rounded from is wanted, which is of this type.
+    pub(super) wide: Option<DType>,
 }
 
 /// A value that was initialised here.
@@ -86,6 +89,8 @@ pub(super) struct Pulled {
     /// Other devices' tensors, filled from it.
     pub(super) also: Vec<Buffer>,
     pub(super) indices: Option<Bytes>,
+    /// What the value is rounded from.
+    pub(super) wide: bool,
 }
 
 /// A push that no snapshot is known to hold.

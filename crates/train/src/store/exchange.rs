@@ -12,7 +12,7 @@ use tensorwire_kvstore::{Key, KvHandle, KvProgress, KvWorker, StoreError};
 use tensorwire_memory::{Buffer, Slab};
 use tensorwire_nn::Program;
 use tensorwire_runtime::{Events, ExchangeError, Ports, Sending, Storage, TensorExchange};
-use tensorwire_tensor::TensorSpec;
+use tensorwire_tensor::{DType, TensorSpec};
 
 use super::rows::sorted_rows;
 use crate::carried::Carried;
@@ -111,6 +111,8 @@ struct Inbound {
     into: Option<Vec<Buffer>>,
     /// It is made of what is pushed in the same step, and asked for behind that.
     follows: bool,
+    /// What the value in the store is rounded from, of this type.
+    wide: Option<DType>,
 }
 
 /// How far a step is with a variable that is read where its server has it. Once it is pushed and nothing
@@ -150,7 +152,11 @@ impl StoreExchange {
                 let source = plan.parts[edge.from].graph.find(carried_value(plan, edge));
                 let follows = source
                     .is_some_and(|source| plan.parts[edge.from].graph.node(source).op == Op::Mean);
-                inbound.insert(edge.id, Inbound { name, key, bytes, into, follows });
+                let in_store = worker.lock().spec(key).map(|spec| spec.dtype);
+                let wide = in_store
+                    .filter(|in_store| *in_store != edge.fact.dtype)
+                    .map(|_| edge.fact.dtype);
+                inbound.insert(edge.id, Inbound { name, key, bytes, into, follows, wide });
             }
         }
         StoreExchange {
@@ -212,14 +218,17 @@ impl StoreExchange {
 impl StoreExchange {
     /// Asks for the tensor of an epoch.
     fn ask(&mut self, edge: EdgeId, epoch: u64) {
-        let Some(Inbound { key, bytes, into, .. }) = self.inbound.get(&edge) else { return };
+        let Some(Inbound { key, bytes, into, wide, .. }) = self.inbound.get(&edge) else { return };
         // who reads it anew is not done with it: that an evaluation was, between two steps, says nothing of this one
         self.progressed.remove(key);
         self.carried.to_store(*bytes);
         let priority = StoreExchange::priority(*key);
         let mut worker = self.worker.lock();
         let handle = match into {
-            Some(into) => worker.pull(&[*key], std::slice::from_ref(into), priority).map(Some),
+            Some(into) => match (wide, into.as_slice()) {
+                (Some(dtype), [into]) => worker.pull_wide(*key, *dtype, into, priority).map(Some),
+                _ => worker.pull(&[*key], std::slice::from_ref(into), priority).map(Some),
+            },
             None => worker.pull_mapped(*key, priority),
         };
         match handle {

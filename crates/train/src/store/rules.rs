@@ -378,6 +378,18 @@ impl Updater for Arithmetic {
         Ok(())
     }
 
+    fn wide(&self, shard: ShardKey, weights: &[u8]) -> Option<Vec<u8>> {
+        let state = self.shards.get(&shard)?;
+        let master = state.kept.master.as_ref()?;
+        if master.is_known {
+            return Some(master.slot.buffer.read().ok()?.to_vec());
+        }
+        let mut wide = vec![0f32; master.slot.spec.elements()];
+        let into = bytemuck::cast_slice_mut(&mut wide);
+        cast(&self.kernels, (&state.spec, weights), (&master.slot.spec, into)).ok()?;
+        Some(bytemuck::cast_slice(&wide).to_vec())
+    }
+
     fn state(&self, shard: ShardKey) -> Vec<StateTensor> {
         let Some(state) = self.shards.get(&shard) else { return Vec::new() };
         let tensor = |slot: &Slot| {

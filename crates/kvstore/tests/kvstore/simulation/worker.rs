@@ -309,6 +309,7 @@ impl WorkerSim {
                     round,
                     into,
                     rows: sparse.then_some(Rows { count: 1, indices: Carried::Block(0) }),
+                    wide: false,
                 }
             }
             RequestBody::Control(control) => control.into(),

@@ -253,7 +253,8 @@ fn requests_that_cannot_be_done_are_refused_and_hurt_nobody() {
     let is_refused = |answer: Answer, text: &str| is_refused(&answer, text);
     let shard = ShardKey(77);
     let push = |round: u64, value: Carried| Ask::Push { shard, round, value, rows: None };
-    let pull = |into: Option<RemotePlace>| Ask::Pull { shard, round: 0, into, rows: None };
+    let pull =
+        |into: Option<RemotePlace>| Ask::Pull { shard, round: 0, into, rows: None, wide: false };
     beside_a_liar(true, |liar| {
         is_refused(liar.init(u64::MAX), "belongs to another server");
         is_refused(liar.ask(pull(None), &[]), "never initialised");
@@ -312,7 +313,8 @@ fn two_things_at_once_of_one_shard_do_not_mix() {
         Ask::Push { shard, round, value, rows: None }
     };
     let rows = |block: u32| Some(Rows { count: 1, indices: Carried::Block(block) });
-    let pull_rows = |block: u32| Ask::Pull { shard, round: 0, into: None, rows: rows(block) };
+    let pull_rows =
+        |block: u32| Ask::Pull { shard, round: 0, into: None, rows: rows(block), wide: false };
     let [ones, twos] = [1f32, 2.0].map(|value| value.to_le_bytes().repeat(14));
     beside_a_liar(true, |liar| {
         let answers = liar.ask_at_once(&[init(77, 7, 2), push(0, 0)], &[&ones]);
@@ -321,8 +323,9 @@ fn two_things_at_once_of_one_shard_do_not_mix() {
         let answers = liar.ask_at_once(&[push(0, 0), push(1, 1)], &[&ones, &twos]);
         assert!(matches!(answers[0], Answer::Applied { version: 0, .. }), "{answers:?}");
         is_refused(&answers[1], "one thing at a time");
-        let weights =
-            |liar: &mut Liar| liar.ask(Ask::Pull { shard, round: 0, into: None, rows: None }, &[]);
+        let weights = |liar: &mut Liar| {
+            liar.ask(Ask::Pull { shard, round: 0, into: None, rows: None, wide: false }, &[])
+        };
         assert_eq!(weights(liar), Answer::Returned { body: ones.clone() });
         // the second would be written over the first
         let answers = liar.ask_at_once(&[push(1, 1), push(2, 0)], &[&ones, &twos]);
@@ -428,7 +431,7 @@ fn answers_go_nowhere_but_into_the_memory_of_who_asks() {
         let region = (region.key, region.bytes);
         let mut place = RemotePlace { region, offset: 0, bytes: 28 };
         change(&mut place);
-        liar.ask(Ask::Pull { shard, round: 0, into: Some(place), rows: None }, &[])
+        liar.ask(Ask::Pull { shard, round: 0, into: Some(place), rows: None, wide: false }, &[])
     };
     let changes: [fn(&mut RemotePlace); 3] =
         [|place| place.bytes = 27, |place| place.offset = 40, |place| place.offset = u64::MAX];

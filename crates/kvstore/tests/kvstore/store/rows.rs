@@ -6,7 +6,7 @@ use tensorwire_kvstore::{Key, KvWorker, ValueSpec};
 use tensorwire_memory::Buffer;
 use tensorwire_tensor::DType;
 
-use super::rule::{f32s, tensor};
+use super::rule::{f32s, numbers, tensor};
 use super::support::{Job, soon};
 
 const COLUMNS: usize = 24;
@@ -118,4 +118,51 @@ fn rows_that_are_none_are_refused_with_what_to_do() {
         store.wait_all(soon()).unwrap();
         assert_eq!(f32s(&rows)[COLUMNS - 1..COLUMNS + 1], [1.0, 2.0]);
     });
+}
+
+/// What a value is rounded from is pulled as a tensor of the wider type, behind what was pushed before, from one server and from
+/// all; a server that keeps none says so.
+fn wide_values_are_pulled(job: &Job) {
+    let specs = [ValueSpec::dense(DType::F32, 100), ValueSpec::dense(DType::F32, 300_000)];
+    let whole = ValueSpec::dense(DType::I32, 10);
+    job.run(|number, store| {
+        let values: Vec<_> = (0u64..).map(Key).zip(specs.into_iter().chain([whole])).collect();
+        let first: Vec<Buffer> =
+            values.iter().map(|(_, spec)| tensor(store, spec, |_| 0.0)).collect();
+        let handle = store.init(&values, (number == 0).then_some(&first[..])).unwrap();
+        store.wait(handle, soon()).unwrap();
+        for (key, spec) in &values[..2] {
+            let pushed = tensor(store, spec, |at| (at % 7) as f32);
+            store.push(&[*key], &[vec![pushed]], 0).unwrap();
+            let wide = ValueSpec { dtype: DType::F64, ..*spec };
+            let into = store.alloc(&wide).unwrap();
+            store.pull_wide(*key, DType::F64, &into, 0).unwrap();
+            store.wait_all(soon()).unwrap();
+            let found = numbers(DType::F64, &into.read().unwrap());
+            let expected = |at: usize| (at % 7 * job.workers) as f64 + 0.5;
+            assert!(
+                found.into_iter().enumerate().all(|(at, value)| value == expected(at)),
+                "{spec}"
+            );
+            let short = tensor(store, spec, |_| 0.0);
+            let refused = store.pull_wide(*key, DType::F64, &short, 0).unwrap_err().to_string();
+            assert!(refused.contains("was given a tensor of"), "{refused}");
+        }
+        if number == 0 {
+            let into = store.alloc(&ValueSpec { dtype: DType::F64, ..whole }).unwrap();
+            let handle = store.pull_wide(Key(2), DType::F64, &into, 0).unwrap();
+            let refused = store.wait(handle, soon()).unwrap_err().to_string();
+            assert!(refused.contains("not rounded from anything"), "{refused}");
+        }
+    });
+}
+
+#[test]
+fn wide_values_over_shared_memory() {
+    wide_values_are_pulled(&Job::shm(2, 2, Mode::Sync));
+}
+
+#[test]
+fn wide_values_over_tcp() {
+    wide_values_are_pulled(&Job::tcp(2, 3, Mode::Sync));
 }

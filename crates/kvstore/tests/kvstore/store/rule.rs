@@ -102,6 +102,13 @@ impl Reduce for Sum {
 }
 
 impl Updater for Sum {
+    /// Numbers of f32 are those of f64 whose halves are left out.
+    fn wide(&self, shard: ShardKey, weights: &[u8]) -> Option<Vec<u8>> {
+        let is_narrow = self.shards[&shard].1.dtype == DType::F32;
+        let wide = numbers(DType::F32, weights).into_iter().map(|number| number + 0.5);
+        is_narrow.then(|| bytes(DType::F64, wide))
+    }
+
     fn create(&mut self, shard: ShardKey, key: Key, spec: &ValueSpec) -> Result<(), String> {
         self.shards.insert(shard, (key, *spec));
         Ok(())

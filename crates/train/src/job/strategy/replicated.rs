@@ -144,7 +144,7 @@ impl Link for ReplicaLink<'_> {
     fn begin(&mut self, trainer: &mut Trainer<'_>) -> Result<(), TrainError> {
         if let Some(store) = &mut self.store {
             let ends = (self.member, &trainer.carried);
-            give_values(store, self.part, |_| None, ends, self.patience)?;
+            give_values(store, self.part, |_, _| None, ends, self.patience)?;
         }
         match (self.part.topology.averaging, &self.group, &self.widest) {
             (Some(how), ..) => self.average(how, trainer),

@@ -14,7 +14,6 @@ use tensorwire_launch::Member;
 use tensorwire_memory::{Buffer, CopyPurpose, TensorMut};
 use tensorwire_nn::{Program, Variable};
 use tensorwire_runtime::{Ports, Session, Storage};
-use tensorwire_tensor::TensorSpec;
 
 use super::ends::{self, Ends, add_store, is_first, keep_together, leave_group, meet};
 use super::values::{rules, server_bytes, values};
@@ -207,15 +206,12 @@ fn refer(
 ) -> Result<(), TrainError> {
     let Part { program, plan, .. } = part;
     for (key, variable) in (0..).map(Key).zip(program.weights()) {
-        let is_its = |edge: &&Edge| edge.to == here && carried_value(plan, edge) == variable.name;
-        let edges = plan.edges.iter().filter(is_its);
+        let edges = plan.edges.iter().filter(|edge| edge.to == here && edge.name == variable.name);
         for edge in edges.filter(|edge| edge.transfer == Transfer::Reference) {
             let handle = worker.pull_mapped(key, 0)?.ok_or(StoreError::NotMapped { key })?;
             worker.wait(handle, patience)?;
             let value = worker.mapped(key).ok_or(StoreError::NotMapped { key })?;
-            let spec = TensorSpec::new(edge.fact.dtype, variable.spec.dims());
-            let spec = spec.map_err(|error| StoreError::Update(error.to_string()))?;
-            storage.refer(edge.recv, spec, value);
+            storage.refer(edge.recv, variable.spec.clone(), value);
             worker.release(key);
         }
     }
@@ -227,13 +223,14 @@ fn first_place(
     part: &Part,
     here: usize,
     storage: &Storage,
-) -> impl Fn(&Variable) -> Option<Buffer> {
-    move |variable: &Variable| {
+) -> impl Fn(&Variable, &ValueSpec) -> Option<Buffer> {
+    move |variable: &Variable, spec: &ValueSpec| {
         let plan = &part.plan;
         let here = |edge: &&Edge| edge.to == here && carried_value(plan, edge) == variable.name;
-        let edge = plan.edges.iter().find(here)?;
-        let bytes = variable.spec.elements() * edge.fact.dtype.bytes();
-        storage.buffer(edge.recv.into()).filter(|into| into.bytes() == bytes)
+        // of a value that travels rounded there are two
+        let edges = plan.edges.iter().filter(here);
+        let mut places = edges.filter_map(|edge| storage.buffer(edge.recv.into()));
+        places.find(|into| into.bytes() == spec.bytes())
     }
 }
 
@@ -242,7 +239,7 @@ fn first_place(
 pub(super) fn give_values(
     worker: &mut KvWorker,
     part: &Part,
-    pulled: impl Fn(&Variable) -> Option<Buffer>,
+    pulled: impl Fn(&Variable, &ValueSpec) -> Option<Buffer>,
     (member, carried): (&Member, &Carried),
     patience: Deadline,
 ) -> Result<(), TrainError> {
@@ -263,14 +260,14 @@ pub(super) fn give_values(
 fn await_first(
     worker: &mut KvWorker,
     part: &Part,
-    pulled: impl Fn(&Variable) -> Option<Buffer>,
+    pulled: impl Fn(&Variable, &ValueSpec) -> Option<Buffer>,
     (member, carried): (&Member, &Carried),
 ) -> Result<(), TrainError> {
     let Part { config, topology, program, .. } = part;
     let values = values(config, topology, program);
     let (mut keys, mut into) = (Vec::new(), Vec::new());
     for (variable, (key, spec)) in program.weights().zip(&values) {
-        let buffer = pulled(variable).map_or_else(|| worker.alloc(spec), Ok)?;
+        let buffer = pulled(variable, spec).map_or_else(|| worker.alloc(spec), Ok)?;
         keys.push(*key);
         into.push(vec![buffer]);
     }
@@ -281,7 +278,7 @@ fn await_first(
     while !worker.is_done(there) && !deadline.passed() {
         if is_first(member) && !has_given {
             // in memory of its own: what was given before may be on its way to the other
-            give_first(worker, part, |_| None, carried, deadline)?;
+            give_first(worker, part, |_, _| None, carried, deadline)?;
             has_given = true;
         }
         worker.observe();
@@ -329,7 +326,7 @@ fn restore_slots(worker: &mut KvWorker, part: &Part, rank: Rank) -> Result<(), T
 fn give_first(
     worker: &mut KvWorker,
     part: &Part,
-    place: impl Fn(&Variable) -> Option<Buffer>,
+    place: impl Fn(&Variable, &ValueSpec) -> Option<Buffer>,
     carried: &Carried,
     patience: Deadline,
 ) -> Result<(), TrainError> {
@@ -342,7 +339,7 @@ fn give_first(
     let values = values(config, topology, program);
     let mut first = Vec::new();
     for (variable, (_, spec)) in program.weights().zip(&values) {
-        let buffer = place(variable).map_or_else(|| worker.alloc(spec), Ok)?;
+        let buffer = place(variable, spec).map_or_else(|| worker.alloc(spec), Ok)?;
         let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
         let is_rounded = spec.dtype != variable.spec.dtype;
         let wide = match is_rounded {

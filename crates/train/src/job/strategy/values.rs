@@ -25,6 +25,7 @@ impl TrainConfig {
         let StoreConfig { elastic, snapshot, .. } = &self.store;
         self.strategy == Strategy::DistSgd
             && self.clip_norm.is_none()
+            && self.wire.narrow().is_none()
             && self.exchange == Exchange::ZeroCopy
             && self.settled_transport() == Some(Transport::Shm)
             && !elastic

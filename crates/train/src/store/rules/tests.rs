@@ -362,7 +362,7 @@ fn what_is_restored_goes_on_with_the_same_bits() {
 #[test]
 fn rules_are_of_all_keys_or_of_one_and_start_afresh() {
     let of_keys = [(KEY.0, ADAM)].into_iter().collect();
-    let rules = StoreRules { default: SGD, of_keys };
+    let rules = StoreRules { default: SGD, of_keys, masters: false };
     let mut arithmetic = Arithmetic::new(kernels());
     arithmetic.create(PART, KEY, &spec(DType::F32)).unwrap();
     arithmetic.create(ShardKey(71), Key(8), &spec(DType::F32)).unwrap();
@@ -384,4 +384,47 @@ fn rules_are_of_all_keys_or_of_one_and_start_afresh() {
     assert!(arithmetic.state(PART).iter().all(fresh));
     let unknown = arithmetic.apply(ShardKey(9), &mut weights, &[&push]).unwrap_err();
     assert_eq!(unknown, "shard 9 is unknown");
+}
+
+/// What travels rounded is changed as f32: the master has the bits of a shard of f32 that the same numbers are pushed to, and the
+/// shard those of the master, rounded.
+#[test]
+fn a_rounded_shard_keeps_what_it_is_rounded_from() {
+    let rounded = |values: &[f64]| bytes(DType::BF16, values);
+    let widened = |narrow: &[u8]| bytes(DType::F32, &numbers(DType::BF16, narrow));
+    for rule in OPTIMIZERS.into_iter().chain([StoreRule::Mean, StoreRule::Average { rate: 0.1 }]) {
+        let rules = StoreRules { masters: true, ..StoreRules::all(rule) };
+        let mut narrow = Arithmetic::new(kernels());
+        narrow.set(&rules.to_bytes()).unwrap();
+        narrow.create(PART, KEY, &spec(DType::BF16)).unwrap();
+        let mut wide = arithmetic(rule, DType::F32);
+        let mut weights = rounded(&first());
+        let mut whole = widened(&weights);
+        assert_eq!(narrow.wide(PART, &weights).unwrap(), whole, "before anything is pushed");
+        for step in 0..STEPS_MADE {
+            let pushes: Vec<Vec<u8>> =
+                (0..WORKERS).map(|worker| rounded(&pushed(step, worker, N))).collect();
+            let wide_pushes: Vec<Vec<u8>> = pushes.iter().map(|push| widened(push)).collect();
+            let narrow_slices: Vec<&[u8]> = pushes.iter().map(Vec::as_slice).collect();
+            let wide_slices: Vec<&[u8]> = wide_pushes.iter().map(Vec::as_slice).collect();
+            narrow.apply(PART, &mut weights, &narrow_slices).unwrap();
+            wide.apply(PART, &mut whole, &wide_slices).unwrap();
+            assert_eq!(narrow.wide(PART, &weights).unwrap(), whole, "{rule:?} step {step}");
+            assert_eq!(weights, rounded(&numbers(DType::F32, &whole)), "{rule:?} step {step}");
+            // another server goes on from a snapshot
+            let state = narrow.state(PART);
+            assert!(state.iter().any(|kept| kept.name == MASTER && kept.bytes == whole));
+            narrow = Arithmetic::new(kernels());
+            narrow.set(&rules.to_bytes()).unwrap();
+            narrow.create(PART, KEY, &spec(DType::BF16)).unwrap();
+            narrow.restore(PART, state).unwrap();
+        }
+    }
+}
+
+#[test]
+fn values_of_bf16_are_changed_as_they_are_where_no_masters_are_asked_for() {
+    let narrow = arithmetic(SGD, DType::BF16);
+    assert_eq!(narrow.wide(PART, &bytes(DType::BF16, &first())), None);
+    assert!(narrow.state(PART).iter().all(|kept| kept.name != MASTER));
 }
