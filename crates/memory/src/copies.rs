@@ -14,7 +14,7 @@ pub enum CopyPurpose {
     /// Values of a store that do not travel from place to place: small ones into and out of messages, sums of
     /// devices, logs.
     Store,
-    /// Gradients and values by rows: sorted for a store, or gathered by it.
+    /// Gradients and values by rows: sorted for a store, or gathered by it; and what it fetches that a value is rounded from.
     Rows,
     /// Samples of a batch into the inputs of a model.
     Feeding,
