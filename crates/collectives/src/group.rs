@@ -11,6 +11,7 @@ mod run;
 mod through;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{ArrivalSlot, Channel, Completion, Fabric, Ticket as Moment, Wake};
@@ -19,7 +20,7 @@ use tensorwire_memory::{Arena, Buffer, Copies, Place, Slab, Window};
 
 use crate::error::GroupError;
 use crate::link::LinkCost;
-use crate::ports::{CollectiveCall, Collectives, GroupStats, Handle, VectorId};
+use crate::ports::{CollectiveCall, Collectives, GroupStats, Handle, Reducer, VectorId};
 use crate::schedule::Algorithm;
 use crate::table::Table;
 use bind::Purpose;
@@ -35,6 +36,23 @@ pub use through::Outside;
 
 /// Bytes of the vector that barriers use, whose content does not matter.
 const BARRIER_BYTES: usize = 64;
+
+/// Members of a group in which a message to each is soon sent.
+const FEW: usize = 4;
+
+/// Reduces nothing: of a barrier only the messages count.
+#[derive(Debug)]
+struct Nothing;
+
+impl Reducer for Nothing {
+    fn element_bytes(&self) -> usize {
+        1
+    }
+
+    fn reduce(&self, _: &[&[u8]], _: &mut [u8], _: Option<usize>) {}
+
+    fn reduce_into(&self, _: &mut [u8], _: &[u8], _: Option<usize>) {}
+}
 
 /// What a group is told; the same at all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -261,7 +279,11 @@ impl Group {
             bytes_sent: 0,
             bytes_over_wire: 0,
             copies: Copies::default(),
-            options: GroupOptions { algorithm: Some(Algorithm::Direct), ..options.clone() },
+            options: GroupOptions {
+                algorithm: Some(Algorithm::RecursiveDoubling),
+                deterministic: false,
+                ..options.clone()
+            },
         };
         // the first vector is the barrier's; with it members say who shares memory, which the others ask
         let slab = group.alloc(BARRIER_BYTES)?;
@@ -483,8 +505,13 @@ impl Collectives for Group {
     }
 
     fn barrier(&mut self, deadline: Deadline) -> Result<(), GroupError> {
+        let call = match self.shares_memory() || self.size() < FEW {
+            true => CollectiveCall::AllGather { element_bytes: 1 },
+            // fewer messages
+            false => CollectiveCall::AllReduce(Arc::new(Nothing)),
+        };
         // the barrier's vector is the first
-        let handle = self.start(VectorId(0), CollectiveCall::AllGather { element_bytes: 1 })?;
+        let handle = self.start(VectorId(0), call)?;
         self.wait(handle, deadline)
     }
 

@@ -6,11 +6,13 @@
 //! | `exchange` | 1 | (n−1)·L |
 //! | `direct` | 2 | 2(n−1)/n·L |
 //! | `ring` (bucket), `multi-ring` | 2(n−1) | 2(n−1)/n·L |
+//! | `recursive-doubling` | log₂ n | L·log₂ n; where n is no power of two, up to L more |
 //! | `halving-doubling` | 2·log₂ n | 2(n−1)/n·L; where n is no power of two, up to 2·L more |
 //! | `hierarchical`, h hosts | 4 | over the wire, all members of a host: 2(h−1)/h·L |
 //! | `shared` | 2 | 0: members read and write each other's memory |
 
 mod direct;
+pub(crate) mod doubling;
 mod halving;
 pub(crate) mod hierarchical;
 mod ring;
@@ -35,6 +37,8 @@ pub enum Algorithm {
     Ring,
     /// Several rings, each of a slice: one reduces while another is on the wire (Mamidala et al. §6.3.2, Figure 9).
     MultiRing,
+    /// Members at distance 1, 2, 4, … exchange all that they have reduced: of many members, fewer messages than `exchange`.
+    RecursiveDoubling,
     /// Recursive halving, then doubling (Rabenseifner): fewer rounds than a ring.
     HalvingDoubling,
     /// Within each host first, then between hosts, where members of several hosts share some (Mamidala et al. §4).
@@ -42,12 +46,13 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    pub const ALL: [Algorithm; 7] = [
+    pub const ALL: [Algorithm; 8] = [
         Algorithm::Shared,
         Algorithm::Exchange,
         Algorithm::Direct,
         Algorithm::Ring,
         Algorithm::MultiRing,
+        Algorithm::RecursiveDoubling,
         Algorithm::HalvingDoubling,
         Algorithm::Hierarchical,
     ];
@@ -60,6 +65,7 @@ impl Algorithm {
             Algorithm::Direct => "direct",
             Algorithm::Ring => "ring",
             Algorithm::MultiRing => "multi-ring",
+            Algorithm::RecursiveDoubling => "recursive-doubling",
             Algorithm::HalvingDoubling => "halving-doubling",
             Algorithm::Hierarchical => "hierarchical",
         }
@@ -212,7 +218,8 @@ pub struct GroupShape<'a> {
 
 /// The schedule of one member. Members that give the same shape (but for `me`) agree.
 ///
-/// What an algorithm has no way of its own for is done directly: `exchange` only reduces, `halving-doubling`
+/// What an algorithm has no way of its own for is done directly: `exchange` only reduces, `recursive-doubling` is an all-reduce
+/// that is not in the order of members, `halving-doubling`
 /// scatters and gathers only where the size is a power of two. What goes from one member to each or from each to each
 /// goes the straight way with all but `shared`: no byte crosses twice.
 pub fn schedule(algorithm: Algorithm, kind: OperationKind, shape: GroupShape) -> Schedule {
@@ -225,6 +232,7 @@ pub fn schedule(algorithm: Algorithm, kind: OperationKind, shape: GroupShape) ->
         Algorithm::Direct => direct::schedule(kind, shape),
         Algorithm::Ring => ring::schedule(kind, shape, 1),
         Algorithm::MultiRing => ring::schedule(kind, shape, shape.rings.max(1)),
+        Algorithm::RecursiveDoubling => doubling::schedule(kind, shape),
         Algorithm::HalvingDoubling => halving::schedule(kind, shape),
         Algorithm::Hierarchical => hierarchical::schedule(kind, shape),
     }

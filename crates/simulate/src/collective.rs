@@ -51,7 +51,7 @@ impl Group {
         }
         // fits: counts of processes
         match algorithm {
-            Algorithm::HalvingDoubling => f64::from(u8::from(distance >= on_one)),
+            _ if goes_in_pairs(algorithm) => f64::from(u8::from(distance >= on_one)),
             _ => distance.min(size - distance).min(on_one) as f64 / on_one as f64,
         }
     }
@@ -101,8 +101,7 @@ impl Group {
     /// What a member does, by sequence.
     fn sequences(self, algorithm: Algorithm, bytes: usize) -> Vec<Vec<Item>> {
         // where the size is no power of two, the second member stands for two
-        let me =
-            usize::from(algorithm == Algorithm::HalvingDoubling && !self.size.is_power_of_two());
+        let me = usize::from(goes_in_pairs(algorithm) && !self.size.is_power_of_two());
         let shape = self.shape(me, bytes);
         let made = schedule(algorithm, OperationKind::AllReduce, shape);
         made.sequences.iter().map(|steps| in_rounds(self.items(algorithm, shape, steps))).collect()
@@ -112,7 +111,7 @@ impl Group {
         let GroupShape { size, me, len, .. } = shape;
         // by way and tag: the items that sent, and how many of them were awaited
         let mut sent: HashMap<(usize, Tag), (Vec<usize>, usize)> = HashMap::new();
-        let pairs = algorithm == Algorithm::HalvingDoubling;
+        let pairs = goes_in_pairs(algorithm);
         let out = |to: usize| if pairs { to } else { (to + size - me) % size };
         let back = |from: usize| if pairs { from } else { (me + size - from) % size };
         let distance = |peer: usize| if pairs { peer ^ me } else { out(peer) };
@@ -256,6 +255,11 @@ impl Messages {
             && (self.bytes - of_them).abs() <= slack
             && (self.far() - others.far()).abs() < 0.5
     }
+}
+
+/// Members meet in pairs, at distance 1, 2, 4 and so on.
+fn goes_in_pairs(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::RecursiveDoubling | Algorithm::HalvingDoubling)
 }
 
 /// Rounds in which a member sends, waits for what the others sent then, and maybe reduces it: like ones in a row are

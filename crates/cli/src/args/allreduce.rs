@@ -132,6 +132,8 @@ pub(crate) enum AlgorithmArg {
     Ring,
     /// Several rings, one reducing while another sends
     MultiRing,
+    /// In pairs at growing distance, all that is reduced so far
+    RecursiveDoubling,
     /// Recursive halving and doubling
     HalvingDoubling,
     /// Within each host first, then between hosts
@@ -172,6 +174,7 @@ impl From<AlgorithmArg> for Option<Algorithm> {
             AlgorithmArg::Direct => Algorithm::Direct,
             AlgorithmArg::Ring => Algorithm::Ring,
             AlgorithmArg::MultiRing => Algorithm::MultiRing,
+            AlgorithmArg::RecursiveDoubling => Algorithm::RecursiveDoubling,
             AlgorithmArg::HalvingDoubling => Algorithm::HalvingDoubling,
             AlgorithmArg::Hierarchical => Algorithm::Hierarchical,
         })

@@ -52,6 +52,8 @@ pub(super) enum AlgorithmArg {
     Ring,
     /// Several rings, each with a part
     MultiRing,
+    /// In pairs at growing distance, all that is reduced so far
+    RecursiveDoubling,
     /// Halves, quarters and so on, and back
     HalvingDoubling,
     /// Within each host first, then between hosts
@@ -75,6 +77,7 @@ impl From<AlgorithmArg> for Algorithm {
             AlgorithmArg::Direct => Algorithm::Direct,
             AlgorithmArg::Ring => Algorithm::Ring,
             AlgorithmArg::MultiRing => Algorithm::MultiRing,
+            AlgorithmArg::RecursiveDoubling => Algorithm::RecursiveDoubling,
             AlgorithmArg::HalvingDoubling => Algorithm::HalvingDoubling,
             AlgorithmArg::Hierarchical => Algorithm::Hierarchical,
         }

@@ -214,7 +214,8 @@ fn the_store_is_verified_and_its_copies_counted() {
 
 #[test]
 fn every_algorithm_is_verified_and_what_it_sends_counted() {
-    let algorithms = "auto,shared,exchange,direct,ring,multi-ring,halving-doubling";
+    let algorithms =
+        "auto,shared,exchange,direct,ring,multi-ring,recursive-doubling,halving-doubling";
     let lines = bench(&format!(
         "allreduce --quick --ranks 2 --sizes 1MB --times 4 --dtype bf16 --algorithm {algorithms}"
     ));
@@ -288,7 +289,10 @@ fn a_table_is_measured_and_taken() {
     let lines = bench(&format!("{common} --tune {}", table.display()));
     let named = |line: &Value| line["algorithm"].as_str().unwrap().to_string();
     let measured: Vec<String> = lines.iter().map(named).collect();
-    assert_eq!(measured, ["exchange", "direct", "ring", "multi-ring", "halving-doubling"]);
+    assert_eq!(
+        measured,
+        ["exchange", "direct", "ring", "multi-ring", "recursive-doubling", "halving-doubling"]
+    );
     let least = |a: &&Value, b: &&Value| {
         a["median_s"].as_f64().unwrap().total_cmp(&b["median_s"].as_f64().unwrap())
     };

@@ -15,7 +15,7 @@ use super::{
 use crate::error::GroupError;
 use crate::link::LinkCost;
 use crate::ports::{Collectives, VectorId};
-use crate::schedule::{Algorithm, hierarchical};
+use crate::schedule::{Algorithm, doubling, hierarchical};
 use crate::table::Table;
 
 /// Addends land at places of their own cache lines.
@@ -423,6 +423,10 @@ impl Group {
             Algorithm::Exchange => direct.max(2 * (size - 1) * bytes) + spare,
             Algorithm::Direct => direct + spare,
             Algorithm::Ring | Algorithm::MultiRing => bytes + spare,
+            // of two operations
+            Algorithm::RecursiveDoubling => {
+                direct.max(2 * doubling::landings(size) * bytes) + spare
+            }
             Algorithm::HalvingDoubling => 2 * bytes + spare,
             // no segment is longer than what is sent at a time, nor than the vector; what it has no way for is done directly
             Algorithm::Hierarchical => {

@@ -27,13 +27,46 @@ pub(super) fn schedule(kind: OperationKind, shape: GroupShape) -> Schedule {
     }
 }
 
+/// Who takes part where the size is no power of two: as many as the largest below it. Of the first members, every second stands
+/// for the one before it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    pub(super) count: usize,
+    /// Pairs.
+    pub(super) extra: usize,
+}
+
+impl Places {
+    pub(super) fn of(size: usize) -> Places {
+        let count = if size.is_power_of_two() { size } else { size.next_power_of_two() / 2 };
+        Places { count, extra: size - count }
+    }
+
+    pub(super) fn is_stood_for(self, member: usize) -> bool {
+        member < 2 * self.extra && member.is_multiple_of(2)
+    }
+
+    pub(super) fn stands_for_two(self, member: usize) -> bool {
+        member < 2 * self.extra && !member.is_multiple_of(2)
+    }
+
+    /// Of one who takes part; those who stand for two come first.
+    pub(super) fn place(self, member: usize) -> usize {
+        if member < 2 * self.extra { member / 2 } else { member - self.extra }
+    }
+
+    pub(super) fn member(self, place: usize) -> usize {
+        if place < self.extra { 2 * place + 1 } else { place + self.extra }
+    }
+}
+
 fn all_reduce(shape: GroupShape) -> Schedule {
     let GroupShape { size, me, len, .. } = shape;
-    let half = if size.is_power_of_two() { size } else { size.next_power_of_two() / 2 };
-    let extra = size - half;
+    let places = Places::of(size);
+    let Places { count: half, extra } = places;
     let whole = 0..len;
     let mut steps = Vec::new();
-    if me < 2 * extra && me % 2 == 0 {
+    if places.is_stood_for(me) {
         steps.push(Step::Send { to: me + 1, range: whole, into: Into::Landing(0), tag: TAG });
         steps.push(Step::Receive { from: me + 1, tag: TAG });
         return Schedule {
@@ -42,14 +75,12 @@ fn all_reduce(shape: GroupShape) -> Schedule {
             ..Schedule::default()
         };
     }
-    if me < 2 * extra {
+    if places.stands_for_two(me) {
         steps.push(Step::Receive { from: me - 1, tag: TAG });
         let addends = vec![Addend::Landed(0), Addend::Own];
         steps.push(Step::Reduce { range: whole.clone(), addends, is_whole: half == 1 });
     }
-    // those who stand for two come first
-    let place = if me < 2 * extra { me / 2 } else { me - extra };
-    let member = move |place: usize| if place < extra { 2 * place + 1 } else { place + extra };
+    let (place, member) = (places.place(me), |place| places.member(place));
     let mut at = if extra > 0 { len } else { 0 };
     let mut held = 0..half;
     let range = |held: &Range<usize>| held.start * len / half..held.end * len / half;
@@ -72,7 +103,7 @@ fn all_reduce(shape: GroupShape) -> Schedule {
     }
     let pieces = |at: usize| at * len / half..(at + 1) * len / half;
     double(&mut steps, shape, place, half, pieces, &member);
-    if me < 2 * extra {
+    if places.stands_for_two(me) {
         steps.push(Step::Send { to: me - 1, range: whole, into: Into::Vector, tag: TAG });
     }
     Schedule { sequences: vec![steps], landing: landing(len, half, extra), ..Schedule::default() }

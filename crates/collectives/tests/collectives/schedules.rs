@@ -440,6 +440,16 @@ fn rounds_and_elements_on_the_wire_are_those_of_theory() {
         let (sent, rounds) = all_reduce(Algorithm::Exchange);
         assert_eq!((sent, rounds), (vec![(size - 1) * len; size], 1));
         assert_eq!(all_reduce(Algorithm::Shared).0, vec![0; size]);
+        let (sent, rounds) = all_reduce(Algorithm::RecursiveDoubling);
+        let doubled = size.ilog2() as usize;
+        match size.is_power_of_two() {
+            true => assert_eq!((sent, rounds), (vec![doubled * len; size], doubled)),
+            false => {
+                assert!(sent.iter().all(|sent| *sent <= (doubled + 1) * len), "{sent:?}");
+                // what comes from a pair may wait for nothing of the next round
+                assert!((doubled + 1..=doubled + 2).contains(&rounds), "{rounds} of {size}");
+            }
+        }
         let (sent, rounds) = all_reduce(Algorithm::HalvingDoubling);
         if size.is_power_of_two() {
             assert!(near(&sent), "halving of {size}: {sent:?}, not {least}");
