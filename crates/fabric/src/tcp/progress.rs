@@ -38,8 +38,12 @@ const STOP: u64 = u64::MAX;
 const ROUSE: u64 = u64::MAX - 1;
 /// The threads keep away from those that wait for so long at a time.
 const AWAY: Duration = Duration::from_micros(200);
+/// After so many times they sleep until whoever waits has what it waited for.
+const LOOKS: usize = 16;
 /// A turn that receives so many bytes is work for several threads.
 const MUCH: usize = 256 << 10;
+/// There is more to come for so long, also where many processes share a core.
+const MUCH_FOR: Duration = Duration::from_millis(2);
 /// Events that one look takes.
 const EVENTS: usize = 64;
 
@@ -68,7 +72,8 @@ struct Shared {
     /// Held by one thread that keeps away, and looks now and then; the others sleep until it has ended.
     lookout: Mutex<()>,
     ended: Condvar,
-    sleepers: Mutex<()>,
+    /// True if whoever looks sleeps, too.
+    sleepers: Mutex<bool>,
 }
 
 /// The queue pairs to every peer, by rank.
@@ -111,7 +116,9 @@ impl Pollers {
     /// Waits until the doorbell rings, and receives meanwhile.
     pub(super) fn wait(&self, ticket: Ticket, deadline: Deadline) -> Wake {
         let core = &self.shared.core;
-        let leader = self.shared.leader.as_ref().and_then(Mutex::try_lock);
+        // they have woken, and would take turns with whoever waits
+        let leader = self.shared.leader.as_ref().filter(|_| !self.shared.receives_much());
+        let leader = leader.and_then(Mutex::try_lock);
         match (leader, core.board().elsewhere()) {
             (Some(_leads), Some(elsewhere)) => self.shared.lead(elsewhere, ticket, deadline),
             _ => core.wait(ticket, deadline),
@@ -161,7 +168,7 @@ impl Shared {
             much_ns: AtomicU64::new(0),
             lookout: Mutex::new(()),
             ended: Condvar::new(),
-            sleepers: Mutex::new(()),
+            sleepers: Mutex::new(false),
         })
     }
 
@@ -186,28 +193,49 @@ impl Shared {
         }
     }
 
-    /// True if somebody receives what comes while it waits, which is little.
+    /// True if somebody receives what comes while it waits.
     fn is_led(&self) -> bool {
-        let now = Clock::now_ns();
-        let is_recent = |at: &AtomicU64| now < at.load(Ordering::Relaxed) + AWAY.as_nanos() as u64;
-        (self.is_led.load(Ordering::Relaxed) || is_recent(&self.led_ns))
-            && !is_recent(&self.much_ns)
+        let is_led = self.is_led.load(Ordering::Relaxed) || is_recent(&self.led_ns, AWAY);
+        is_led && !self.receives_much()
+    }
+
+    /// True if there is work for several threads.
+    fn receives_much(&self) -> bool {
+        is_recent(&self.much_ns, MUCH_FOR)
     }
 
     /// Until that ends.
     fn keep_away(&self) {
-        match self.lookout.try_lock() {
-            Some(_looks) => {
-                while self.is_led() && !self.stop.load(Ordering::Acquire) {
-                    pulse::beat();
-                    std::thread::sleep(AWAY);
+        let Some(_looks) = self.lookout.try_lock() else {
+            let mut sleepers = self.sleepers.lock();
+            self.ended.wait_for(&mut sleepers, pulse::BEAT);
+            return;
+        };
+        let mut looks = 0;
+        while self.is_led() && !self.stop.load(Ordering::Acquire) {
+            pulse::beat();
+            std::thread::sleep(AWAY);
+            looks += 1;
+            if looks == LOOKS {
+                looks = 0;
+                let mut sleeps = self.sleepers.lock();
+                // looked at under the lock that whoever has waited takes
+                if self.is_led.load(Ordering::SeqCst) {
+                    *sleeps = true;
+                    self.ended.wait_for(&mut sleeps, pulse::BEAT);
+                    *sleeps = false;
                 }
-                self.ended.notify_all();
             }
-            None => {
-                let mut sleepers = self.sleepers.lock();
-                self.ended.wait_for(&mut sleepers, pulse::BEAT);
-            }
+        }
+        self.ended.notify_all();
+    }
+
+    /// Nobody waits in epoll any more.
+    fn leads_no_more(&self) {
+        self.led_ns.store(Clock::now_ns(), Ordering::Relaxed);
+        self.is_led.store(false, Ordering::SeqCst);
+        if *self.sleepers.lock() {
+            self.ended.notify_all();
         }
     }
 
@@ -241,8 +269,7 @@ impl Shared {
                 break Wake::TimedOut;
             }
         };
-        self.led_ns.store(Clock::now_ns(), Ordering::Relaxed);
-        self.is_led.store(false, Ordering::Relaxed);
+        self.leads_no_more();
         self.core.count_wait(wake, blocked);
         wake
     }
@@ -297,6 +324,12 @@ impl Shared {
             }
         }
     }
+}
+
+/// True if that was no longer ago.
+fn is_recent(at_ns: &AtomicU64, within: Duration) -> bool {
+    // fits: far less than a second
+    Clock::now_ns() < at_ns.load(Ordering::Relaxed) + within.as_nanos() as u64
 }
 
 /// Ends a queue pair, and its peer with it unless the peer is leaving in good order.
