@@ -220,7 +220,7 @@ fn every_algorithm_is_verified_and_what_it_sends_counted() {
         "allreduce --quick --ranks 2 --sizes 1MB --times 4 --dtype bf16 --algorithm {algorithms}"
     ));
     // no shared memory over TCP
-    assert_eq!(lines.len(), 13, "2 transports, 7 algorithms");
+    assert_eq!(lines.len(), 15, "2 transports, 8 algorithms");
     for line in &lines {
         let number = |field: &str| line[field].as_f64().unwrap();
         assert_eq!(
