@@ -45,6 +45,8 @@ pub struct KvstoreSpec {
     pub arrival: Option<ArrivalMode>,
     pub exchange: StoreWire,
     pub pull: Pull,
+    /// Where the processes run.
+    pub hosts: Hosts,
     pub workers: u32,
     pub servers: u32,
     /// Of the value: a positive multiple of 4.
@@ -74,6 +76,8 @@ pub struct KvstoreResult {
     pub transport: Transport,
     pub exchange: StoreWire,
     pub pull: Pull,
+    /// How many hosts there were.
+    pub hosts: usize,
     pub workers: u32,
     pub servers: u32,
     pub bytes: usize,
@@ -109,6 +113,7 @@ impl KvstoreSpec {
             arrival: None,
             exchange: StoreWire::ZeroCopy,
             pull: Pull::Filled,
+            hosts: Hosts::default(),
             workers,
             servers,
             bytes,
@@ -122,6 +127,8 @@ impl KvstoreSpec {
     pub fn can_show(&self) -> bool {
         let is_whole = self.servers == 1 || self.bytes / DType::F32.bytes() <= BIG_ELEMENTS;
         let shares = matches!(self.transport, Transport::Shm | Transport::Auto);
+        // between hosts there is none, and within one all go the same way
+        let shares = shares && !self.hosts.any_remote();
         let shares = shares && self.exchange == StoreWire::ZeroCopy;
         let sizes =
             TransferThresholds { direct_from: None, mapped_from: shares.then_some(SHOWN_FROM) };
@@ -134,8 +141,8 @@ impl KvstoreSpec {
     }
 }
 
-/// Measures one size, as one after the other of `ways` says, on this host. `job` says how to start members; its kind, roles
-/// and payload are filled in.
+/// Measures one size, as one after the other of `ways` says. `job` says how to start members; its kind, roles, hosts and
+/// payload are filled in.
 ///
 /// # Errors
 /// When a job fails: a pulled element that is wrong fails it.
@@ -177,7 +184,7 @@ fn run(spec: &KvstoreSpec, job: &JobSpec) -> Result<Vec<MemberReport>, BenchErro
     let job = JobSpec {
         kind: KVSTORE.to_string(),
         roles: store.roles(),
-        hosts: Hosts::default(),
+        hosts: spec.hosts.clone(),
         verbs: (spec.transport == Transport::Verbs).then(|| spec.verbs.clone()),
         store: Some(store),
         ..job.clone()
@@ -209,6 +216,7 @@ fn summarise(spec: &KvstoreSpec, reports: &[MemberReport]) -> Option<KvstoreResu
         transport: spec.transport,
         exchange: spec.exchange,
         pull: spec.pull,
+        hosts: hosts_of(spec),
         workers: spec.workers,
         servers: spec.servers,
         bytes: spec.bytes,
@@ -228,6 +236,12 @@ fn summarise(spec: &KvstoreSpec, reports: &[MemberReport]) -> Option<KvstoreResu
         values_verified,
         machine: Machine::here(),
     })
+}
+
+/// How many hosts its processes run on.
+fn hosts_of(spec: &KvstoreSpec) -> usize {
+    let numbers = spec.hosts.numbers((spec.workers + spec.servers) as usize);
+    numbers.into_iter().collect::<std::collections::BTreeSet<u32>>().len()
 }
 
 /// Says of each other result how it compares with the one over ZeroMQ.

@@ -9,6 +9,7 @@ mod doctor;
 mod evaluation;
 mod exchange;
 mod graph;
+mod hosts;
 mod job;
 mod kvstore;
 mod launch;

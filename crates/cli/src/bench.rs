@@ -110,6 +110,11 @@ fn transports_of(
         Transport::from(*given).settled(spread, false).unwrap_or(Transport::Auto)
     };
     let all: Vec<Transport> = given.iter().map(settled).collect();
+    if spread && all.contains(&Transport::Shm) {
+        return Err(Failure::user(
+            "--transport shm is for processes of one host; leave it out for --transport auto, which takes it within a host",
+        ));
+    }
     let (verbs, arrival) = wire.clone().options();
     if all.contains(&Transport::Verbs) {
         let chosen = verbs_usable(&verbs).map_err(Failure::user)?;

@@ -91,6 +91,12 @@ impl Line {
         self.find(path).and_then(Value::as_str)
     }
 
+    /// Of a list, what of it is text.
+    pub(crate) fn optional_texts(&self, path: &str) -> Vec<&str> {
+        let list = self.find(path).and_then(Value::as_array);
+        list.into_iter().flatten().filter_map(Value::as_str).collect()
+    }
+
     pub(crate) fn is_true(&self, path: &str) -> bool {
         self.find(path).and_then(Value::as_bool) == Some(true)
     }

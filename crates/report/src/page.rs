@@ -57,7 +57,7 @@ fn head_of_runs(evaluation: &Evaluation) -> Markup {
 }
 
 fn head(evaluation: &Evaluation) -> Markup {
-    let Evaluation { sections, machines, commits, lines, .. } = evaluation;
+    let Evaluation { sections, machines, commits, days, links, lines, .. } = evaluation;
     html! {
         h1 { "The papers' evaluation, measured" }
         p {
@@ -72,6 +72,14 @@ fn head(evaluation: &Evaluation) -> Markup {
                 @if machines.is_empty() { "a machine that the lines do not name" }
                 @for machine in machines { span.machine { (machine) } }
                 @if machines.len() > 1 { em { " Lines of several machines: ratios between them say little." } }
+            }
+            @if let (Some(first), Some(last)) = (days.first(), days.last()) {
+                dt { "Date" }
+                dd { (first) @if first != last { " to " (last) } }
+            }
+            @if !links.is_empty() {
+                dt { "Links" }
+                dd { @for link in links { span.machine { (link) } } }
             }
             @if !commits.is_empty() {
                 dt { "Commit" }

@@ -26,6 +26,10 @@ pub(crate) struct Evaluation {
     /// Processors that the lines name.
     pub(crate) machines: BTreeSet<String>,
     pub(crate) commits: BTreeSet<String>,
+    /// Days on which lines were measured.
+    pub(crate) days: BTreeSet<String>,
+    /// Links of the machines.
+    pub(crate) links: BTreeSet<String>,
     pub(crate) lines: usize,
 }
 
@@ -104,6 +108,8 @@ impl Evaluation {
             left_out: left_out.collect(),
             machines: lines.iter().filter_map(machine).collect(),
             commits: lines.iter().filter_map(commit).collect(),
+            days: lines.iter().filter_map(day).collect(),
+            links: lines.iter().flat_map(links).collect(),
             lines: lines.len(),
         }
     }
@@ -205,10 +211,23 @@ fn goal(line: &Line) -> Option<Result<Goal, String>> {
 
 fn machine(line: &Line) -> Option<String> {
     let cpu = line.optional_text("machine.cpu")?;
-    Some(match line.optional_number("machine.cores") {
+    let machine = match line.optional_number("machine.cores") {
         Some(cores) => format!("{cores} cores, {cpu}"),
         None => cpu.to_string(),
+    };
+    Some(match line.optional_text("machine.kernel") {
+        Some(kernel) => format!("{machine}, Linux {kernel}"),
+        None => machine,
     })
+}
+
+fn day(line: &Line) -> Option<String> {
+    let date = line.optional_text("machine.date")?;
+    Some(date.chars().take("2026-11-26".len()).collect())
+}
+
+fn links(line: &Line) -> Vec<String> {
+    line.optional_texts("machine.links").into_iter().map(str::to_string).collect()
 }
 
 fn commit(line: &Line) -> Option<String> {

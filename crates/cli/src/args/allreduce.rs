@@ -1,6 +1,5 @@
 //! The arguments of `tensorwire bench allreduce`.
 
-use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
@@ -8,8 +7,8 @@ use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
 use tensorwire_bench::{CONTRIBUTORS_MAX, CollectiveKind, DeviceTensor, Way, parse_size};
 use tensorwire_collectives::{Algorithm, Design};
-use tensorwire_launch::RSH;
 
+use super::hosts::HostArgs;
 use super::learn::FloatArg;
 use super::{TransportArg, WireArgs};
 
@@ -22,15 +21,8 @@ pub(crate) struct AllreduceArgs {
     /// Sizes of a vector: `4KiB,1MiB,16MB` [default: 4 KiB to 256 MiB by fours; with --quick to 16 MiB]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub(crate) sizes: Vec<usize>,
-    /// Where the processes run, round-robin: `node0,node1:2` (:2 = two in a turn) [default: this machine]
-    #[arg(long, value_name = "LIST")]
-    pub(crate) hosts: Option<String>,
-    /// What starts a process on another host: it is given the host and a command
-    #[arg(long, value_name = "COMMAND", requires = "hosts", default_value = RSH)]
-    pub(crate) rsh: String,
-    /// Where the other hosts call this one [default: this machine's address towards the first of them]
-    #[arg(long, value_name = "ADDRESS:PORT", requires = "hosts")]
-    pub(crate) listen: Option<SocketAddr>,
+    #[command(flatten)]
+    pub(crate) hosts: HostArgs,
     /// Which transports to measure [default: shm and tcp; with --hosts auto and tcp]
     #[arg(long, value_enum, value_delimiter = ',')]
     transport: Vec<TransportArg>,
@@ -75,11 +67,7 @@ pub(crate) struct AllreduceArgs {
 impl AllreduceArgs {
     /// The transports to measure.
     pub(crate) fn transports(&self) -> Vec<TransportArg> {
-        match (self.transport.is_empty(), &self.hosts) {
-            (false, _) => self.transport.clone(),
-            (true, None) => vec![TransportArg::Shm, TransportArg::Tcp],
-            (true, Some(_)) => vec![TransportArg::Auto, TransportArg::Tcp],
-        }
+        self.hosts.transports(&self.transport)
     }
 
     /// Everything to measure in turns, of the algorithms that there are.

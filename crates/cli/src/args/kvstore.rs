@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use tensorwire_bench::{Pull, WORKERS_MAX, parse_size};
 use tensorwire_train::StoreWire;
 
+use super::hosts::HostArgs;
 use super::{TransportArg, WireArgs};
 
 /// What is measured unless it is said: ZeroMQ beside ours, where it is built in.
@@ -28,9 +29,11 @@ pub(crate) struct KvstoreArgs {
     /// Repetitions [default: the paper's 10,000, with --quick 200; of large values fewer]
     #[arg(long, value_name = "N")]
     pub(crate) times: Option<NonZeroUsize>,
-    /// Which transports to measure; ZeroMQ is over TCP beside each
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["shm", "tcp"])]
-    pub(crate) transport: Vec<TransportArg>,
+    #[command(flatten)]
+    pub(crate) hosts: HostArgs,
+    /// Which transports to measure; ZeroMQ is over TCP beside each [default: shm and tcp; with --hosts auto and tcp]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    transport: Vec<TransportArg>,
     #[command(flatten)]
     pub(crate) wire: WireArgs,
     /// What the store's messages go over
@@ -45,6 +48,13 @@ pub(crate) struct KvstoreArgs {
     /// Append one line of JSON a result to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+}
+
+impl KvstoreArgs {
+    /// The transports to measure.
+    pub(crate) fn transports(&self) -> Vec<TransportArg> {
+        self.hosts.transports(&self.transport)
+    }
 }
 
 /// How many workers, or servers, can be measured.

@@ -35,18 +35,9 @@ pub(super) fn run(args: &AllreduceArgs) -> Result<(), Failure> {
     let mut lines = Lines::open(args.json.as_deref())?;
     // nobody wants to measure for an hour to hear that it cannot be written
     args.tune.as_deref().map(check_writable).transpose()?;
-    let hosts: Hosts = match &args.hosts {
-        Some(given) => given.parse::<Hosts>().and_then(|hosts| hosts.started_by(&args.rsh)),
-        None => Ok(Hosts::default()),
-    }
-    .map_err(Failure::user)?;
+    let hosts = args.hosts.hosts().map_err(Failure::user)?;
     let remote = hosts.any_remote();
     let transports = transports_of(&args.transports(), &args.wire, remote)?;
-    if remote && transports.contains(&Transport::Shm) {
-        return Err(Failure::user(
-            "--transport shm is for processes of one host; leave it out for --transport auto, which takes it within a host",
-        ));
-    }
     if transports.iter().all(|transport| args.ways(&possible(*transport, remote)).is_empty()) {
         return Err(Failure::user(
             "--algorithm shared is for processes that share memory (--transport shm), hierarchical for several hosts (--hosts); \
@@ -59,7 +50,7 @@ pub(super) fn run(args: &AllreduceArgs) -> Result<(), Failure> {
             "--table is what --algorithm auto looks at; name auto, or leave one out",
         ));
     }
-    let job = JobSpec { listen: args.listen, ..job_spec()? };
+    let job = JobSpec { listen: args.hosts.listen, ..job_spec()? };
     announce(&Machine::here());
     let (mut rows, mut results) = (Vec::new(), Vec::new());
     for &transport in &transports {

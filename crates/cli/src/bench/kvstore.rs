@@ -2,10 +2,10 @@
 
 use tensorwire_base::{human_bytes, human_seconds};
 use tensorwire_bench::{KvstoreResult, KvstoreSpec, Machine, PAPER_BYTES, Pull, kvstore};
-use tensorwire_launch::Transport;
+use tensorwire_launch::{JobSpec, Transport};
 use tensorwire_train::StoreWire;
 
-use super::{Lines, announce, transports};
+use super::{Lines, announce, transports_of};
 use crate::args::KvstoreArgs;
 use crate::job::job_spec;
 use crate::output::{note, print};
@@ -18,9 +18,10 @@ const QUICK_WORKERS: &[u32] = &[1, 2, 4];
 pub(super) fn run(args: &KvstoreArgs) -> Result<(), Failure> {
     let jobs = jobs(args)?;
     let mut lines = Lines::open(args.json.as_deref())?;
-    let job = job_spec()?;
+    let hosts = args.hosts.hosts().map_err(Failure::user)?;
+    let job = JobSpec { listen: args.hosts.listen, ..job_spec()? };
     let sizes = if args.sizes.is_empty() { &[PAPER_BYTES][..] } else { &args.sizes };
-    let transports = transports(&args.transport, &args.wire)?;
+    let transports = transports_of(&args.transports(), &args.wire, hosts.any_remote())?;
     announce(&Machine::here());
     let (verbs, arrival) = args.wire.clone().options();
     let mut rows = Vec::new();
@@ -31,8 +32,8 @@ pub(super) fn run(args: &KvstoreArgs) -> Result<(), Failure> {
                 if let Some(times) = args.times {
                     spec = spec.with_repetitions(times.get());
                 }
-                spec = KvstoreSpec { transport, ..spec };
-                if transport == Transport::Verbs {
+                spec = KvstoreSpec { transport, hosts: hosts.clone(), ..spec };
+                if matches!(transport, Transport::Verbs | Transport::Auto) {
                     spec = KvstoreSpec { verbs: verbs.clone(), arrival, ..spec };
                 }
                 for result in kvstore(&spec, &ways(args, &spec), &job)? {

@@ -61,6 +61,9 @@ fn transfers_are_verified_and_their_copies_counted() {
         let copied = if line["exchange"] == "copy" { number("bytes_sent") } else { 0 };
         assert!((copied..=copied + copied / 1000).contains(&number("bytes_copied")), "{line}");
         assert!(line["machine"]["cores"].as_u64().unwrap() > 0, "{line}");
+        let is_said = |field: &str| !line["machine"][field].as_str().unwrap().is_empty();
+        assert!(["cpu", "host", "kernel", "date"].into_iter().all(is_said), "{line}");
+        assert!(line["machine"]["links"].is_array(), "{line}");
     }
     let of = |field: &str, value: &str| lines.iter().filter(|line| line[field] == value).count();
     assert_eq!((of("transport", "shm"), of("transport", "tcp")), (10, 10));

@@ -173,6 +173,24 @@ fn an_all_reduce_is_measured_on_two_hosts_that_processes_share() {
 }
 
 #[test]
+fn a_push_and_a_pull_are_measured_on_two_hosts() {
+    let (rsh, folder) = (Rsh::new(IN_PLACE), tempfile::tempdir().unwrap());
+    let lines = folder.path().join("lines");
+    // no machine has such a NIC
+    let bench =
+        "bench kvstore --workers 2 --servers 2 --sizes 1MiB --times 3 --quick --exchange zero-copy";
+    let bench = format!("{bench} --nic nonesuch --json {}", lines.display());
+    let ended = rsh.start(&bench).end(LONG_LIMIT);
+    assert!(ended.status.success(), "{}", ended.stderr);
+    let lines = std::fs::read_to_string(lines).unwrap();
+    let lines: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let found: Vec<_> = lines.iter().map(|line| (&line["transport"], &line["pull"])).collect();
+    assert_eq!(found, [(&"auto".into(), &"filled".into()), (&"tcp".into(), &"filled".into())]);
+    assert!(lines.iter().all(|line| line["verified"] == true && line["hosts"] == 2), "{lines:?}");
+}
+
+#[test]
 fn auto_takes_shared_memory_where_all_are_on_one_host() {
     let job = "train --steps 3 --json --hosts 127.0.0.1,localhost:2";
     let here = Job::start(job).end(LONG_LIMIT);

@@ -213,9 +213,9 @@ impl Trainer<'_> {
         listener: &mut dyn Listener,
         link: &mut dyn Link,
     ) -> Result<TrainReport, TrainError> {
-        // whatever may wait without a word says so
-        let _awake = pulse::awake();
         let mut loader = data.map(|data| self.loader(data)).transpose()?;
+        // whatever may wait without a word says so; the loader's threads, which are waited for behind this, may
+        let _awake = pulse::awake();
         if self.config.leave_out_kernels && !self.replicas.is_empty() {
             self.session.leave_out_kernels();
         }
@@ -254,7 +254,7 @@ impl Trainer<'_> {
             let ran = self.session.run(Program::TRAIN);
             if step <= traced {
                 let events = trace::take_step(self.session, step, start_ns);
-                let told = listener.trace(&events);
+                let told = pulse::rest(|| listener.trace(&events));
                 // why a step failed matters more than that its trace got lost
                 ran.map_err(TrainError::from).and(told)?;
             } else {

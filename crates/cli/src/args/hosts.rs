@@ -1,0 +1,40 @@
+//! The arguments of a benchmark whose processes may run on several hosts.
+
+use std::net::SocketAddr;
+
+use clap::Args;
+use tensorwire_launch::{Hosts, HostsError, RSH};
+
+use super::TransportArg;
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct HostArgs {
+    /// Where the processes run, round-robin: `node0,node1:2` (:2 = two in a turn) [default: this machine]
+    #[arg(long, value_name = "LIST")]
+    hosts: Option<String>,
+    /// What starts a process on another host: it is given the host and a command
+    #[arg(long, value_name = "COMMAND", requires = "hosts", default_value = RSH)]
+    rsh: String,
+    /// Where the other hosts call this one [default: this machine's address towards the first of them]
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "hosts")]
+    pub(crate) listen: Option<SocketAddr>,
+}
+
+impl HostArgs {
+    /// The hosts that were named.
+    pub(crate) fn hosts(&self) -> Result<Hosts, HostsError> {
+        match &self.hosts {
+            Some(given) => given.parse::<Hosts>()?.started_by(&self.rsh),
+            None => Ok(Hosts::default()),
+        }
+    }
+
+    /// The transports that were given; else those that there are on one host, or between hosts.
+    pub(crate) fn transports(&self, given: &[TransportArg]) -> Vec<TransportArg> {
+        match (given, &self.hosts) {
+            ([], None) => vec![TransportArg::Shm, TransportArg::Tcp],
+            ([], Some(_)) => vec![TransportArg::Auto, TransportArg::Tcp],
+            (given, _) => given.to_vec(),
+        }
+    }
+}
