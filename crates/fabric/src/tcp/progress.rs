@@ -7,8 +7,8 @@
 //! that end its sleep. The threads of the completion queues keep away meanwhile: waking them takes time as well. They look after
 //! [`AWAY`] whether somebody still waits, and receive whenever nobody does, or much is to be received.
 //!
-//! A queue pair is watched for one event at a time (`EPOLLONESHOT`), and once more when that was served: no two threads receive
-//! from it at a time.
+//! A queue pair is watched for one event at a time (`EPOLLONESHOT`), and once more when that was served, or when a poster finds
+//! no room in the socket: two threads seldom take turns with one.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -73,7 +73,7 @@ struct Shared {
     lookout: Mutex<()>,
     ended: Condvar,
     /// True if whoever looks sleeps, too.
-    sleepers: Mutex<bool>,
+    sleeps: Mutex<bool>,
 }
 
 /// The queue pairs to every peer, by rank.
@@ -128,7 +128,8 @@ impl Pollers {
 
 impl Drop for Pollers {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.end_sleep();
         // cannot fail: the counter is far from its maximum
         let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
         for thread in self.threads.drain(..) {
@@ -168,7 +169,7 @@ impl Shared {
             much_ns: AtomicU64::new(0),
             lookout: Mutex::new(()),
             ended: Condvar::new(),
-            sleepers: Mutex::new(false),
+            sleeps: Mutex::new(false),
         })
     }
 
@@ -183,11 +184,12 @@ impl Shared {
                 continue;
             }
             let events = self.look(&mut space, pulse::BEAT);
-            let roused = self.serve_all(events);
-            if let Some(elsewhere) = self.core.board().elsewhere().filter(|_| roused)
-                && elsewhere.rouse_once_more()
-            {
-                // who is meant sleeps there, too
+            let roused = events.iter().any(|event| event.data.u64() == ROUSE);
+            let elsewhere = self.core.board().elsewhere().filter(|_| roused);
+            let was_meant_for_another = elsewhere.is_some_and(Elsewhere::rouse_once_more);
+            self.serve_all(events);
+            if was_meant_for_another {
+                // who sleeps there, too
                 std::thread::sleep(AWAY);
             }
         }
@@ -195,7 +197,7 @@ impl Shared {
 
     /// True if somebody receives what comes while it waits.
     fn is_led(&self) -> bool {
-        let is_led = self.is_led.load(Ordering::Relaxed) || is_recent(&self.led_ns, AWAY);
+        let is_led = self.is_led.load(Ordering::SeqCst) || is_recent(&self.led_ns, AWAY);
         is_led && !self.receives_much()
     }
 
@@ -206,46 +208,60 @@ impl Shared {
 
     /// Until that ends.
     fn keep_away(&self) {
-        let Some(_looks) = self.lookout.try_lock() else {
-            let mut sleepers = self.sleepers.lock();
-            self.ended.wait_for(&mut sleepers, pulse::BEAT);
+        let Some(looks_out) = self.lookout.try_lock() else {
+            let mut sleeps = self.sleeps.lock();
+            if self.is_led() && !self.stop.load(Ordering::SeqCst) {
+                self.ended.wait_for(&mut sleeps, pulse::BEAT);
+            }
             return;
         };
         let mut looks = 0;
-        while self.is_led() && !self.stop.load(Ordering::Acquire) {
+        while self.is_led() && !self.stop.load(Ordering::SeqCst) {
             pulse::beat();
             std::thread::sleep(AWAY);
             looks += 1;
             if looks == LOOKS {
                 looks = 0;
-                let mut sleeps = self.sleepers.lock();
-                // looked at under the lock that whoever has waited takes
-                if self.is_led.load(Ordering::SeqCst) {
+                let mut sleeps = self.sleeps.lock();
+                // looked at under the lock that whoever ends the sleep takes; who has just waited ends none
+                let is_led = self.is_led.load(Ordering::SeqCst) && !self.receives_much();
+                if is_led && !self.stop.load(Ordering::SeqCst) {
                     *sleeps = true;
                     self.ended.wait_for(&mut sleeps, pulse::BEAT);
                     *sleeps = false;
                 }
             }
         }
-        self.ended.notify_all();
+        drop(looks_out);
+        self.end_sleep();
     }
 
-    /// Nobody waits in epoll any more.
-    fn leads_no_more(&self) {
-        self.led_ns.store(Clock::now_ns(), Ordering::Relaxed);
-        self.is_led.store(false, Ordering::SeqCst);
-        if *self.sleepers.lock() {
-            self.ended.notify_all();
-        }
+    /// Ends the sleep of all that keep away: they look again.
+    fn end_sleep(&self) {
+        let _looked = self.sleeps.lock();
+        self.ended.notify_all();
     }
 
     /// Waits in epoll until the doorbell rings.
     fn lead(&self, elsewhere: &Elsewhere, ticket: Ticket, deadline: Deadline) -> Wake {
         let (board, mut blocked) = (self.core.board(), false);
-        let spin = Deadline::after(self.core.config().spin.min(deadline.remaining()));
-        self.is_led.store(true, Ordering::Relaxed);
         let mut space = [const { MaybeUninit::uninit() }; EVENTS];
-        let wake = loop {
+        let over = |wake, blocked| {
+            self.core.count_wait(wake, blocked);
+            wake
+        };
+        if board.ticket() != ticket {
+            return over(Wake::Event, false);
+        }
+        if deadline.passed() {
+            // whoever only looks has what there is
+            self.serve_all(self.look(&mut space, Duration::ZERO));
+            let has_rung = board.ticket() != ticket;
+            return over(if has_rung { Wake::Event } else { Wake::TimedOut }, false);
+        }
+        let _leads = Leads::begin(self, elsewhere);
+        let spin = Deadline::after(self.core.config().spin.min(deadline.remaining()));
+        loop {
             pulse::beat();
             let mut events: &[epoll::Event] = &[];
             while events.is_empty() && board.ticket() == ticket && !spin.passed() {
@@ -263,15 +279,12 @@ impl Shared {
             elsewhere.wakes_up();
             self.serve_all(events);
             if has_rung || board.ticket() != ticket {
-                break Wake::Event;
+                return over(Wake::Event, blocked);
             }
             if deadline.passed() {
-                break Wake::TimedOut;
+                return over(Wake::TimedOut, blocked);
             }
-        };
-        self.leads_no_more();
-        self.core.count_wait(wake, blocked);
-        wake
+        }
     }
 
     /// Sleeps until something happens; returns what.
@@ -285,18 +298,13 @@ impl Shared {
         found.map_or(&[], |(events, _)| events)
     }
 
-    /// True if one was to end the sleep of whoever waits.
-    fn serve_all(&self, events: &[epoll::Event]) -> bool {
-        let mut roused = false;
+    fn serve_all(&self, events: &[epoll::Event]) {
         for event in events {
-            let id = event.data.u64();
-            roused |= id == ROUSE;
-            let found = self.queue_pairs.read().get(&id).cloned();
+            let found = self.queue_pairs.read().get(&event.data.u64()).cloned();
             if let Some(queue_pair) = found {
                 self.serve(&queue_pair, event.flags);
             }
         }
-        roused
     }
 
     fn serve(&self, queue_pair: &QueuePair, flags: epoll::EventFlags) {
@@ -308,7 +316,11 @@ impl Shared {
         if flags.intersects(receiving) {
             result = queue_pair.receive_turn().map(|bytes| {
                 if bytes >= MUCH {
-                    self.much_ns.store(Clock::now_ns(), Ordering::Relaxed);
+                    let has_begun = !self.receives_much();
+                    self.much_ns.store(Clock::now_ns(), Ordering::SeqCst);
+                    if has_begun {
+                        self.end_sleep();
+                    }
                 }
             });
         }
@@ -329,7 +341,30 @@ impl Shared {
 /// True if that was no longer ago.
 fn is_recent(at_ns: &AtomicU64, within: Duration) -> bool {
     // fits: far less than a second
-    Clock::now_ns() < at_ns.load(Ordering::Relaxed) + within.as_nanos() as u64
+    Clock::now_ns() < at_ns.load(Ordering::SeqCst) + within.as_nanos() as u64
+}
+
+/// Somebody waits in epoll until this is dropped.
+struct Leads<'a>(&'a Shared, &'a Elsewhere);
+
+impl Leads<'_> {
+    fn begin<'a>(shared: &'a Shared, elsewhere: &'a Elsewhere) -> Leads<'a> {
+        shared.is_led.store(true, Ordering::SeqCst);
+        Leads(shared, elsewhere)
+    }
+}
+
+impl Drop for Leads<'_> {
+    fn drop(&mut self) {
+        let Leads(shared, elsewhere) = self;
+        elsewhere.wakes_up();
+        shared.led_ns.store(Clock::now_ns(), Ordering::SeqCst);
+        shared.is_led.store(false, Ordering::SeqCst);
+        let sleeps = shared.sleeps.lock();
+        if *sleeps {
+            shared.ended.notify_all();
+        }
+    }
 }
 
 /// Ends a queue pair, and its peer with it unless the peer is leaving in good order.

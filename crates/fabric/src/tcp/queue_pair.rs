@@ -82,6 +82,8 @@ struct Receiving {
     payload: Option<(Bytes, Received)>,
     /// Bytes that are to be there before the poller is woken.
     wakes_at: usize,
+    /// The connection is over: what comes behind that is not looked at.
+    is_over: bool,
 }
 
 /// What the last byte of a payload means.
@@ -128,6 +130,7 @@ impl QueuePair {
             have: 0,
             payload: None,
             wakes_at: 1,
+            is_over: false,
         };
         QueuePair {
             core,
@@ -196,9 +199,14 @@ impl QueuePair {
     /// Receives for one turn; returns how many bytes. However it ends, epoll knows what to wake for.
     pub(super) fn receive_turn(&self) -> Result<usize, Broken> {
         let receiving = &mut *self.receiving.lock();
-        let bytes = self.receive_some(receiving)?;
+        if receiving.is_over {
+            // whoever found that gives the connection up
+            return Ok(0);
+        }
+        let bytes = self.receive_some(receiving);
+        receiving.is_over = bytes.is_err();
         self.await_enough(receiving);
-        Ok(bytes)
+        bytes
     }
 
     fn receive_some(&self, receiving: &mut Receiving) -> Result<usize, Broken> {

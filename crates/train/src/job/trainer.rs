@@ -269,7 +269,7 @@ impl Trainer<'_> {
             let now = Polling::from(self.session.counters());
             if let Some(loss) = self.loss()? {
                 if !loss.is_finite() {
-                    return Err(self.why_not_finite(step, loss, data));
+                    return Err(pulse::rest(|| self.why_not_finite(step, loss, data)));
                 }
                 final_loss = Some(f64::from(loss));
                 let epoch = pulse::rest(|| self.end_of_epoch(step, data, &mut begun, link))?;

@@ -371,7 +371,11 @@ impl Updater for Arithmetic {
         }
         self.rules = rules;
         for (shard, state) in &mut self.shards {
-            if let Some((rule, kept)) = fresh.remove(shard) {
+            if let Some((rule, mut kept)) = fresh.remove(shard) {
+                // a value is no state
+                if let (Some(new), Some(here)) = (&mut kept.master, state.kept.master.take()) {
+                    *new = here;
+                }
                 (state.rule, state.kept, state.updates) = (rule, kept, 0);
             }
         }
