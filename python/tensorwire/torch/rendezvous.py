@@ -198,10 +198,12 @@ class _Gathering:
 
     def _meet(self, offers: dict[int, dict[str, Any]]) -> None:
         for rank, offer in offers.items():
-            self.offers[rank], nonce = offer, offer["nonce"]
+            nonce = offer["nonce"]
             if nonce not in self._seen:
+                # the store may be gone: then the offer is not there either
                 stands = not self._is_dead(offer) and not (rank == 0 and self._has([f"dead/{nonce}"]))
                 self._seen[nonce] = time.monotonic(), stands
+            self.offers[rank] = offer
 
     def _look(self, awaited: Sequence[int], what: str) -> None:
         """Raises if a member has died, and if the time is over."""
