@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_fabric::{ArrivalMode, CloseError, Fabric, RegionError, VerbsOptions};
+use tensorwire_fabric::{ArrivalMode, CloseError, Endpoint, Fabric, RegionError, VerbsOptions};
 use tensorwire_graph::Plan;
 use tensorwire_kernels::{KernelChoice, Kernels, SharedDevice};
 use tensorwire_memory::{Arena, ArenaError, Buffer, Place, Slab};
@@ -152,6 +152,16 @@ pub fn open_sessions(
     Ok(OpenSessions { sessions: sessions?, kernels: description, end })
 }
 
+/// How many queue pairs the edges to a peer are spread over. Over TCP one: what is sent first comes first. Several would share a
+/// link alike, so that of several tensors none came before all did, and what waits for the first waited for the last.
+fn queue_pairs(at: &Endpoint) -> usize {
+    match at {
+        Endpoint::Tcp(_) => 1,
+        Endpoint::Near { far, .. } => queue_pairs(far),
+        Endpoint::Sim | Endpoint::Shm(_) | Endpoint::Verbs(_) => QUEUE_PAIRS,
+    }
+}
+
 fn open_one_sided(
     member: &Member,
     plan: &Plan,
@@ -164,7 +174,7 @@ fn open_one_sided(
         let told = OneSidedOptions {
             ranks: ranks.clone(),
             device: options.device.clone(),
-            ..OneSidedOptions::new(plan, QUEUE_PAIRS, options.dynamic_bytes_max)
+            ..OneSidedOptions::new(plan, queue_pairs(&fabric.endpoint()), options.dynamic_bytes_max)
         };
         Opening::new(&fabric, plan, sessions.part, told, deadline)
     };
