@@ -122,7 +122,14 @@ impl Member {
         let ranks = (0..self.world() as u32).map(Rank);
         let peers = ranks.filter(|rank| options.peers.connects(self.rank(), *rank)).count();
         // each has a thread: no more than there can be completions for
-        config.completion_queues = config.completion_queues.min(options.queue_pairs * peers).max(1);
+        let most = match transport {
+            // they take turns with what comes of a peer
+            Transport::Tcp => {
+                peers.min(std::thread::available_parallelism().map_or(1, usize::from))
+            }
+            _ => options.queue_pairs * peers,
+        };
+        config.completion_queues = config.completion_queues.min(most).max(1);
         config.endpoint = self.reached_at;
         // one that is alone on its host has nobody to share it with
         let near = options.transport == Transport::Auto
