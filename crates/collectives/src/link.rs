@@ -110,12 +110,7 @@ impl LinkCost {
             2 if self.shares_memory => Algorithm::Shared,
             2 => Algorithm::Direct,
             _ => {
-                let can = |of: &Algorithm| match of {
-                    Algorithm::Shared => self.shares_memory,
-                    // it has no way in the order of members
-                    Algorithm::RecursiveDoubling => !options.deterministic,
-                    _ => true,
-                };
+                let can = |of: &Algorithm| can_choose(*of, self.shares_memory, options);
                 let time = |of: &Algorithm| self.all_reduce_ps(*of, members, bytes, options);
                 let soonest = Algorithm::ALL.into_iter().filter(can).min_by_key(time);
                 soonest.unwrap_or(Algorithm::Direct)
@@ -145,11 +140,7 @@ impl LinkCost {
                 link.all_reduce_ps(*of, hosts.len(), bytes, options)
             }
         };
-        let can = Algorithm::ALL.into_iter().filter(|of| match of {
-            Algorithm::Shared => false,
-            Algorithm::RecursiveDoubling => !options.deterministic,
-            _ => true,
-        });
+        let can = Algorithm::ALL.into_iter().filter(|of| can_choose(*of, false, options));
         can.min_by_key(time).unwrap_or(Algorithm::Direct)
     }
 
@@ -228,6 +219,16 @@ impl LinkCost {
     }
 }
 
+/// True if a group that shares memory, or does not, may do it so.
+fn can_choose(algorithm: Algorithm, shares_memory: bool, options: &GroupOptions) -> bool {
+    match algorithm {
+        Algorithm::Shared => shares_memory,
+        // it has no way in the order of members
+        Algorithm::RecursiveDoubling => !options.deterministic,
+        _ => true,
+    }
+}
+
 /// Who shares a host with how many.
 struct Crowd<'a> {
     by_member: &'a [usize],
@@ -275,6 +276,15 @@ mod tests {
     const MIB: usize = 1 << 20;
     const ALL: [LinkCost; 4] =
         [LinkCost::SHARED_MEMORY, LinkCost::LOOPBACK, LinkCost::TCP, LinkCost::RDMA];
+
+    /// A link of which nothing costs anything.
+    const FREE: LinkCost = LinkCost {
+        latency_ns: 0,
+        message_ns: 0,
+        wire_ps_per_byte: 0,
+        reduce_ps_per_byte: 0,
+        ..LinkCost::TCP
+    };
 
     fn choose(link: LinkCost, members: usize, bytes: usize) -> Algorithm {
         link.choose(members, bytes, &GroupOptions::default())
@@ -363,18 +373,11 @@ mod tests {
     #[test]
     fn formulas_are_those_of_the_papers() {
         // one α, β and γ at a time; 64 bytes among 4, and among 3 where halving pairs two up
-        let none = LinkCost {
-            latency_ns: 0,
-            message_ns: 0,
-            wire_ps_per_byte: 0,
-            reduce_ps_per_byte: 0,
-            ..LinkCost::TCP
-        };
         let prices = [
-            LinkCost { latency_ns: 1, ..none },
-            LinkCost { message_ns: 1, ..none },
-            LinkCost { wire_ps_per_byte: 1, ..none },
-            LinkCost { reduce_ps_per_byte: 1, ..none },
+            LinkCost { latency_ns: 1, ..FREE },
+            LinkCost { message_ns: 1, ..FREE },
+            LinkCost { wire_ps_per_byte: 1, ..FREE },
+            LinkCost { reduce_ps_per_byte: 1, ..FREE },
         ];
         let options = GroupOptions::default();
         let of = |algorithm, members| {
@@ -412,19 +415,12 @@ mod tests {
     /// Two hosts of two members each, 96 bytes: beside what is within a host, two rounds, the vector once, half of a lane.
     #[test]
     fn between_hosts_the_price_is_that_of_owners() {
-        let none = LinkCost {
-            latency_ns: 0,
-            message_ns: 0,
-            wire_ps_per_byte: 0,
-            reduce_ps_per_byte: 0,
-            ..LinkCost::TCP
-        };
         let crowd = Crowd::of(&[0, 0, 2, 2]);
-        let within = none.hierarchical_ps(&crowd, 96);
+        let within = FREE.hierarchical_ps(&crowd, 96);
         let between = |link: LinkCost| link.hierarchical_ps(&crowd, 96) - within;
-        assert_eq!(between(LinkCost { latency_ns: 1, ..none }), 2000);
-        assert_eq!(between(LinkCost { wire_ps_per_byte: 1, ..none }), 96);
-        assert_eq!(between(LinkCost { reduce_ps_per_byte: 1, ..none }), 24);
+        assert_eq!(between(LinkCost { latency_ns: 1, ..FREE }), 2000);
+        assert_eq!(between(LinkCost { wire_ps_per_byte: 1, ..FREE }), 96);
+        assert_eq!(between(LinkCost { reduce_ps_per_byte: 1, ..FREE }), 24);
         let near = LinkCost::SHARED_MEMORY;
         let moved = (96 + 48) * near.wire_ps_per_byte + 48 * near.reduce_ps_per_byte;
         assert_eq!(within, u128::from(2000 * near.latency_ns + moved));

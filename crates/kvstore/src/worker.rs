@@ -12,6 +12,7 @@ use std::time::Duration;
 use tensorwire_base::{Clock, Deadline, Incarnation, Rank};
 use tensorwire_fabric::Identity;
 use tensorwire_memory::{Buffer, Copies, CopyPurpose, Slab};
+use tensorwire_tensor::DType;
 
 use crate::error::StoreError;
 use crate::key::{Key, ValueSpec};
@@ -249,7 +250,7 @@ impl KvWorker {
     pub fn pull_wide(
         &mut self,
         key: Key,
-        dtype: tensorwire_tensor::DType,
+        dtype: DType,
         into: &Buffer,
         priority: i32,
     ) -> Result<KvHandle, StoreError> {

@@ -55,7 +55,7 @@ pub(crate) struct LearnArgs {
     /// Type of activations, if it is another: `bf16` keeps variables and optimizer in --dtype [default: --dtype]
     #[arg(long, value_enum)]
     precision: Option<FloatArg>,
-    /// What gradients and weights of f32 cross as between processes (ps, allreduce): bf16 rounds them, and sends half of the bytes
+    /// What gradients and weights of f32 cross as between processes: bf16 rounds them, and sends half of the bytes
     #[arg(long, value_enum, default_value = DEFAULTS.wire.name())]
     wire: WireArg,
 }

@@ -15,7 +15,7 @@ use crate::control::FromMember;
 use crate::negotiate::Offer;
 use crate::transport::Transport;
 
-/// Queue pairs to each peer; edges are spread over them. Xue et al. §5 use as many.
+/// Queue pairs to each peer. Xue et al. §5 use as many, and spread edges over them; over TCP edges go over one.
 pub const QUEUE_PAIRS: usize = 4;
 
 /// How long a replacement tries to reach one worker before it tries the next: some may not expect it yet.

@@ -36,7 +36,7 @@ pub enum WireType {
     #[default]
     F32,
     /// Rounded to bf16 where they are made, and widened where they are used: half of the bytes. Gradients and weights alike, but for
-    /// those of fewer than 256 elements, and those of rows.
+    /// those of fewer than 256 elements, gradients of rows, and the variables that these change.
     Bf16,
 }
 
