@@ -246,14 +246,16 @@ fn a_key_without_a_value_is_known_to_the_server_that_takes_over() {
 
 #[test]
 fn first_values_outlive_the_worker_that_gave_them_and_their_server() {
-    let is_dead = AtomicBool::new(false);
+    let [is_worker_dead, is_server_dead] = [(); 2].map(|()| AtomicBool::new(false));
     let job = Job { checkpoint: Some(1000), elastic: true, ..Job::shm(2, 1, Mode::Sync) };
     let first = |end: End| {
         let mut server = end.server();
-        while !is_dead.load(Ordering::SeqCst) {
+        while !is_worker_dead.load(Ordering::SeqCst) {
             server.progress().unwrap();
         }
         assert_eq!(server.counters().updates, 0);
+        drop(server);
+        is_server_dead.store(true, Ordering::SeqCst);
     };
     replaced(&job, first, |end| {
         let (number, scheduler) = (end.number, end.scheduler.clone());
@@ -262,9 +264,13 @@ fn first_values_outlive_the_worker_that_gave_them_and_their_server() {
         if number == 0 {
             drop(store);
             scheduler.lose(0);
-            return is_dead.store(true, Ordering::SeqCst);
+            return is_worker_dead.store(true, Ordering::SeqCst);
         }
         assert_eq!(pull(&mut store), [1000.0; 4]);
+        // the first server would take a push of the only worker that is left
+        while !is_server_dead.load(Ordering::SeqCst) {
+            store.progress().unwrap();
+        }
         push_all(&mut store, number, 3);
         // the scheduler said who is dead; nobody waits for its pushes
         assert_eq!(pull(&mut store), [1006.0; 4]);
