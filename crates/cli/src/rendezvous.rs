@@ -61,6 +61,7 @@ fn gather_and_train(found: &Detected, lead: Lead, mut args: TrainArgs) -> Result
     let composition = match args.job.strategy() {
         Strategy::Local => Composition::OneProcess,
         Strategy::AllReduce => Composition::Workers,
+        Strategy::Ps if args.job.is_colocated() => Composition::Workers,
         _ => Composition::WorkersAndServers,
     };
     let range = args.job.workers.filter(|workers| workers.fewest.is_some());

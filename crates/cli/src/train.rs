@@ -1,6 +1,7 @@
 //! `tensorwire train`.
 
 mod announce;
+mod traced;
 mod watcher;
 
 use std::sync::Arc;
@@ -75,7 +76,7 @@ pub(crate) fn prepare_and_run(args: TrainArgs, lead: Option<Lead>) -> Result<(),
     let summary = Summary::new(&prepared, &outcome, &watcher.steps).map_err(Failure::other)?;
     watcher.metrics.line(&LastLine { summary: &summary })?;
     watcher.events.as_mut().map_or(Ok(()), |events| events.summary(&summary))?;
-    if json { print(json_line(&summary)?) } else { show(&prepared, &summary, outcome.began_behind) }
+    if json { print(json_line(&summary)?) } else { show(&prepared, &summary, &outcome) }
 }
 
 /// Of a job that has ended before its time: says from where another can go on.
@@ -181,10 +182,10 @@ fn run_job(prepared: &Prepared, mut watcher: Watcher, lead: Option<Lead>) -> Res
 }
 
 /// `began_behind`: the step behind which it began the last time, of which times and bytes are.
-fn show(prepared: &Prepared, summary: &Summary, began_behind: u64) -> Result<(), Failure> {
+fn show(prepared: &Prepared, summary: &Summary, outcome: &TrainOutcome) -> Result<(), Failure> {
     print(format_args!(
         "{} steps in {:.2} s, {:.0} samples/s, loss {:.4}, {} bytes copied by the runtime",
-        summary.steps - began_behind,
+        summary.steps - outcome.began_behind,
         summary.seconds,
         summary.samples_per_second,
         summary.final_loss,
@@ -211,7 +212,7 @@ fn show(prepared: &Prepared, summary: &Summary, began_behind: u64) -> Result<(),
         let clients = u64::from(prepared.topology.groups);
         let weights: usize = prepared.program.weights().map(|variable| variable.spec.bytes()).sum();
         // fits: sizes in memory
-        let steps = summary.steps - began_behind;
+        let steps = summary.steps - outcome.began_behind;
         let all_steps = 2 * weights as u64 * prepared.config.workers as u64 * steps;
         print(format_args!(
             "{} pushed and pulled by {clients} clients, every {interval} steps; dist-sgd: {} in as many steps",
@@ -235,6 +236,7 @@ fn show(prepared: &Prepared, summary: &Summary, began_behind: u64) -> Result<(),
             "trace of {steps} steps written to {}; open it in ui.perfetto.dev",
             trace.path.display()
         ))?;
+        traced::show(outcome.trace.as_ref())?;
     }
     if let Some(perplexity) = summary.test_perplexity {
         print(format_args!("test perplexity {perplexity:.4}"))?;

@@ -37,6 +37,8 @@ pub(crate) enum FromMember {
     EnterBarrier { number: u64 },
     /// It is alive; `step` is the one it is in, from 1 (0: before the first). Where it has not moved for some time, where.
     Heartbeat { step: u64, still: Option<Still> },
+    /// What its clock read when it was told [`ToMember::Heartbeat`], which it repeats.
+    Clock { told_ns: u64, at_ns: u64 },
     /// Something worth showing, of the job's own form.
     Progress { step: u64, value: serde_json::Value },
     /// What it recorded, in the job's own form: all of it, or the next part.
@@ -83,40 +85,23 @@ pub(crate) enum ToMember {
     /// What was chosen for all, once all had said what they can.
     Transport(Transport),
     /// Everybody's endpoints, by rank; none of those whom the member needs not know, or who are gone.
-    Peers {
-        endpoints: Vec<Option<Vec<String>>>,
-    },
+    Peers { endpoints: Vec<Option<Vec<String>>> },
     /// All are at this barrier.
-    Released {
-        number: u64,
-    },
+    Released { number: u64 },
     /// Workers were lost; these go on.
-    World {
-        epoch: u64,
-        alive: Vec<u32>,
-    },
+    World { epoch: u64, alive: Vec<u32> },
     /// The member `was` was lost, and this one takes its place as `server`.
-    ServerReplaced {
-        server: u32,
-        was: u32,
-        rank: u32,
-        incarnation: u64,
-        endpoint: String,
-    },
-    Heartbeat,
+    ServerReplaced { server: u32, was: u32, rank: u32, incarnation: u64, endpoint: String },
+    /// The launcher is alive, and its clock reads so.
+    Heartbeat { now_ns: u64 },
     /// No other launcher comes if this one goes.
     EndWithLauncher,
     /// Begin no other step for now, and say which is begun.
     Hold,
     /// Steps up to `until` may begin.
-    Allow {
-        until: u64,
-        behind: Behind,
-    },
+    Allow { until: u64, behind: Behind },
     /// End at once.
-    Stop {
-        reason: String,
-    },
+    Stop { reason: String },
 }
 
 /// What comes behind a step.

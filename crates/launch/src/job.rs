@@ -15,6 +15,7 @@ use serde_json::Value;
 use tensorwire_base::Rank;
 use tensorwire_fabric::{VerbsOptions, VerbsUnusable};
 
+use crate::clock::ClockReading;
 use crate::hosts::{Hosts, HostsError};
 use crate::launcher;
 use crate::negotiate::TransportChoice;
@@ -191,6 +192,11 @@ pub enum JobUpdate<P, T> {
         step: u64,
         value: P,
     },
+    /// The clock of a member on another host was read.
+    Clock {
+        rank: Rank,
+        reading: ClockReading,
+    },
     /// What a member recorded, in order.
     Recorded {
         rank: Rank,
@@ -327,6 +333,7 @@ fn decode<M: Messages>(
         JobUpdate::Listening { at } => JobUpdate::Listening { at },
         JobUpdate::Transport(choice) => JobUpdate::Transport(choice),
         JobUpdate::Started { rank, pid } => JobUpdate::Started { rank, pid },
+        JobUpdate::Clock { rank, reading } => JobUpdate::Clock { rank, reading },
         JobUpdate::Introduced => JobUpdate::Introduced,
         JobUpdate::TakenOver { step, told } => JobUpdate::TakenOver { step, told },
         JobUpdate::NotTakenOver { why, step } => JobUpdate::NotTakenOver { why, step },

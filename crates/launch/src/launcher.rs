@@ -19,7 +19,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tensorwire_base::{Deadline, Rank};
+use tensorwire_base::{Clock, Deadline, Rank};
 use tensorwire_fabric::verbs_usable;
 
 use crate::assignment::JobIdentity;
@@ -168,7 +168,7 @@ impl Launcher<'_> {
             }
             if last_beat.elapsed() >= self.spec.liveness / 10 {
                 last_beat = Instant::now();
-                self.tell_all(&ToMember::Heartbeat);
+                self.tell_all(&ToMember::Heartbeat { now_ns: Clock::now_ns() });
             }
             self.reap();
             self.notice_silence();
@@ -249,6 +249,15 @@ impl Launcher<'_> {
                         // who said so to a launcher that died has said it before this one was there
                         self.tell(&[rank], &ToMember::Allow { until, behind });
                     }
+                    // how its clock goes is known early
+                    self.tell(&[rank], &ToMember::Heartbeat { now_ns: Clock::now_ns() });
+                }
+                // no sign of life: who only listens says that, too
+                Event::Clock { rank, reading } => {
+                    let has_own = self.members[rank.index()].host.is_some();
+                    if has_own {
+                        on_update(JobUpdate::Clock { rank, reading })?;
+                    }
                 }
                 Event::HungUp { rank, connection } => {
                     let member = &mut self.members[rank.index()];
@@ -317,6 +326,8 @@ impl Launcher<'_> {
                 self.end(rank, End::Failed { step, error: shown(&error), blame });
             }
             FromMember::Finished { report } => member.report = Some(report),
+            // heard where it was read
+            FromMember::Clock { .. } => {}
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod assignment;
+mod clock;
 mod control;
 mod exit;
 #[doc(hidden)]
@@ -23,6 +24,7 @@ mod transport;
 mod verdict;
 
 pub use assignment::{Assignment, JobIdentity};
+pub use clock::{ClockReading, MemberClock};
 pub use control::Blame;
 pub use hosts::{Hosts, HostsError, RSH, RanksByHost};
 pub use job::{JobControl, JobError, JobOutcome, JobSpec, JobUpdate, Messages, Reports, launch};

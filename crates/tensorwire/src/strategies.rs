@@ -19,6 +19,7 @@ pub struct Local {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParameterServers {
     pub workers: u32,
+    /// None: every worker is a server, too, of its share of the variables.
     pub servers: u32,
 }
 

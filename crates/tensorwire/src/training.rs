@@ -383,7 +383,7 @@ impl Training {
         let topology = self.config.topology();
         let composition = match topology.weights {
             Weights::Local => Composition::OneProcess,
-            Weights::Replicated if topology.servers == 0 => Composition::Workers,
+            _ if topology.servers == 0 => Composition::Workers,
             _ => Composition::WorkersAndServers,
         };
         let asked = self.has_strategy.then_some((self.config.workers, self.config.servers));

@@ -98,7 +98,8 @@ pub struct TrainConfig {
     /// The job goes on with fewer workers, and with more again, but not with fewer than so many; none: their number is fixed.
     #[serde(default)]
     pub fewest_workers: Option<u32>,
-    /// Ignored by [`Strategy::Local`] and [`Strategy::AllReduce`].
+    /// Ignored by [`Strategy::Local`] and [`Strategy::AllReduce`]. None, with [`Strategy::Ps`]: every worker is a server, too, of
+    /// its share of the variables.
     pub servers: u32,
     /// Which server gets which variable ([`Strategy::Ps`]).
     #[serde(default)]
@@ -265,7 +266,8 @@ impl TrainConfig {
             },
         ];
         let servers = [("--servers", u64::from(self.servers))];
-        let has_none = self.strategy == Strategy::Local || self.strategy.has_groups();
+        let may_have_none = [Strategy::Local, Strategy::Ps].contains(&self.strategy);
+        let has_none = may_have_none || self.strategy.has_groups();
         let servers = servers.iter().filter(|_| !has_none);
         for (option, count) in counts.iter().chain(servers) {
             if *count == 0 {
@@ -278,6 +280,9 @@ impl TrainConfig {
         }
         if self.asynchronous && self.strategy != Strategy::Ps {
             return Err(ConfigError::AsyncWithoutServers);
+        }
+        if self.asynchronous && self.servers == 0 {
+            return Err(ConfigError::AsyncColocated);
         }
         if self.topology().is_asynchronous() && self.trace.is_some() {
             return Err(ConfigError::AsyncTrace);
@@ -417,10 +422,6 @@ impl TrainConfig {
         let hosts = &self.hosts;
         if self.strategy == Strategy::Local && hosts.any_remote() {
             return Err(ConfigError::HostsOfOneProcess);
-        }
-        let remote = (0..self.topology().world()).map(Rank).find(|rank| !hosts.is_here(*rank));
-        if let (Some(rank), Some(_)) = (remote, &self.trace) {
-            return Err(ConfigError::TraceOfSeveralHosts { host: hosts.name(rank).to_string() });
         }
         if self.save.is_some() && !hosts.is_here(Rank(0)) {
             return Err(ConfigError::SaveElsewhere { host: hosts.name(Rank(0)).to_string() });

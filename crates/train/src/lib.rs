@@ -61,5 +61,5 @@ pub use tensorwire_collectives::Algorithm;
 pub use tensorwire_kernels::KernelChoice;
 pub use tensorwire_kvstore::{ServerLoad, TransferMode};
 pub use topology::{Pace, Topology, Weights};
-pub use trace::{TraceError, TraceEvent};
+pub use trace::{Hidden, TraceError, TraceEvent, TraceSummary};
 pub use weights::WeightsError;

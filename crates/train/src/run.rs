@@ -18,7 +18,7 @@ use crate::config::ConfigError;
 use crate::job::{Prepared, Supply};
 use crate::report::{Progress, TrainReport};
 use crate::resizing::Resizing;
-use crate::trace::{TraceError, TraceEvent};
+use crate::trace::{Collector, TraceError, TraceEvent, TraceSummary};
 
 /// The kind of job that [`crate::train_member`] takes part in.
 pub const TRAIN: &str = "train";
@@ -76,6 +76,8 @@ pub struct TrainOutcome {
     pub resizes: u64,
     /// The step behind which it began the last time.
     pub began_behind: u64,
+    /// What the trace shows, if one was asked for.
+    pub trace: Option<TraceSummary>,
 }
 
 impl TrainOutcome {
@@ -84,7 +86,16 @@ impl TrainOutcome {
         let reports = BTreeMap::from([(Rank(0), report)]);
         let transport = Transport::Auto;
         let (servers_replaced, restarts, resizes, began_behind) = (0, 0, 0, 0);
-        TrainOutcome { reports, transport, servers_replaced, restarts, resizes, began_behind }
+        let trace = None;
+        TrainOutcome {
+            reports,
+            transport,
+            servers_replaced,
+            restarts,
+            resizes,
+            began_behind,
+            trace,
+        }
     }
 
     /// The hash of the weights that were evaluated; none if nobody did.
@@ -378,7 +389,14 @@ fn launch_once(
     let outcome = launch::<Training>(&prepared.job(how), &mut |update| {
         match (&mut collector, &update) {
             (Some(trace), JobUpdate::Started { rank, pid }) => {
-                trace.started(prepared.part_of(*rank), *rank, *pid);
+                let is_here = prepared.config.hosts.is_here(*rank);
+                trace.started(prepared.part_of(*rank), *rank, *pid, is_here);
+            }
+            (trace, JobUpdate::Clock { rank, reading }) => {
+                if let Some(trace) = trace {
+                    trace.read_clock(prepared.part_of(*rank), *reading);
+                }
+                return;
             }
             (trace, JobUpdate::Recorded { rank, values }) => {
                 let mut events = Vec::with_capacity(values.len());
@@ -419,8 +437,8 @@ fn launch_once(
     }
     // the last checkpoint is there when this returns
     drop(keeper);
-    let written = collector.map_or(Ok(()), |trace| trace.write());
-    let done = first_error(outcome.map_err(JobFailure::from), written)?;
+    let written = collector.map(Collector::write).transpose();
+    let (done, trace) = first_error(outcome.map_err(JobFailure::from), written)?;
     if done.reports.values().any(|report| report.interrupted) {
         return Err(JobError::Interrupted.into());
     }
@@ -434,16 +452,17 @@ fn launch_once(
         restarts: 0,
         resizes: 0,
         began_behind: 0,
+        trace,
     })
 }
 
 /// Why a job failed matters more than why its trace was not written.
 pub(crate) fn first_error<T, E: From<TraceError>>(
     done: Result<T, E>,
-    written: Result<(), TraceError>,
-) -> Result<T, E> {
+    written: Result<Option<TraceSummary>, TraceError>,
+) -> Result<(T, Option<TraceSummary>), E> {
     match (done, written) {
-        (Ok(done), Ok(())) => Ok(done),
+        (Ok(done), Ok(trace)) => Ok((done, trace)),
         (Ok(_), Err(error)) => Err(error.into()),
         (Err(first), written) => {
             if let Err(error) = written {

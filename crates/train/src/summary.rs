@@ -12,6 +12,7 @@ use crate::report::{Polling, TrainReport};
 use crate::run::TrainOutcome;
 use crate::steps::{PollingFigures, StepAggregator};
 use crate::strategy::Strategy;
+use crate::trace::Hidden;
 
 /// What a whole job did. Serialized, it is what `tensorwire train --json` prints; its keys keep their meaning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -70,6 +71,9 @@ pub struct Summary {
     /// How the workers waited for tensors in all steps, together. Servers wait while workers compute, and are left out.
     #[serde(flatten)]
     pub polling: PollingFigures,
+    /// What the traced steps had of communication, and how much of it passed while kernels ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traced: Option<Hidden>,
     /// What computed in the first member.
     pub kernels: Option<String>,
     pub weights_sha256: String,
@@ -143,6 +147,7 @@ impl Summary {
             graphs_launched: sum(|report| report.graphs_launched),
             peak_bytes: reports().map(|report| report.peak_bytes).max(),
             polling: polling.into(),
+            traced: outcome.trace.as_ref().and_then(|trace| trace.hidden),
             kernels: reports().next().map(|report| report.kernels.clone()),
             weights_sha256: weights_sha256.to_string(),
         })
@@ -262,6 +267,7 @@ mod tests {
             restarts: 2,
             resizes: 0,
             began_behind: 0,
+            trace: None,
         }
     }
 

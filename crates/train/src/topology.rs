@@ -14,7 +14,7 @@ use crate::strategy::{Grouping, Pacing};
 pub enum Weights {
     /// In the one process that there is.
     Local,
-    /// On servers that are parts of the graph (Xue et al.).
+    /// On servers that are parts of the graph (Xue et al.), or on the workers where there are none.
     Servers,
     /// In a key-value store (ps-lite; Li et al.).
     Store,
@@ -126,6 +126,7 @@ impl Topology {
         let workers = self.replicas();
         match self.weights {
             Weights::Local => Cluster::Local,
+            Weights::Servers if self.servers == 0 => Cluster::Colocated { workers },
             Weights::Servers => Cluster::ParameterServers { workers, servers: self.servers },
             Weights::Replicated if !self.reduces_in_store => Cluster::Workers { workers },
             // what the servers of the graph would do, those of the store do
@@ -293,6 +294,14 @@ mod tests {
         let all: Vec<Rank> = (0..5).map(Rank).collect();
         assert_eq!((topology.part(Rank(3)), topology.sessions(Rank(3))), (3, vec![all]));
         assert_eq!(topology.replicas(), 2);
+    }
+
+    #[test]
+    fn without_servers_every_worker_holds_a_share() {
+        let topology = Topology::of(&TrainConfig { servers: 0, workers: 3, ..config() });
+        assert_eq!(topology.cluster(), Cluster::Colocated { workers: 3 });
+        assert_eq!((topology.world(), topology.sharing()), (3, Sharing::All));
+        assert_eq!(topology.roles(), ["worker 0", "worker 1", "worker 2"]);
     }
 
     #[test]

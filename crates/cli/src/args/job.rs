@@ -54,10 +54,13 @@ pub(crate) struct JobArgs {
     ))]
     pub(crate) workers: Option<Workers>,
     #[arg(long, value_name = "K", help = with_default(
-        "Server processes. `allreduce` has none; `mpi-sgd` may have 0",
+        "Server processes. `allreduce` has none; `ps` and `mpi-sgd` may have 0",
         format_args!("{}, or the rest of those processes", DEFAULTS.servers),
     ))]
     pub(crate) servers: Option<u32>,
+    /// ps: no servers; every worker holds a share of the variables and updates it (as --servers 0)
+    #[arg(long, conflicts_with = "servers")]
+    colocate: bool,
     /// ps: which server gets which variable. `balanced`: by bytes, the largest first; what is larger than a server's equal
     /// share is split by rows. `round-robin`: one after another, as they are declared [default: balanced]
     #[arg(long, value_enum)]
@@ -173,6 +176,11 @@ impl JobArgs {
         self.strategy
     }
 
+    /// True if workers are the servers.
+    pub(crate) fn is_colocated(&self) -> bool {
+        self.colocate || (self.strategy() == Strategy::Ps && self.servers == Some(0))
+    }
+
     /// How a tensor crosses.
     pub(crate) fn exchange(&self) -> Exchange {
         self.exchange.map_or(DEFAULTS.exchange, Exchange::from)
@@ -188,6 +196,7 @@ impl JobArgs {
         let (verbs, arrival) = self.wire.clone().options();
         for (option, given, is_used, used_by) in [
             ("--placement", self.placement.is_some(), is_ps, "--strategy ps"),
+            ("--colocate", self.colocate, is_ps, "--strategy ps"),
             ("--split-above", self.split_above.is_some(), is_balanced, BALANCED),
             ("--servers", self.servers.is_some(), !is_alone, SEVERAL),
             ("--servers", self.servers.is_some_and(|servers| servers > 0), has_servers, SERVERS),
@@ -239,7 +248,7 @@ impl JobArgs {
             strategy,
             workers: self.workers.map_or(DEFAULTS.workers, |workers| workers.count),
             fewest_workers: self.workers.and_then(|workers| workers.fewest),
-            servers: self.servers.unwrap_or(DEFAULTS.servers),
+            servers: if self.colocate { 0 } else { self.servers.unwrap_or(DEFAULTS.servers) },
             placement: match self.placement {
                 Some(PlacementArg::RoundRobin) => Placement::RoundRobin,
                 _ => Placement::Balanced { split_above: self.split_above },

@@ -76,10 +76,13 @@ pub(super) fn announce(prepared: &Prepared) {
     let traffic = plan.traffic(Program::TRAIN);
     let written = if config.exchange.is_by_message() { "in messages" } else { "written" };
     let asynchronous = if config.asynchronous { " (async: each at its own pace)" } else { "" };
+    let servers = match config.servers {
+        0 => "each a server of its share of the variables".to_string(),
+        servers => format!("{servers} servers"),
+    };
     note(format_args!(
-        "ps: {} workers{asynchronous}, {} servers; transport {transport}; per step {} by reference, {} {written}, {} sends",
+        "ps: {} workers{asynchronous}, {servers}; transport {transport}; per step {} by reference, {} {written}, {} sends",
         config.workers,
-        config.servers,
         human_bytes(traffic.by_reference),
         human_bytes(traffic.written),
         traffic.sends,

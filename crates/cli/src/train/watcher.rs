@@ -54,7 +54,10 @@ impl Watcher {
     pub(super) fn update(&mut self, update: TrainUpdate) {
         self.steps.update(&update);
         match update {
-            JobUpdate::Started { .. } | JobUpdate::Recorded { .. } | JobUpdate::Progress { .. } => {
+            JobUpdate::Started { .. }
+            | JobUpdate::Clock { .. }
+            | JobUpdate::Recorded { .. }
+            | JobUpdate::Progress { .. } => {
             }
             JobUpdate::Shrunk { rank, why, left } => {
                 let others =

@@ -214,7 +214,6 @@ fn hosts_that_make_no_sense_or_cannot_do_what_is_asked() {
         ("--hosts @none", "cannot read the hosts in none: No such file"),
         ("--hosts localhost,no-such-host.invalid", "give --listen ADDRESS:0"),
         ("--hosts localhost,other --transport shm", "share no memory; give --transport auto"),
-        ("--hosts localhost,other --trace t.json", "leave --hosts or --trace out"),
         ("--hosts other --save w", "host of worker 0, which is other; put this machine first"),
         ("--hosts other --strategy local", "leave --hosts out"),
         ("--strategy dist-sgd --placement balanced", "it is for --strategy ps; leave it out"),

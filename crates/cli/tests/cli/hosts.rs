@@ -42,7 +42,7 @@ impl Rsh {
         ["--hosts", "127.0.0.1,other", "--listen", "127.0.0.1:0", "--rsh", &self.command]
     }
 
-    fn start(&self, arguments: &str) -> Job {
+    pub(crate) fn start(&self, arguments: &str) -> Job {
         Job::start_with(arguments.split_whitespace().chain(self.options()))
     }
 }

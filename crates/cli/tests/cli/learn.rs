@@ -25,6 +25,7 @@ fn a_recipe_gives_the_same_bits_in_every_synchronous_strategy() {
         let local = hash(&format!("--strategy local {recipe}"));
         for way in [
             "--split-above 1KiB",
+            "--colocate --split-above 1KiB --transport tcp",
             "--placement round-robin --transport tcp",
             "--strategy allreduce --deterministic",
             "--strategy mpi-sgd --servers 0 --deterministic",

@@ -5,9 +5,11 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::hosts::Rsh;
 use crate::support::{Job, send};
 use rustix::process::Signal;
 use serde_json::Value;
+use tensorwire_testkit::skip::skip;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -174,6 +176,46 @@ fn gradients_leave_while_others_are_computed(trace: &Trace) {
             assert!(first.name.contains("/gradient/"), "{first:?}");
             assert!(first.place.ns < last.end_ns, "{role}, step {step}: {first:?} {last:?}");
         }
+    }
+}
+
+/// The second host's clock is 5,000 s ahead. Its times are put in the launcher's, so that no tensor is found before it was sent,
+/// but for what a round trip leaves in doubt.
+#[test]
+fn hosts_whose_clocks_differ_are_on_one_line_of_time() {
+    const AHEAD: &str = "unshare --map-root-user --time --monotonic 5000 sh -c";
+    let tried = std::process::Command::new("sh").args(["-c", &format!("{AHEAD} true")]).status();
+    if !tried.is_ok_and(|status| status.success()) {
+        return skip(None, &"no process can have a clock of its own in a namespace here (unshare)");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.json");
+    let rsh = Rsh::new(&format!("exec {AHEAD} \"$2\""));
+    let job = format!("train --steps 30 --batch 8 --trace {} --trace-steps 20", path.display());
+    let ended = rsh.start(&job).end(LIMIT);
+    assert!(ended.status.success(), "{}", ended.stderr);
+    let said = |begin: &str| {
+        let line = ended.stdout.lines().find(|line| line.starts_with(begin));
+        line.unwrap_or_else(|| panic!("{begin}: {}", ended.stdout)).to_string()
+    };
+    assert!(said("communication: tensors under way for ").contains("hidden behind kernels"));
+    let within = said("clocks: times of other hosts are put in this one's, to within ");
+    let within = within.rsplit(' ').nth(1).unwrap().parse::<f64>().unwrap();
+    let within = Duration::from_secs_f64(within / 1e3);
+    assert!(within < Duration::from_secs(1), "{within:?}");
+    let trace = Trace::read(&path);
+    assert_eq!(trace.processes.len(), 4);
+    for role in ROLES {
+        assert_eq!(trace.of("step", trace.pid(role)).len(), 20, "{role}");
+    }
+    let last = trace.slices.iter().map(|slice| slice.end_ns).max().unwrap();
+    assert!(last < 1_000_000_000_000, "the trace lasts {last} ns: the clocks are apart");
+    // fits: below a second
+    let within_ns = within.as_nanos() as u64 + 1_000;
+    for (id, start) in &trace.starts {
+        let sent = trace.around(start, "send");
+        let found = trace.around(&trace.ends[id], "recv");
+        assert!(sent.place.ns <= found.end_ns + within_ns, "{within:?}: {sent:?} {found:?}");
     }
 }
 

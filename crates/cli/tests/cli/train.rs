@@ -47,7 +47,9 @@ fn rows_on_several_servers_give_the_same_bits_and_files() {
     let job = "--workers 2 --batch 16 --steps 4";
     for kind in ["--optimizer momentum", "--optimizer adam --lr 0.001", "--dtype bf16"] {
         let local = hash(&format!("--strategy local {job} {kind}"));
-        for (servers, way) in [(2, "shm"), (3, "shm"), (3, "tcp"), (2, "tcp --exchange copy")] {
+        for (servers, way) in
+            [(2, "shm"), (3, "shm"), (3, "tcp"), (2, "tcp --exchange copy"), (0, "shm"), (0, "tcp")]
+        {
             let way = format!("--servers {servers} --split-above 1KiB --transport {way}");
             assert_eq!(hash(&format!("{job} {kind} {way}")), local, "{kind}, {way}");
         }
@@ -59,13 +61,21 @@ fn rows_on_several_servers_give_the_same_bits_and_files() {
     assert_eq!(hash(&format!("{job} --servers 7 --split-above 0")), local, "seven servers");
     // what is saved is whole, and what is loaded is cut again
     let split = "--split-above 1KiB --servers 3";
-    let first = train(&format!("{job} {split} --save {}", path("split")));
+    let first = train(&format!("{job} {split} --save {}", path("split"))).json();
     train(&format!("{job} --strategy local --save {}", path("whole"))).json();
     let bytes = |name: &str| std::fs::read(path(name)).unwrap();
     assert_eq!(bytes("split"), bytes("whole"));
-    assert_eq!(first.json()["bytes_copied"], 0, "rows are received where the whole has them");
+    assert_eq!(first["bytes_copied"], 0, "rows are received where the whole has them");
     let on = |options: &str| hash(&format!("{job} {options} --load {}", path("split")));
     assert_eq!(on(split), on("--strategy local"));
+    // a worker copies its own rows to where it reads the whole, and half as much crosses
+    let colocated = train(&format!("{job} --colocate --split-above 1KiB")).json();
+    assert_eq!(
+        (&colocated["servers"], &colocated["weights_sha256"]),
+        (&0.into(), &first["weights_sha256"])
+    );
+    let ways = [&colocated, &first].map(|json| json["bytes_written"].as_u64().unwrap());
+    assert!(ways[0] * 10 < ways[1] * 6, "{ways:?}");
     let learned = train(&format!("--async --split-above 1KiB {LEARNS}")).json();
     assert!(learned["test_accuracy"].as_f64().unwrap() >= 0.9, "{learned}");
 }

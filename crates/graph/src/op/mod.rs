@@ -215,8 +215,8 @@ pub enum Op {
     /// (x) → its rows `start..start + length`, no byte moved. Put in by placement: what crosses to a server that
     /// has some of a variable's rows.
     Rows { start: usize, length: usize },
-    /// (x₀, x₁, …) → the inputs' rows one behind the other, no byte moved: the inputs are received where the whole
-    /// has them. Put in by placement, where a variable comes from several servers.
+    /// (x₀, x₁, …) → the inputs' rows one behind the other, no byte moved: the inputs are received, or computed, where the
+    /// whole has them. Put in by placement, where a variable comes from several servers.
     Join,
     /// (variable, its slots, gradient of rank 0, …, of rank W−1) → nothing. Changes them in place as the
     /// rule says with g = (Σ gradients, added in rank order) × (1/W), 1/W rounded once. Where it is `clipped`, a factor `f64[]`

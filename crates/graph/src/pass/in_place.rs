@@ -173,7 +173,7 @@ fn bytes(graph: &Graph, output: Output) -> usize {
     graph.fact(output).spec().and_then(Result::ok).map_or(0, |spec| spec.bytes())
 }
 
-/// Checks that what is joined can lie together: it is received, is of known size, and is part of one whole only.
+/// Checks that what is joined can lie together: it is received or computed, is of known size, and is part of one whole only.
 ///
 /// # Errors
 /// [`GraphError::Invalid`] names the Join.
@@ -181,10 +181,14 @@ pub(crate) fn check_joins(graph: &Graph) -> Result<(), GraphError> {
     let mut seen = HashSet::new();
     for (_, node) in graph.nodes().filter(|(_, node)| node.op == Op::Join) {
         let fits = |input: &Output| {
-            matches!(graph.node(input.node).op, Op::Recv { .. }) && seen.insert(*input)
+            let made_by = &graph.node(input.node).op;
+            let is_made = matches!(made_by, Op::Recv { .. }) || made_by.is_computed();
+            is_made && graph.fact(*input).spec().is_some() && seen.insert(*input)
         };
         if !node.inputs.iter().all(fits) {
-            let what = "joins what others do not send, or what is joined elsewhere".to_string();
+            let what =
+                "joins what is neither received nor computed here, or is joined elsewhere, too"
+                    .to_string();
             return Err(GraphError::Invalid { node: node.name.clone(), what });
         }
     }

@@ -134,7 +134,9 @@ pub(crate) fn plan_memory(needs: &MemoryNeeds<'_>) -> Result<MemoryPlan, GraphEr
         if needs.elsewhere.contains(&root.node) {
             continue;
         }
-        let is_received = matches!(graph.node(root.node).op, Op::Recv { .. });
+        // what is received lies with what is computed where both are joined
+        let receives = |output: &Output| matches!(graph.node(output.node).op, Op::Recv { .. });
+        let is_received = class.members.iter().any(receives);
         let is_registered = is_received || sent.contains(&index) || has_vector(graph, class);
         let lane = match graph.node(root.node).space {
             Space::Device => Lane::Device,

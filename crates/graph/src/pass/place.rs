@@ -1,6 +1,6 @@
 //! Placement: every node gets a task. A replica's nodes go to its worker, an update to its variable, what the user has
-//! pinned to where he wants it. Variables go to the servers by bytes, large ones split by rows, or round-robin (Xue et
-//! al. §5.2).
+//! pinned to where he wants it. Variables go to the servers (or the workers, where those are servers too) by bytes, large
+//! ones split by rows, or round-robin (Xue et al. §5.2).
 
 mod balance;
 mod split;
@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use crate::error::GraphError;
 use crate::graph::{Graph, Hint, Job, NodeId, Task};
 use crate::op::Op;
-use balance::{Balance, Share, Shares, round_robin};
+use balance::{Balance, Shares, round_robin};
 use split::split;
 
 /// How servers get the variables that all replicas share.
@@ -44,6 +44,8 @@ pub enum Cluster {
     Local,
     /// Each worker a replica, the variables on the servers.
     ParameterServers { workers: u32, servers: u32 },
+    /// Each worker a replica and a part of the variables: every worker is a server, too.
+    Colocated { workers: u32 },
     /// Each worker a replica and variables of its own.
     Workers { workers: u32 },
 }
@@ -54,9 +56,19 @@ impl Cluster {
         let (workers, servers) = match self {
             Cluster::Local => (1, 0),
             Cluster::ParameterServers { workers, servers } => (workers, servers),
-            Cluster::Workers { workers } => (workers, 0),
+            Cluster::Workers { workers } | Cluster::Colocated { workers } => (workers, 0),
         };
         (0..workers).map(Task::worker).chain((0..servers).map(Task::server)).collect()
+    }
+
+    /// The tasks that hold the variables which all replicas share.
+    fn holders(self) -> Vec<Task> {
+        match self {
+            Cluster::Local => vec![Task::worker(0)],
+            Cluster::ParameterServers { servers, .. } => (0..servers).map(Task::server).collect(),
+            Cluster::Colocated { workers } => (0..workers).map(Task::worker).collect(),
+            Cluster::Workers { .. } => Vec::new(),
+        }
     }
 }
 
@@ -66,14 +78,15 @@ impl Cluster {
 /// # Errors
 /// When the cluster lacks what the graph needs, or has more servers than there are variables and rows to hold.
 pub fn place(graph: &Graph, cluster: Cluster, placement: Placement) -> Result<Graph, GraphError> {
-    let (workers, servers) = match cluster {
+    let workers = match cluster {
         Cluster::Local => {
             let mut placed = graph.clone();
             graph.ids().for_each(|id| placed.node_mut(id).task = Some(Task::worker(0)));
             return Ok(placed);
         }
-        Cluster::ParameterServers { workers, servers } => (workers, Some(servers)),
-        Cluster::Workers { workers } => (workers, None),
+        Cluster::ParameterServers { workers, .. }
+        | Cluster::Colocated { workers }
+        | Cluster::Workers { workers } => workers,
     };
     if workers == 0 {
         return Err(GraphError::EmptyCluster { what: "worker" });
@@ -82,26 +95,26 @@ pub fn place(graph: &Graph, cluster: Cluster, placement: Placement) -> Result<Gr
     let fixed = fixed(graph, workers, &tasks)?;
     let shared: Vec<NodeId> =
         graph.nodes().filter(|(_, node)| node.hint == Hint::Shared).map(|(id, _)| id).collect();
-    let shares = match servers {
-        None if shared.is_empty() => HashMap::new(),
-        None | Some(0) => return Err(GraphError::EmptyCluster { what: "server" }),
-        Some(servers) => {
-            let shares = match placement {
-                Placement::Balanced { split_above } => {
-                    let split_above = split_above.unwrap_or(Placement::SPLIT_ABOVE);
-                    Balance { graph, fixed: &fixed, split_above }.of(&shared, servers)
-                }
-                Placement::RoundRobin => round_robin(&shared, servers),
-            };
-            each_holds_something(graph, servers, &shares)?;
-            shares
+    let holders = cluster.holders();
+    if holders.is_empty() && (is_served(cluster) || !shared.is_empty()) {
+        return Err(GraphError::EmptyCluster { what: "server" });
+    }
+    let shares = match placement {
+        _ if holders.is_empty() => HashMap::new(),
+        Placement::Balanced { split_above } => {
+            let split_above = split_above.unwrap_or(Placement::SPLIT_ABOVE);
+            Balance { graph, fixed: &fixed, holders: &holders, split_above }.of(&shared)
         }
+        Placement::RoundRobin => round_robin(&shared, &holders),
     };
+    if let Cluster::ParameterServers { servers, .. } = cluster {
+        each_holds_something(graph, servers, &shares)?;
+    }
     let mut placed = graph.clone();
     for id in graph.ids() {
         let task = match (graph.node(id).hint, fixed[id.index()], shares.get(&id)) {
             (_, Some(task), _) => Some(task),
-            (_, None, Some(shares)) => shares.first().map(Share::task),
+            (_, None, Some(shares)) => shares.first().map(|share| share.holder),
             (Hint::With(other), None, None) => placed.node(other).task,
             (_, None, None) => None,
         };
@@ -153,13 +166,18 @@ fn each_holds_something(graph: &Graph, servers: u32, shares: &Shares) -> Result<
     if shared + pinned.len() >= servers as usize {
         return Ok(());
     }
-    let holders = shares.values().flatten().map(|share| share.server).chain(pinned);
+    let holders = shares.values().flatten().map(|share| share.holder.index).chain(pinned);
     let holders: HashSet<u32> = holders.collect();
     // fits: no more than servers
     match holders.len() as u32 {
         used if used < servers => Err(GraphError::IdleServers { servers, used }),
         _ => Ok(()),
     }
+}
+
+/// True if it has servers, be there none.
+fn is_served(cluster: Cluster) -> bool {
+    matches!(cluster, Cluster::ParameterServers { .. })
 }
 
 fn is_variable(op: &Op) -> bool {

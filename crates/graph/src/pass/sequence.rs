@@ -42,7 +42,9 @@ pub(crate) fn in_sequence(
             kernels.sort_unstable_by_key(|id| place(*id));
             let received = behind_all_receives(graph, &schedule.of_part(part));
             let reduced = behind_reductions(graph, &schedule.of_part(part));
-            kernels.retain(|id| received.contains(id) && !reduced.contains(id));
+            // a worker that holds variables updates each when its gradients are there, as a server does
+            let serves = |id: &NodeId| !alone && is_of_update(&graph.node(*id).op);
+            kernels.retain(|id| received.contains(id) && !reduced.contains(id) && !serves(id));
             pairs.extend(kernels.windows(2).map(|pair| (pair[0], pair[1])));
         }
         pairs.sort_unstable();
@@ -53,12 +55,13 @@ pub(crate) fn in_sequence(
 }
 
 /// The nodes of a part that wait for all that its kernels receive in a run: `run` has its nodes with what they wait
-/// for, in an order in which each comes after that. What no kernel waits for does not count: a credit that is
-/// added later leaves the order, and with it all that the order proves, as it was.
+/// for, in an order in which each comes after that. What no kernel waits for does not count, or updates alone: a credit that
+/// is added later leaves the order, and with it all that the order proves, as it was.
 fn behind_all_receives(graph: &Graph, run: &[(NodeId, Vec<NodeId>)]) -> HashSet<NodeId> {
     let mut awaited = vec![false; graph.len()];
     for (id, before) in run.iter().rev() {
-        if awaited[id.index()] || graph.node(*id).op.is_computed() {
+        let op = &graph.node(*id).op;
+        if awaited[id.index()] || (op.is_computed() && !is_of_update(op)) {
             before.iter().for_each(|earlier| awaited[earlier.index()] = true);
         }
     }
@@ -88,6 +91,11 @@ fn behind_all_receives(graph: &Graph, run: &[(NodeId, Vec<NodeId>)]) -> HashSet<
         }
     }
     behind
+}
+
+/// True if it changes a variable, or finds by how much: it waits for the gradients of all.
+fn is_of_update(op: &Op) -> bool {
+    op.mutated_inputs() > 0 || matches!(op, Op::SquareSums | Op::ClipScale { .. })
 }
 
 /// What waits for an all-reduce comes when that is over, beside what is computed then: a place in the order

@@ -199,12 +199,17 @@ fn a_plans_digest_is_of_what_members_must_agree_on() {
 
 /// Bytes of variables by server.
 fn loads(graph: &Graph, servers: u32) -> Vec<usize> {
-    let mut loads = vec![0; servers as usize];
+    loads_of(graph, Job::Server, servers)
+}
+
+fn loads_of(graph: &Graph, of: Job, count: u32) -> Vec<usize> {
+    let mut loads = vec![0; count as usize];
     for (id, node) in graph.nodes() {
-        if let (Op::Variable { spec, .. }, Some(Task { job: Job::Server, index })) =
-            (&node.op, graph.node(id).task)
-        {
-            loads[index as usize] += spec.bytes();
+        match (&node.op, graph.node(id).task) {
+            (Op::Variable { spec, .. }, Some(Task { job, index })) if job == of => {
+                loads[index as usize] += spec.bytes();
+            }
+            _ => {}
         }
     }
     loads
@@ -254,6 +259,32 @@ fn servers_get_variables_by_bytes() {
     let turns = place(&graph, cluster, Placement::RoundRobin).unwrap();
     assert_eq!(loads(&turns, 2), [2 * (64 + 32 + 16) * 64, 2 * (8 + 24 + 16) * 64]);
     assert_eq!(turns.len(), graph.len());
+}
+
+/// Half of each variable and of each gradient crosses, where servers of their own take all of both.
+#[test]
+fn workers_that_are_servers_hold_equal_shares_and_keep_what_is_theirs() {
+    let (graph, roots) = chain(&[300, 8, 8]);
+    let cluster = Cluster::Colocated { workers: 2 };
+    assert_eq!(cluster.tasks(), [Task::worker(0), Task::worker(1)]);
+    let split = Placement::Balanced { split_above: Some(0) };
+    let placed = place(&graph, cluster, split).unwrap();
+    verify(&placed, "place").unwrap();
+    let loads = loads_of(&placed, Job::Worker, 2);
+    assert_eq!(loads.iter().sum::<usize>(), 2 * 316 * 64);
+    assert!(loads.iter().all(|bytes| bytes.abs_diff(316 * 64) <= 2 * 8 * 64), "{loads:?}");
+
+    let of = |id: &NodeId| placed.find_all(&graph.node(*id).name);
+    let roots = roots.iter().flat_map(of).collect();
+    let run = RunSpec { name: "train", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
+    let plan = plan(&placed, &cluster.tasks(), &[run], PlanOptions::default()).unwrap();
+    // one replica, at worker 0: only what worker 1 holds is read, and its gradient made, elsewhere
+    assert_eq!(plan.traffic(RunId(0)).written, 2 * loads[1] as u64 / 2);
+
+    let whole = place(&graph, cluster, Placement::RoundRobin).unwrap();
+    assert_eq!(loads_of(&whole, Job::Worker, 2), [2 * 308 * 64, 2 * 8 * 64]);
+    // a worker for which nothing is left is a worker still
+    assert!(place(&graph, Cluster::Colocated { workers: 5 }, Placement::RoundRobin).is_ok());
 }
 
 #[test]
@@ -319,7 +350,7 @@ fn what_a_server_reads_or_updates_by_rows_stays_whole() {
 }
 
 #[test]
-fn a_join_of_what_is_not_received_is_refused() {
+fn a_join_of_what_a_part_holds_is_refused() {
     let (graph, _) = chain(&[300, 8]);
     let mut graph = place(&graph, Cluster::Local, Placement::default()).unwrap();
     let w = graph.find("w0").unwrap();
@@ -329,5 +360,5 @@ fn a_join_of_what_is_not_received_is_refused() {
     let run = RunSpec { name: "run", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
     let tasks = Cluster::Local.tasks();
     let error = plan(&graph, &tasks, &[run], PlanOptions::default()).unwrap_err().to_string();
-    assert!(error.contains("'joined': joins what others do not send"), "{error}");
+    assert!(error.contains("'joined': joins what is neither received nor computed here"), "{error}");
 }

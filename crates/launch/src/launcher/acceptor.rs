@@ -8,13 +8,13 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tensorwire_base::{Deadline, Rank};
+use tensorwire_base::{Clock, Deadline, Rank};
 use tensorwire_fabric::handshake::{self, HandshakeRefusal, Purpose};
 use tensorwire_fabric::lobby::{Caller, Handshakes, Lobby, Stranger, StrangerLog, Turn, Unproven};
 use tensorwire_fabric::{Identity, JobCredentials};
 
 use crate::assignment::JobIdentity;
-
+use crate::clock::ClockReading;
 use crate::control::{FromMember, Hearer, Speaker, ends};
 
 /// Calls that are taken before those are heard who have called.
@@ -33,6 +33,11 @@ pub(super) enum Event {
     Said {
         rank: Rank,
         message: FromMember,
+    },
+    /// Its clock was read.
+    Clock {
+        rank: Rank,
+        reading: ClockReading,
     },
     HungUp {
         rank: Rank,
@@ -174,7 +179,17 @@ fn listen_to(rank: Rank, connection: u64, mut hearer: Hearer, events: &Sender<Ev
         match hearer.hear() {
             Err(error) => break error,
             Ok(message) => {
-                if events.send(Event::Said { rank, message }).is_err() {
+                let event = match message {
+                    FromMember::Clock { told_ns, at_ns } => {
+                        let heard_ns = Clock::now_ns();
+                        let Some(reading) = ClockReading::of(told_ns, at_ns, heard_ns) else {
+                            continue;
+                        };
+                        Event::Clock { rank, reading }
+                    }
+                    message => Event::Said { rank, message },
+                };
+                if events.send(event).is_err() {
                     return;
                 }
             }

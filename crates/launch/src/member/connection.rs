@@ -7,7 +7,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use tensorwire_base::{Deadline, Incarnation, Rank};
+use tensorwire_base::{Clock, Deadline, Incarnation, Rank};
 use tensorwire_fabric::handshake::{self, HandshakeError, Purpose};
 use tensorwire_fabric::{Endpoint, Identity, PeerAddress, pulse};
 
@@ -144,7 +144,10 @@ impl ControlReader {
                 drop(self.tell.send(Introduction::Transport(transport)))
             }
             ToMember::Peers { endpoints } => drop(self.tell.send(Introduction::Peers(endpoints))),
-            ToMember::Heartbeat => {}
+            ToMember::Heartbeat { now_ns } => {
+                let at_ns = Clock::now_ns();
+                drop(self.control.tell(&FromMember::Clock { told_ns: now_ns, at_ns }));
+            }
             // a launcher that is gone is noticed here next
             ToMember::Hold => {
                 drop(self.control.tell(&FromMember::Held { step: self.gate.hold() }));

@@ -126,6 +126,7 @@ impl LineState {
             | FromMember::Finished { .. } => true,
             // what this launcher asked for, what is kept, and what ends this process
             FromMember::Held { .. }
+            | FromMember::Clock { .. }
             | FromMember::Progress { .. }
             | FromMember::Records { .. }
             | FromMember::Failed { .. } => false,

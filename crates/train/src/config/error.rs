@@ -77,6 +77,10 @@ pub enum ConfigError {
     Pinned { node: String, task: Task, strategy: String },
     #[error("--async is a way of using servers; give it with --strategy ps")]
     AsyncWithoutServers,
+    #[error(
+        "--async has servers that wait for nobody, and a worker is no such server; give --servers 1 or more, or leave --async out"
+    )]
+    AsyncColocated,
     #[error("{option} is of a key-value store; give it with --strategy {with}")]
     StoreOption { option: &'static str, with: &'static str },
     #[error(
@@ -142,10 +146,6 @@ pub enum ConfigError {
     NothingToTest { data: String },
     #[error("--strategy local is one process on this machine; leave --hosts out")]
     HostsOfOneProcess,
-    #[error(
-        "--trace compares times of processes that share a clock, and {host} has its own; leave --hosts or --trace out"
-    )]
-    TraceOfSeveralHosts { host: String },
     #[error(
         "processes on several hosts share no memory; give --transport auto, verbs or tcp instead of shm"
     )]

@@ -12,6 +12,7 @@ use super::listener::Caller;
 use super::{Prepared, TrainError, strategy, worker};
 use crate::report::{Progress, TrainReport};
 use crate::run::first_error;
+use crate::trace::Collector;
 
 /// How often a process that trains alone is looked at.
 const LOOKS: Duration = Duration::from_millis(500);
@@ -31,7 +32,7 @@ pub fn train_local(
 ) -> Result<TrainReport, TrainError> {
     let mut trace = prepared.collector();
     if let Some(trace) = &mut trace {
-        trace.started(0, Rank(0), std::process::id());
+        trace.started(0, Rank(0), std::process::id(), true);
     }
     let keeper = prepared.keeper(false);
     let mut caller = Caller { interrupt, on_progress, trace, keeper, last: None };
@@ -43,8 +44,9 @@ pub fn train_local(
     if let (Some(keeper), Ok(report)) = (&caller.keeper, &done) {
         keeper.concluded(report);
     }
-    let written = caller.trace.map_or(Ok(()), |trace| trace.write());
-    first_error(done, written)
+    let written = caller.trace.map(Collector::write).transpose();
+    // nothing crosses that a summary could tell of
+    first_error(done, written).map(|(report, _)| report)
 }
 
 fn train_alone(

@@ -36,7 +36,7 @@ pub(super) fn write(out: &mut impl Write, plan: &Plan, processes: &[Process]) ->
 }
 
 /// A tensor on its way.
-type Crossing = (EdgeId, u64);
+pub(super) type Crossing = (EdgeId, u64);
 
 /// When both ends of a crossing are known: when its Send began.
 fn crossings(plan: &Plan, processes: &[Process]) -> HashMap<Crossing, u64> {
@@ -57,7 +57,7 @@ fn crossings(plan: &Plan, processes: &[Process]) -> HashMap<Crossing, u64> {
     both
 }
 
-fn sends(part: &Part, event: &TraceEvent) -> Option<Crossing> {
+pub(super) fn sends(part: &Part, event: &TraceEvent) -> Option<Crossing> {
     match (event.did, op(part, event)?) {
         (Did::Send { epoch, .. }, Op::Send { edge } | Op::SendDynamic { edge }) => {
             Some((*edge, epoch))
@@ -66,7 +66,7 @@ fn sends(part: &Part, event: &TraceEvent) -> Option<Crossing> {
     }
 }
 
-fn receives(part: &Part, event: &TraceEvent) -> Option<Crossing> {
+pub(super) fn receives(part: &Part, event: &TraceEvent) -> Option<Crossing> {
     match (event.did, op(part, event)?) {
         (Did::Recv { epoch, .. }, Op::Recv { edge, .. } | Op::RecvDynamic { edge, .. }) => {
             Some((*edge, epoch))
@@ -202,8 +202,8 @@ impl View<'_> {
         let (Some(edge), Some(&sent_ns)) = (edge, self.crossings.get(&(id, epoch))) else {
             return Ok(());
         };
-        // a poll may have been asleep on its processor since before the tensor was sent
-        let ts = self.us(event.start_ns.max(sent_ns));
+        // a poll may have been asleep on its processor since before the tensor was sent, and the clocks of two hosts may differ
+        let ts = self.us(event.start_ns.max(sent_ns.min(event.end_ns)));
         let (ph, bp) = if start.is_some() { ("s", None) } else { ("f", Some("e")) };
         // hexadecimal text, since JSON's numbers lose digits in viewers
         let id = format!("0x{:x}{epoch:08x}", id.0);

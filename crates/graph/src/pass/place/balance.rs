@@ -1,5 +1,6 @@
-//! Which server gets which variable: the largest first, each to the server that holds least (Graham 1969, longest
-//! processing time first). What would bring a server above its equal share is cut into runs of rows that fill servers up.
+//! Which server (or worker, where workers are servers too) gets which variable: the largest first, each to the one that
+//! holds least (Graham 1969, longest processing time first). What would bring one above its equal share is cut into runs of
+//! rows that fill them up.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -14,26 +15,20 @@ use crate::op::Op;
 /// Runs of rows begin at multiples of this, in bytes: where the plan may put a tensor.
 const ALIGNMENT: usize = 64;
 
-/// What one server gets of a variable.
+/// What one task gets of a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Share {
-    pub(super) server: u32,
+    pub(super) holder: Task,
     /// Rows of it; none: all of it.
     pub(super) rows: Option<Range<usize>>,
-}
-
-impl Share {
-    pub(super) fn task(&self) -> Task {
-        Task::server(self.server)
-    }
 }
 
 /// What becomes of each shared node, in the order of rows.
 pub(super) type Shares = HashMap<NodeId, Vec<Share>>;
 
-pub(super) fn round_robin(shared: &[NodeId], servers: u32) -> Shares {
-    let turns = (0..servers).cycle();
-    let whole = |(id, server): (&NodeId, u32)| (*id, vec![Share { server, rows: None }]);
+pub(super) fn round_robin(shared: &[NodeId], holders: &[Task]) -> Shares {
+    let turns = holders.iter().cycle();
+    let whole = |(id, holder): (&NodeId, &Task)| (*id, vec![Share { holder: *holder, rows: None }]);
     shared.iter().zip(turns).map(whole).collect()
 }
 
@@ -42,6 +37,8 @@ pub(super) struct Balance<'a> {
     pub(super) graph: &'a Graph,
     /// The tasks of the nodes that have a place of their own.
     pub(super) fixed: &'a [Option<Task>],
+    /// Who holds variables.
+    pub(super) holders: &'a [Task],
     /// What has no more bytes stays whole.
     pub(super) split_above: usize,
 }
@@ -50,32 +47,33 @@ pub(super) struct Balance<'a> {
 const SLACK: u64 = 20;
 
 impl Balance<'_> {
-    /// Gives each of `shared` to servers.
-    pub(super) fn of(&self, shared: &[NodeId], servers: u32) -> Shares {
+    /// Gives each of `shared` to those who hold variables.
+    pub(super) fn of(&self, shared: &[NodeId]) -> Shares {
         let sizes = sizes(self.graph);
-        let mut loads = self.pinned(servers);
+        let mut loads = self.pinned();
         let share = level(&loads, shared.iter().map(|id| sizes[id.index()]).sum());
         let mut order = shared.to_vec();
         // equals in the order of the graph
         order.sort_by_key(|id| (Reverse(sizes[id.index()]), *id));
         let give = |id: NodeId| {
             let size = sizes[id.index()];
-            // fits: servers are counted in u32
-            let server = least(&loads) as u32;
-            let is_above = loads[server as usize] + size > share + share / SLACK;
+            let least = least(&loads);
+            let is_above = loads[least] + size > share + share / SLACK;
             let runs = match is_above && self.may_split(id) {
                 true => runs(self.graph, id, size, share, &loads),
                 false => Vec::new(),
             };
-            let shares = match &runs[..] {
-                [] | [_] => vec![Share { server, rows: None }],
-                runs => runs.to_vec(),
+            let given = match &runs[..] {
+                [] | [_] => vec![(least, None)],
+                runs => runs.iter().map(|(at, rows)| (*at, Some(rows.clone()))).collect(),
             };
-            for Share { server, rows } in &shares {
-                loads[*server as usize] += match rows {
+            let mut shares = Vec::with_capacity(given.len());
+            for (at, rows) in given {
+                loads[at] += match &rows {
                     None => size,
                     Some(rows) => part(size, rows.len(), self.rows(id)),
                 };
+                shares.push(Share { holder: self.holders[at], rows });
             }
             (id, shares)
         };
@@ -86,12 +84,13 @@ impl Balance<'_> {
         rows(self.graph, id)
     }
 
-    /// By server: the bytes of variables that are pinned to it.
-    fn pinned(&self, servers: u32) -> Vec<u64> {
-        let mut loads = vec![0; servers as usize];
+    /// By holder: the bytes of variables that are pinned to it.
+    fn pinned(&self) -> Vec<u64> {
+        let mut loads = vec![0; self.holders.len()];
         for (id, _) in self.graph.nodes().filter(|(_, node)| is_variable(&node.op)) {
-            if let Some(Task { job: Job::Server, index }) = self.fixed[id.index()] {
-                loads[index as usize] += bytes(self.graph, id) as u64;
+            let at = self.holders.iter().position(|holder| self.fixed[id.index()] == Some(*holder));
+            if let Some(at) = at {
+                loads[at] += bytes(self.graph, id) as u64;
             }
         }
         loads
@@ -157,33 +156,38 @@ fn bytes(graph: &Graph, id: NodeId) -> usize {
     graph.fact(id.into()).spec().and_then(Result::ok).map_or(0, |spec| spec.bytes())
 }
 
-/// The rows of a variable of `size` bytes, slots included, in runs that fill servers up to their share: the emptiest
-/// first. One run, or none: it cannot be split.
-fn runs(graph: &Graph, id: NodeId, size: u64, share: u64, loads: &[u64]) -> Vec<Share> {
+/// The rows of a variable of `size` bytes, slots included, in runs that fill those who hold variables up to their share,
+/// the emptiest first: by run, whose it is by its place in `loads`. One run, or none: it cannot be split.
+fn runs(
+    graph: &Graph,
+    id: NodeId,
+    size: u64,
+    share: u64,
+    loads: &[u64],
+) -> Vec<(usize, Range<usize>)> {
     let rows = rows(graph, id);
     let row_bytes = bytes(graph, id) / rows.max(1);
     let step = ALIGNMENT / gcd(ALIGNMENT, row_bytes.max(1));
-    let mut runs: Vec<Share> = Vec::new();
+    let mut runs: Vec<(usize, Range<usize>)> = Vec::new();
     let mut start = 0;
     while start < rows {
-        let free = (0..loads.len()).filter(|at| runs.iter().all(|run| run.server as usize != *at));
+        let free = (0..loads.len()).filter(|at| runs.iter().all(|(of, _)| of != at));
         let free: Vec<usize> = free.collect();
-        let Some(server) = free.iter().copied().min_by_key(|at| loads[*at]) else { break };
-        let room = share.saturating_sub(loads[server]);
+        let Some(holder) = free.iter().copied().min_by_key(|at| loads[*at]) else { break };
+        let room = share.saturating_sub(loads[holder]);
         // fits: rows of a tensor in memory
         let fill = (u128::from(room) * rows as u128 / u128::from(size.max(1))) as usize;
         let end = start.saturating_add(fill / step * step);
         // what would be left is not worth another write
         let is_last = free.len() == 1 || rows.saturating_sub(end) < step.max(rows / 64);
         let end = if end == start || is_last { rows } else { end };
-        // fits: servers are counted in u32
-        runs.push(Share { server: server as u32, rows: Some(start..end) });
+        runs.push((holder, start..end));
         start = end;
     }
     runs
 }
 
-/// How far servers are filled when so many bytes more are spread evenly.
+/// How far those who hold variables are filled when so many bytes more are spread evenly.
 fn level(loads: &[u64], bytes: u64) -> u64 {
     let mut loads = loads.to_vec();
     loads.sort_unstable();
@@ -205,7 +209,7 @@ fn part(size: u64, some: usize, rows: usize) -> u64 {
     (u128::from(size) * some as u128 / rows.max(1) as u128) as u64
 }
 
-/// The server that holds least, the first of equals.
+/// The one that holds least, the first of equals.
 fn least(loads: &[u64]) -> usize {
     (0..loads.len()).min_by_key(|at| loads[*at]).unwrap_or_default()
 }
@@ -239,12 +243,12 @@ mod tests {
             let size = bytes(&graph, id) as u64;
             let share = size.div_ceil(servers);
             let found = runs(&graph, id, size, share, &vec![0; servers as usize]);
-            let rows: Vec<Range<usize>> = found.iter().map(|s| s.rows.clone().unwrap()).collect();
+            let rows: Vec<Range<usize>> = found.iter().map(|(_, rows)| rows.clone()).collect();
             assert_eq!((rows[0].start, rows.last().unwrap().end), (0, dims[0]));
             assert!(rows.windows(2).all(|pair| pair[0].end == pair[1].start), "{rows:?}");
             assert!(rows.iter().all(|run| run.start * dims[1] * 4 % ALIGNMENT == 0), "{rows:?}");
-            let servers: Vec<u32> = found.iter().map(|share| share.server).collect();
-            assert!(servers.iter().copied().eq(0..servers.len() as u32), "{servers:?}");
+            let holders: Vec<usize> = found.iter().map(|(holder, _)| *holder).collect();
+            assert!(holders.iter().copied().eq(0..holders.len()), "{holders:?}");
         }
     }
 
@@ -254,10 +258,7 @@ mod tests {
         let loads = [3200, 0, 4000];
         let share = level(&loads, 6400);
         assert_eq!(share, (3200u64 + 4000 + 6400).div_ceil(3));
-        let found: Vec<(u32, Range<usize>)> = runs(&graph, id, 6400, share, &loads)
-            .into_iter()
-            .map(|share| (share.server, share.rows.unwrap()))
-            .collect();
+        let found = runs(&graph, id, 6400, share, &loads);
         assert_eq!(found, [(1, 0..70), (0, 70..90), (2, 90..100)]);
         assert_eq!(level(&[10, 900], 40), 50, "who has more than that gets nothing");
     }

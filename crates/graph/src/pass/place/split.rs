@@ -74,12 +74,12 @@ impl Splitter<'_> {
                 });
             }
             let hint = match id == home {
-                true => Hint::Task(share.task()),
+                true => Hint::Task(share.holder),
                 false => Hint::With(self.moved[&home][index]),
             };
             let piece = Piece { of: node.name.clone(), first_row: rows.start };
             let name = format!("{}[{}..{}]", node.name, rows.start, rows.end);
-            let made = Node { hint, piece: Some(piece), ..made(name, op, inputs, share.task()) };
+            let made = Node { hint, piece: Some(piece), ..made(name, op, inputs, share.holder) };
             pieces.push(self.push(made)?);
         }
         self.moved.insert(id, pieces);
@@ -153,11 +153,25 @@ impl Splitter<'_> {
         }
         let name = &self.placed.node(variable).name;
         let name = if task == self.first { name.clone() } else { format!("{name} at {task}") };
-        let pieces = self.moved[&variable].iter().map(|id| Output::from(*id)).collect();
+        let mut pieces = Vec::new();
+        for id in self.moved[&variable].clone() {
+            pieces.push(self.piece_at(id, task)?);
+        }
         let made = Node { hint: Hint::Task(task), ..made(name, Op::Join, pieces, task) };
         let whole = Output::from(self.push(made)?);
         self.wholes.insert((variable, task), whole);
         Ok(whole)
+    }
+
+    /// A piece of a variable where a task has the whole: what is received there, or a copy of what the task itself holds.
+    fn piece_at(&mut self, piece: NodeId, task: Task) -> Result<Output, GraphError> {
+        let node = self.out.node(piece);
+        if node.task != Some(task) {
+            return Ok(piece.into());
+        }
+        let (name, op) = (format!("{} joined", node.name), Op::Cast { to: node.facts[0].dtype });
+        let copy = made(name, op, vec![piece.into()], task);
+        Ok(self.push(copy)?.into())
     }
 
     fn same(&self, output: Output) -> Output {

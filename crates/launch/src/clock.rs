@@ -1,0 +1,100 @@
+//! The clocks of other hosts beside the launcher's, as far as what both ends of a control connection read tells (Mills 1991,
+//! NTP's clock filter: of several readings the one with the shortest round trip).
+
+/// How far two clocks of computers drift apart at most: a ten-thousandth.
+const DRIFT: u64 = 10_000;
+
+/// A member's clock, read once between two readings of the launcher's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockReading {
+    /// What the member's clock read.
+    at_ns: u64,
+    /// By how much it was ahead of the launcher's.
+    ahead_ns: i128,
+    /// Most that this may be wrong: half of the round trip.
+    error_ns: u64,
+}
+
+impl ClockReading {
+    /// Returns what the launcher knows of a member that read `at_ns` some time between `told_ns` and `heard_ns` by its own
+    /// clock; none if those are not in order.
+    pub fn of(told_ns: u64, at_ns: u64, heard_ns: u64) -> Option<ClockReading> {
+        let round_trip = heard_ns.checked_sub(told_ns)?;
+        let middle = told_ns + round_trip / 2;
+        let ahead_ns = i128::from(at_ns) - i128::from(middle);
+        Some(ClockReading { at_ns, ahead_ns, error_ns: round_trip.div_ceil(2) })
+    }
+
+    /// Most that the launcher's time of a moment of the member's may be wrong.
+    fn error_at(&self, at_ns: u64) -> u64 {
+        self.error_ns.saturating_add(self.at_ns.abs_diff(at_ns) / DRIFT)
+    }
+}
+
+/// What is known of a member's clock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemberClock {
+    readings: Vec<ClockReading>,
+}
+
+impl MemberClock {
+    /// Adds a reading.
+    pub fn add(&mut self, reading: ClockReading) {
+        self.readings.push(reading);
+    }
+
+    /// Returns what the launcher's clock read at a moment of the member's, and most that this may be wrong; none if nothing is
+    /// known of the member's clock.
+    pub fn by_launcher(&self, at_ns: u64) -> Option<(u64, u64)> {
+        let best = self.readings.iter().min_by_key(|reading| reading.error_at(at_ns))?;
+        let by_launcher = i128::from(at_ns) - best.ahead_ns;
+        // a moment before the launcher's clock began is none
+        let by_launcher = u64::try_from(by_launcher.max(0)).unwrap_or(u64::MAX);
+        Some((by_launcher, best.error_at(at_ns)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AHEAD: u64 = 5_000_000_000_000;
+
+    /// What a member says whose clock is ahead, where the ways there and back take so long.
+    fn reading(told_ns: u64, there: u64, back: u64) -> ClockReading {
+        ClockReading::of(told_ns, told_ns + there + AHEAD, told_ns + there + back).unwrap()
+    }
+
+    #[test]
+    fn the_shortest_round_trip_counts_and_the_truth_is_within_its_error() {
+        let mut clock = MemberClock::default();
+        assert_eq!(clock.by_launcher(1), None);
+        for (told, there, back) in [(1_000, 900, 100), (2_000, 30, 50), (3_000, 5_000, 2_000)] {
+            clock.add(reading(told, there, back));
+        }
+        let (at, error) = clock.by_launcher(AHEAD + 10_000).unwrap();
+        assert_eq!(error, 40);
+        assert!(at.abs_diff(10_000) <= error, "{at}");
+    }
+
+    #[test]
+    fn a_moment_is_put_beside_readings_of_its_time() {
+        let mut clock = MemberClock::default();
+        clock.add(reading(0, 10, 10));
+        // a hundred seconds later the clocks may be 10 ms apart
+        clock.add(reading(100_000_000_000, 1_000, 1_000));
+        let (_, early) = clock.by_launcher(AHEAD + 500).unwrap();
+        let (_, late) = clock.by_launcher(AHEAD + 100_000_000_000).unwrap();
+        assert_eq!((early, late), (10, 1_000));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_no_reading() {
+        assert_eq!(ClockReading::of(7, 9, 6), None);
+        let far = ClockReading::of(u64::MAX - 1, 0, u64::MAX).unwrap();
+        let clock = MemberClock { readings: vec![far] };
+        assert_eq!(clock.by_launcher(u64::MAX).unwrap().0, u64::MAX);
+        let behind = ClockReading::of(0, u64::MAX, 0).unwrap();
+        assert_eq!(MemberClock { readings: vec![behind] }.by_launcher(0).unwrap().0, 0);
+    }
+}
