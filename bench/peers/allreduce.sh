@@ -107,7 +107,7 @@ measure_gloo() {
 measure_ours() {
   local status=0
   quietly_bounded "$OURS_S" "$tensorwire" bench allreduce --transport "$1" --ranks "$3" --sizes "$4" \
-    --times "$5" --json "$2/tensorwire.jsonl" >/dev/null || status=$?
+    --iterations "$5" --json "$2/tensorwire.jsonl" >/dev/null || status=$?
   [ "$status" -ne 2 ] || { say "its messages are above"; exit 2; }
   [ "$status" -eq 0 ] || fail "tensorwire could not be measured; its messages are above"
 }

@@ -14,6 +14,7 @@ use tensorwire_launch::{ArrivalMode, Hosts, JobSpec, Reports, Transport, VerbsOp
 use tensorwire_tensor::DType;
 use tensorwire_train::FloatType;
 
+use crate::WARM_UP;
 use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::statistics::Quantiles;
@@ -55,6 +56,8 @@ pub struct AllreduceSpec {
     pub table: Option<Table>,
     /// A round is a job of new processes. Rounds alternate between ways, so that the machine's noise meets all.
     pub rounds: usize,
+    /// Of each round, unmeasured.
+    pub warm_up: usize,
     /// Of each round.
     pub repetitions: usize,
 }
@@ -178,6 +181,7 @@ impl AllreduceSpec {
             bytes,
             table: None,
             rounds,
+            warm_up: WARM_UP,
             repetitions: 0,
         }
         .with_repetitions((reduced / bytes.max(1)).clamp(least, most))
@@ -220,7 +224,7 @@ pub fn allreduce(
     for way in ways {
         // fits: usize is 64 bits wide
         let counts = [
-            ("--times", spec.repetitions),
+            ("--iterations", spec.repetitions),
             ("--ranks", spec.ranks as usize),
             ("--devices", way.devices() as usize),
         ];
@@ -239,7 +243,7 @@ pub fn allreduce(
         }
     }
     let results = ways.iter().zip(&measured).map(|(way, rounds)| {
-        summarise(spec, *way, rounds).ok_or(BenchError::Zero { what: "--times" })
+        summarise(spec, *way, rounds).ok_or(BenchError::Zero { what: "--iterations" })
     });
     results.collect()
 }

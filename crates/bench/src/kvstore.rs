@@ -15,6 +15,7 @@ use tensorwire_launch::{
 use tensorwire_tensor::DType;
 use tensorwire_train::StoreWire;
 
+use crate::WARM_UP;
 use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::statistics::Quantiles;
@@ -54,6 +55,8 @@ pub struct KvstoreSpec {
     /// A round is a job of new processes. Rounds alternate between exchanges, so that the machine's noise
     /// meets all.
     pub rounds: usize,
+    /// Unmeasured, at the start of each block of repetitions.
+    pub warm_up: usize,
     /// Of each round.
     pub repetitions: usize,
 }
@@ -118,6 +121,7 @@ impl KvstoreSpec {
             servers,
             bytes,
             rounds,
+            warm_up: WARM_UP,
             repetitions: 0,
         }
         .with_repetitions((pushed / bytes.max(1)).clamp(least, most))
@@ -154,7 +158,7 @@ pub fn kvstore(
     // fits: usize is 64 bits wide
     let counts = [
         ("bytes", spec.bytes),
-        ("--times", spec.repetitions),
+        ("--iterations", spec.repetitions),
         ("--workers", spec.workers as usize),
         ("--servers", spec.servers as usize),
     ];
@@ -171,7 +175,7 @@ pub fn kvstore(
     let mut results = Vec::new();
     for (&(exchange, pull), reports) in ways.iter().zip(&measured) {
         let spec = KvstoreSpec { exchange, pull, ..spec.clone() };
-        results.push(summarise(&spec, reports).ok_or(BenchError::Zero { what: "--times" })?);
+        results.push(summarise(&spec, reports).ok_or(BenchError::Zero { what: "--iterations" })?);
     }
     compare(&mut results);
     Ok(results)

@@ -2,6 +2,9 @@
 //! measured in the same run. Knows no arguments and prints nothing.
 #![forbid(unsafe_code)]
 
+/// Repetitions of an operation between processes that are not measured, where nobody says how many.
+const WARM_UP: usize = 3;
+
 mod allreduce;
 mod by_name;
 mod error;

@@ -8,7 +8,9 @@ mod program;
 mod stamps;
 
 use serde::{Deserialize, Serialize};
-use tensorwire_launch::{ArrivalMode, Hosts, JobSpec, Reports, Transport, VerbsOptions, launch};
+use tensorwire_launch::{
+    ArrivalMode, Hosts, JobSpec, JobUpdate, MemberClock, Reports, Transport, VerbsOptions, launch,
+};
 use tensorwire_train::{ConfigError, Exchange};
 
 use crate::error::BenchError;
@@ -30,6 +32,8 @@ const ROUND_BYTES: usize = 64 << 20;
 const QUICK_ROUND_BYTES: usize = 16 << 20;
 /// Jobs that a measurement's rounds are spread over.
 const TURNS: usize = 3;
+/// A sender and a receiver.
+const ENDS: usize = 2;
 
 /// What to measure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,6 +47,8 @@ pub struct TransferSpec {
     pub sizes: Sizes,
     /// Of the tensor: a positive multiple of 4.
     pub bytes: usize,
+    /// Where the two run: the receiver on the first.
+    pub hosts: Hosts,
     /// A round is: the limit, warm-up, repetitions, a check of the whole tensor. Rounds alternate
     /// limit and transfer, so that noise of the machine meets both.
     pub rounds: usize,
@@ -86,10 +92,19 @@ pub struct TransferResult {
     pub transfer_ns: Quantiles,
     /// From the start of the Send to the end of the `reduce_max` on the receiver.
     pub end_to_end_ns: Quantiles,
-    pub limit: LimitKind,
-    pub limit_ns: Quantiles,
+    /// None between hosts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<LimitKind>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_ns: Option<Quantiles>,
     /// Speed of the transfer over speed of the limit; 1 would be the limit's.
-    pub ratio_to_limit: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio_to_limit: Option<f64>,
+    /// How many hosts there were.
+    pub hosts: usize,
+    /// Most that times may be wrong, since the two hosts have clocks of their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_error_ns: Option<u64>,
     /// Of the tensors that crossed once the first warm-up of each job was over.
     pub bytes_sent: u64,
     /// Written, read and sent by both members in that time: what crossed by reference was not moved.
@@ -132,10 +147,22 @@ impl TransferSpec {
             exchange,
             sizes,
             bytes,
+            hosts: Hosts::default(),
             rounds,
             warm_up,
             repetitions,
         }
+    }
+
+    /// The same with so many repetitions in all rounds together.
+    pub fn with_repetitions(self, repetitions: usize) -> TransferSpec {
+        let rounds = self.rounds.min(repetitions).max(1);
+        TransferSpec { rounds, repetitions: repetitions.div_ceil(rounds), ..self }
+    }
+
+    /// True if the two are on different hosts.
+    fn is_spread(&self) -> bool {
+        self.hosts.spread(ENDS)
     }
 
     /// Checks that the exchange can carry the tensor, over this transport.
@@ -161,8 +188,8 @@ pub(crate) fn transfer(spec: &TransferSpec, job: &JobSpec) -> Result<TransferRes
 }
 
 /// Measures transfers by turns, in new processes each time: what else the machine does meets them all, and so does which
-/// core it gives to whom. `job` says how to start members; its kind, roles and payload are filled in. They are both on
-/// this host: the stamps of the two are compared, and that takes one clock.
+/// core it gives to whom. `job` says how to start members; its kind, roles, hosts and payload are filled in. The stamps of
+/// the two are compared: those of another host are put in this one's time first.
 ///
 /// # Errors
 /// When an exchange cannot carry so much, or a job fails: a received value or byte that is wrong fails it.
@@ -188,10 +215,11 @@ pub fn transfers(specs: &[TransferSpec], job: &JobSpec) -> Result<Vec<TransferRe
     specs.iter().zip(&all).map(|(spec, turns)| summarise(spec, turns)).collect()
 }
 
-/// What a job's members reported.
+/// What a job's members reported, in this host's time.
 struct Turn {
     sender: SenderReport,
     receiver: ReceiverReport,
+    clock_error_ns: Option<u64>,
 }
 
 impl Turn {
@@ -199,26 +227,44 @@ impl Turn {
         let job = JobSpec {
             kind: TRANSFER.to_string(),
             roles: vec!["receiver".to_string(), "sender".to_string()],
-            hosts: Hosts::default(),
+            hosts: spec.hosts.clone(),
             verbs: (spec.transport == Transport::Verbs).then(|| spec.verbs.clone()),
             ..job.clone()
         };
-        let mut reports =
-            launch::<Reports<EndReport>>(&job.with_payload(spec)?, &mut |_| {})?.reports;
+        let mut clocks = [SENDER, RECEIVER].map(|end| (end, MemberClock::default()));
+        let mut reports = launch::<Reports<EndReport>>(&job.with_payload(spec)?, &mut |update| {
+            if let JobUpdate::Clock { rank, reading } = update {
+                let clock = clocks.iter_mut().find(|(end, _)| *end == rank);
+                clock.into_iter().for_each(|(_, clock)| clock.add(reading));
+            }
+        })?
+        .reports;
         let Some(EndReport::Sender(sender)) = reports.remove(&SENDER) else {
             return Err(BenchError::WrongEnd { expected: "sender" });
         };
         let Some(EndReport::Receiver(receiver)) = reports.remove(&RECEIVER) else {
             return Err(BenchError::WrongEnd { expected: "receiver" });
         };
-        Ok(Turn { sender, receiver })
+        let mut turn = Turn { sender, receiver, clock_error_ns: None };
+        let [(_, of_sender), (_, of_receiver)] = clocks;
+        if !spec.hosts.is_here(SENDER) {
+            let stamps = turn.sender.sent.iter_mut().map(|sent| &mut sent.start_ns);
+            turn.clock_error_ns = stamps::put_in_time_of(&of_sender, stamps)?;
+        }
+        if !spec.hosts.is_here(RECEIVER) {
+            let received = turn.receiver.received.iter_mut();
+            let stamps = received.flat_map(|at| [&mut at.found_ns, &mut at.consumed_ns]);
+            let error = stamps::put_in_time_of(&of_receiver, stamps)?;
+            turn.clock_error_ns = turn.clock_error_ns.max(error);
+        }
+        Ok(turn)
     }
 }
 
 fn summarise(spec: &TransferSpec, turns: &[Turn]) -> Result<TransferResult, BenchError> {
     let mut spans = Vec::new();
-    for Turn { sender, receiver } in turns {
-        spans.extend(stamps::join(&sender.sent, &receiver.received)?);
+    for Turn { sender, receiver, clock_error_ns } in turns {
+        spans.extend(stamps::join(&sender.sent, &receiver.received, clock_error_ns.unwrap_or(0))?);
     }
     // fits: durations far below 2^53
     let of = |pick: fn(&stamps::Span) -> u64| Quantiles::of(spans.iter().map(|s| pick(s) as f64));
@@ -226,7 +272,7 @@ fn summarise(spec: &TransferSpec, turns: &[Turn]) -> Result<TransferResult, Benc
     let transfer_ns = of(|span| span.transfer_ns).ok_or_else(none)?;
     let end_to_end_ns = of(|span| span.end_to_end_ns).ok_or_else(none)?;
     let limits_ns = turns.iter().flat_map(|turn| turn.sender.limit_ns.iter().copied());
-    let limit_ns = Quantiles::of(limits_ns).ok_or_else(none)?;
+    let limit_ns = Quantiles::of(limits_ns);
     let sum = |of: fn(&Turn) -> u64| turns.iter().map(of).sum::<u64>();
     let both = |of: fn(&Traffic) -> u64| -> u64 {
         turns.iter().map(|turn| of(&turn.sender.traffic) + of(&turn.receiver.traffic)).sum()
@@ -243,9 +289,11 @@ fn summarise(spec: &TransferSpec, turns: &[Turn]) -> Result<TransferResult, Benc
         bytes: spec.bytes,
         transfer_ns,
         end_to_end_ns,
-        limit: limit_of(spec.transport),
+        limit: limit_of(spec),
         limit_ns,
-        ratio_to_limit: limit_ns.median / transfer_ns.median,
+        ratio_to_limit: limit_ns.map(|limit| limit.median / transfer_ns.median),
+        hosts: if spec.is_spread() { ENDS } else { 1 },
+        clock_error_ns: turns.iter().filter_map(|turn| turn.clock_error_ns).max(),
         bytes_sent,
         bytes_moved,
         bytes_copied,
@@ -258,12 +306,13 @@ fn summarise(spec: &TransferSpec, turns: &[Turn]) -> Result<TransferResult, Benc
     })
 }
 
-/// What a transport is held against.
-fn limit_of(transport: Transport) -> LimitKind {
-    match transport {
-        Transport::Auto | Transport::Shm => LimitKind::Memcpy,
+/// What a transfer is held against; nothing between hosts, where no process has both ends.
+fn limit_of(spec: &TransferSpec) -> Option<LimitKind> {
+    match spec.transport {
+        _ if spec.is_spread() => None,
+        Transport::Auto | Transport::Shm => Some(LimitKind::Memcpy),
         // RDMA on one host is held against what its processes would use without
-        Transport::Tcp | Transport::Verbs => LimitKind::LoopbackTcp,
+        Transport::Tcp | Transport::Verbs => Some(LimitKind::LoopbackTcp),
     }
 }
 
@@ -276,6 +325,16 @@ mod tests {
         let sizes = transfer_sizes(false);
         assert_eq!((sizes[0], sizes[1], sizes[9]), (4 << 10, 16 << 10, 1 << 30));
         assert_eq!(transfer_sizes(true).last(), Some(&(64 << 20)));
+    }
+
+    #[test]
+    fn what_is_asked_for_is_repeated_as_often() {
+        let spec =
+            TransferSpec::new(Transport::Tcp, Exchange::Write, Sizes::Static, 4 << 10, false);
+        for (asked, rounds, each) in [(1, 1, 1), (9, 9, 1), (100, 9, 12)] {
+            let spec = spec.clone().with_repetitions(asked);
+            assert_eq!((spec.rounds, spec.repetitions), (rounds, each), "{asked}");
+        }
     }
 
     #[test]

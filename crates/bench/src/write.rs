@@ -30,6 +30,7 @@ pub const WRITE: &str = "write";
 /// The one whose memory is written.
 const RECEIVER: Rank = Rank(0);
 const SENDER: Rank = Rank(1);
+const ENDS: usize = 2;
 
 /// Bytes that are written and unanswered at most, if that leaves room for one write.
 const IN_FLIGHT_BYTES: usize = 64 << 20;
@@ -46,6 +47,8 @@ pub struct WriteSpec {
     pub arrival: Option<ArrivalMode>,
     /// Of each write: a positive multiple of 4.
     pub bytes: usize,
+    /// Where the two run: the receiver on the first.
+    pub hosts: Hosts,
     /// Writes that may be unanswered.
     pub window: usize,
     /// Measure unary gRPC calls of as many bytes as well.
@@ -67,6 +70,8 @@ pub struct WriteResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arrival: Option<ArrivalMode>,
     pub bytes: usize,
+    /// How many hosts there were.
+    pub hosts: usize,
     /// Writes, or calls, that were unanswered at most when throughput was measured.
     pub window: usize,
     /// From before the write until its answer is there, one at a time; the median.
@@ -100,6 +105,7 @@ impl WriteSpec {
             verbs: VerbsOptions::default(),
             arrival: None,
             bytes,
+            hosts: Hosts::default(),
             window: window.min((IN_FLIGHT_BYTES / bytes.max(1)).max(1)),
             against_grpc: false,
             rounds,
@@ -109,8 +115,8 @@ impl WriteSpec {
     }
 }
 
-/// Measures writes of one size, between two processes of this host. `job` says how to start them; its
-/// kind, roles and payload are filled in. Where it listens, the two listen too.
+/// Measures writes of one size, between two processes. `job` says how to start them; its kind, roles, hosts and payload are
+/// filled in. On one host the two listen where it listens.
 ///
 /// # Errors
 /// When the job fails: a write or a call that brought wrong data fails it.
@@ -125,7 +131,7 @@ pub fn write(spec: &WriteSpec, job: &JobSpec) -> Result<WriteResult, BenchError>
     let job = JobSpec {
         kind: WRITE.to_string(),
         roles: vec!["receiver".to_string(), "sender".to_string()],
-        hosts: Hosts::default(),
+        hosts: spec.hosts.clone(),
         verbs: (spec.transport == Transport::Verbs).then(|| spec.verbs.clone()),
         ..job.clone()
     };
@@ -147,6 +153,7 @@ fn summarise(spec: &WriteSpec, sender: &SenderReport, receiver: &ReceiverReport)
         transport: spec.transport,
         arrival: spec.arrival,
         bytes: spec.bytes,
+        hosts: if spec.hosts.spread(ENDS) { ENDS } else { 1 },
         window: spec.window,
         round_trip_us: ours.round_trip_us,
         bytes_per_second: ours.bytes_per_second,

@@ -15,6 +15,7 @@ mod kvstore;
 mod launch;
 mod learn;
 mod modes;
+mod repeat;
 mod report;
 mod simulate;
 mod status;

@@ -13,12 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use serde::Serialize;
+use tensorwire::program::detected;
 use tensorwire_base::{human_bytes, human_seconds};
 use tensorwire_bench::{
     BenchError, Machine, Overlap, Quantiles, StepEvent, StepOptions, StepResult, TransferResult,
     TransferSpec, step, transfer_sizes, transfers,
 };
-use tensorwire_launch::{Transport, verbs_usable};
+use tensorwire_launch::{JobSpec, Transport, verbs_usable};
 use tensorwire_train::{ConfigError, Strategy};
 
 use super::args::{BenchArgs, Scenario, StepArgs, TransferArgs, TransportArg, WireArgs};
@@ -27,6 +28,9 @@ use super::output::{note, print};
 use super::{Failure, table::table};
 
 pub(crate) fn run(args: BenchArgs) -> Result<(), Failure> {
+    if !measures()? {
+        return Ok(());
+    }
     match args.scenario {
         Scenario::Transfer(args) => run_transfer(&args),
         Scenario::Step(args) => run_step(*args),
@@ -38,12 +42,29 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), Failure> {
     }
 }
 
+/// True if this process is to measure: of several that mpirun, srun or torchrun started, one does, with processes of its own.
+fn measures() -> Result<bool, Failure> {
+    let Some(found) = detected().map_err(Failure::user)?.filter(|found| found.world > 1) else {
+        return Ok(true);
+    };
+    let measures = found.launched_as.is_launcher();
+    if measures {
+        note(format_args!(
+            "{} started {} processes; a benchmark starts its own, of as many as it says: this one measures, and the others \
+             are done. --hosts has it measure between machines",
+            found.by, found.world
+        ));
+    }
+    Ok(measures)
+}
+
 fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
     let mut lines = Lines::open(args.json.as_deref())?;
-    let job = job_spec()?;
+    let hosts = args.hosts.hosts().map_err(Failure::user)?;
+    let job = JobSpec { listen: args.hosts.listen, ..job_spec()? };
     let all = transfer_sizes(args.quick);
     let sizes = if args.sizes.is_empty() { &all } else { &args.sizes };
-    let transports = transports(&args.transport, &args.wire)?;
+    let transports = transports_of(&args.transports(), &args.wire, hosts.any_remote())?;
     announce(&Machine::here());
     let (verbs, arrival) = args.wire.clone().options();
     let ways = args.ways(&transports);
@@ -52,21 +73,27 @@ fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
         for &bytes in sizes {
             let ways = ways.iter().filter(|(over, ..)| *over == transport);
             let specs = ways.map(|&(_, exchange, kind)| {
-                let spec = TransferSpec::new(transport, exchange, kind, bytes, args.quick);
-                match transport {
-                    Transport::Verbs => TransferSpec { verbs: verbs.clone(), arrival, ..spec },
-                    _ => spec,
+                let mut spec = TransferSpec::new(transport, exchange, kind, bytes, args.quick);
+                if let Some(iterations) = args.repeat.iterations {
+                    spec = spec.with_repetitions(iterations.get());
                 }
+                spec.warm_up = args.repeat.warm_up.unwrap_or(spec.warm_up);
+                spec.hosts = hosts.clone();
+                if matches!(transport, Transport::Verbs | Transport::Auto) {
+                    (spec.verbs, spec.arrival) = (verbs.clone(), arrival);
+                }
+                spec
             });
             groups.push(specs.collect());
         }
     }
     // before anything is measured
     groups.iter().flatten().try_for_each(TransferSpec::check)?;
-    let mut rows = Vec::new();
+    let (mut rows, mut clock_error_ns) = (Vec::new(), None);
     for specs in &groups {
         for result in transfers(specs, &job)? {
             lines.append(&result)?;
+            clock_error_ns = clock_error_ns.max(result.clock_error_ns);
             let row = transfer_row(&result);
             note(format_args!("{}", row[..5].join("  ")));
             rows.push(row);
@@ -92,15 +119,18 @@ fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
          the end of its reduce_max.\nof limit: the limit's time over the transfer's. Every value \
          and every tensor was verified.",
     )?;
-    Ok(())
+    match clock_error_ns {
+        None => Ok(()),
+        // fits: for people
+        Some(error) => print(format_args!(
+            "the two hosts have clocks of their own, which are compared to within {}: so far these times may be wrong",
+            human_seconds(error as f64 * 1e-9)
+        )),
+    }
 }
 
-/// What to measure over on this machine. RDMA must be there before anything is measured.
-fn transports(given: &[TransportArg], wire: &WireArgs) -> Result<Vec<Transport>, Failure> {
-    transports_of(given, wire, false)
-}
-
-/// The same, of several hosts if `spread`: members of these settle themselves what `auto` is.
+/// What to measure over on this machine, or on several hosts if `spread`: members of these settle themselves what `auto` is.
+/// RDMA must be there before anything is measured.
 fn transports_of(
     given: &[TransportArg],
     wire: &WireArgs,
@@ -149,9 +179,9 @@ fn transfer_row(result: &TransferResult) -> Vec<String> {
         time(result.transfer_ns.p90),
         format!("{rate:.2}"),
         time(result.end_to_end_ns.median),
-        result.limit.name().to_string(),
-        time(result.limit_ns.median),
-        format!("{:.2}", result.ratio_to_limit),
+        result.limit.map_or("", |limit| limit.name()).to_string(),
+        result.limit_ns.map(|limit| time(limit.median)).unwrap_or_default(),
+        result.ratio_to_limit.map(|ratio| format!("{ratio:.2}")).unwrap_or_default(),
         format!("{:.2}", result.copies_per_byte),
     ]
 }

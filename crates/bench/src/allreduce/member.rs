@@ -28,8 +28,6 @@ const SPIN: Duration = Duration::from_micros(200);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// To each peer, as in training.
 const QUEUE_PAIRS: usize = 4;
-/// Operations that are not measured.
-const WARM_UP: u64 = 3;
 /// Who has what is broadcast, and gets what is reduced.
 const ROOT: usize = 0;
 
@@ -104,8 +102,9 @@ fn measure(subject: &mut Subject, told: &Told, host: u32) -> Result<MemberReport
     let mut case = Case::new(subject, told)?;
     let (mut times_ns, mut vectors_verified) = (Vec::new(), 0);
     let (mut bytes_sent, mut bytes_over_wire) = (0, 0);
-    // fits: a count of repetitions
-    for step in 0..WARM_UP + spec.repetitions as u64 {
+    // fits: counts of repetitions
+    let warm_up = spec.warm_up as u64;
+    for step in 0..warm_up + spec.repetitions as u64 {
         case.fill(subject, step)?;
         subject.members().barrier(soon())?;
         let before = subject.stats();
@@ -115,7 +114,7 @@ fn measure(subject: &mut Subject, told: &Told, host: u32) -> Result<MemberReport
         let after = subject.stats();
         bytes_sent = after.bytes_sent - before.bytes_sent;
         bytes_over_wire = after.bytes_over_wire - before.bytes_over_wire;
-        if step >= WARM_UP {
+        if step >= warm_up {
             // fits: durations far below 2^53
             times_ns.push(took_ns as f64);
         }

@@ -24,8 +24,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The only one.
 const KEY: Key = Key(0);
-/// Steps that are not measured, at the start of each block.
-const WARM_UP: u64 = 3;
 /// Measured steps between two comparisons.
 const BLOCK: usize = 500;
 
@@ -150,7 +148,7 @@ fn work(rank: Rank, mut store: KvWorker, spec: &KvstoreSpec) -> Result<MemberRep
         store.barrier(soon())?;
         // the barrier lets workers go at different times, which the first steps make up for
         let block = BLOCK.min(spec.repetitions - measured);
-        for repetition in 0..WARM_UP + block as u64 {
+        for repetition in 0..spec.warm_up + block {
             // fits: a remainder
             pushed.write()?.copy_from_slice(&sources[(steps % 2) as usize]);
             let start_ns = Clock::now_ns();
@@ -158,7 +156,7 @@ fn work(rank: Rank, mut store: KvWorker, spec: &KvstoreSpec) -> Result<MemberRep
                 Pull::Filled => filled(&mut store, &pushed, &pulled)?,
                 Pull::Shown => shown(&mut store, &pushed)?,
             };
-            if repetition >= WARM_UP {
+            if repetition >= spec.warm_up {
                 // fits: durations far below 2^53
                 times_ns.push(Clock::now_ns().saturating_sub(start_ns) as f64);
             }

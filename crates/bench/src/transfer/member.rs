@@ -118,7 +118,7 @@ fn take_part(member: &Member) -> Result<(), TransferError> {
         return Err(TransferError::TooManySteps { steps, most: payload::STEPS_MAX });
     }
     let plan = program::transfer_plan(&spec)?;
-    let spin = if member.world() > cores() { Duration::ZERO } else { SPIN };
+    let spin = if member.members_here() > cores() { Duration::ZERO } else { SPIN };
     let options = PartOptions {
         transport: spec.transport,
         exchange: spec.exchange,
@@ -164,15 +164,19 @@ impl End<'_> {
         self.renew_payload()?;
         let shared = self.part.alloc_buffer(spec.bytes)?;
         let mut target = shared.write().expect("nobody else has the fresh buffer");
-        let mut limit = match limit_of(spec.transport) {
-            LimitKind::Memcpy => Limit::Memcpy { target: &mut target },
-            LimitKind::LoopbackTcp => {
-                Limit::LoopbackTcp(Loopback::open(spec.bytes).map_err(TransferError::Limit)?)
+        let mut limit = match limit_of(&spec) {
+            None => None,
+            Some(LimitKind::Memcpy) => Some(Limit::Memcpy { target: &mut target }),
+            Some(LimitKind::LoopbackTcp) => {
+                let loopback = Loopback::open(spec.bytes).map_err(TransferError::Limit)?;
+                Some(Limit::LoopbackTcp(loopback))
             }
         };
         let (mut sent, mut limit_ns) = (Vec::new(), Vec::new());
         for _ in 0..spec.rounds {
-            self.measure_limit(&mut limit, &mut limit_ns)?;
+            if let Some(limit) = &mut limit {
+                self.measure_limit(limit, &mut limit_ns)?;
+            }
             for repetition in 0..spec.warm_up + spec.repetitions {
                 self.step += 1;
                 // what was sent from unregistered memory once is allocated where it can be sent from

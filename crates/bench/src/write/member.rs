@@ -141,7 +141,7 @@ pub fn write_member(member: &Member) -> Result<(), WriteError> {
 
 fn take_part(member: &Member) -> Result<(), WriteError> {
     let spec: WriteSpec = member.payload()?;
-    let spin = if member.world() > cores() { Duration::ZERO } else { SPIN };
+    let spin = if member.members_here() > cores() { Duration::ZERO } else { SPIN };
     let wire = WireOptions {
         transport: spec.transport,
         verbs: spec.verbs.clone(),

@@ -1,6 +1,5 @@
 //! The arguments of `tensorwire bench allreduce`.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::builder::RangedI64ValueParser;
@@ -10,6 +9,7 @@ use tensorwire_collectives::{Algorithm, Design};
 
 use super::hosts::HostArgs;
 use super::learn::FloatArg;
+use super::repeat::RepeatArgs;
 use super::{TransportArg, WireArgs};
 
 #[derive(Args, Debug)]
@@ -47,9 +47,8 @@ pub(crate) struct AllreduceArgs {
     #[arg(long, value_enum, value_delimiter = ',', requires = "devices",
           default_values = ["multi-ring", "single-ring", "omp-ring", "reg", "flat-ring"])]
     design: Vec<DesignArg>,
-    /// Repetitions [default: by the size]
-    #[arg(long, value_name = "N")]
-    pub(crate) times: Option<NonZeroUsize>,
+    #[command(flatten)]
+    pub(crate) repeat: RepeatArgs,
     /// Write which algorithm is fastest from which size on to this file, a line a row
     #[arg(long, value_name = "FILE", conflicts_with_all = ["devices", "collective", "hosts"])]
     pub(crate) tune: Option<PathBuf>,

@@ -29,6 +29,14 @@ impl HostArgs {
         }
     }
 
+    /// As [`HostArgs::transports`], of two processes, which are on one host or each on its own.
+    pub(crate) fn transports_of_two(&self, given: &[TransportArg]) -> Vec<TransportArg> {
+        match (given, &self.hosts) {
+            ([], Some(_)) => vec![TransportArg::Tcp],
+            _ => self.transports(given),
+        }
+    }
+
     /// The transports that were given; else those that there are on one host, or between hosts.
     pub(crate) fn transports(&self, given: &[TransportArg]) -> Vec<TransportArg> {
         match (given, &self.hosts) {

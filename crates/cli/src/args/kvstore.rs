@@ -1,6 +1,5 @@
 //! The arguments of `tensorwire bench kvstore`.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::builder::RangedI64ValueParser;
@@ -9,6 +8,7 @@ use tensorwire_bench::{Pull, WORKERS_MAX, parse_size};
 use tensorwire_train::StoreWire;
 
 use super::hosts::HostArgs;
+use super::repeat::RepeatArgs;
 use super::{TransportArg, WireArgs};
 
 /// What is measured unless it is said: ZeroMQ beside ours, where it is built in.
@@ -26,9 +26,8 @@ pub(crate) struct KvstoreArgs {
     /// Sizes of the value: `4KiB,1MiB,16MB` [default: the paper's 100,000 numbers]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub(crate) sizes: Vec<usize>,
-    /// Repetitions [default: the paper's 10,000, with --quick 200; of large values fewer]
-    #[arg(long, value_name = "N")]
-    pub(crate) times: Option<NonZeroUsize>,
+    #[command(flatten)]
+    pub(crate) repeat: RepeatArgs,
     #[command(flatten)]
     pub(crate) hosts: HostArgs,
     /// Which transports to measure; ZeroMQ is over TCP beside each [default: shm and tcp; with --hosts auto and tcp]

@@ -7,6 +7,8 @@ use tensorwire_bench::{Sizes, parse_size};
 use tensorwire_launch::Transport;
 use tensorwire_train::Exchange;
 
+use super::hosts::HostArgs;
+use super::repeat::RepeatArgs;
 use super::{ExchangeArg, TransportArg, WireArgs};
 
 #[derive(Args, Debug)]
@@ -15,9 +17,11 @@ pub(crate) struct TransferArgs {
     /// 4 KiB to 1 GiB by fours]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub(crate) sizes: Vec<usize>,
-    /// Which transports to measure
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["shm", "tcp"])]
-    pub(crate) transport: Vec<TransportArg>,
+    #[command(flatten)]
+    pub(crate) hosts: HostArgs,
+    /// Which transports to measure [default: shm and tcp; with --hosts tcp]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    transport: Vec<TransportArg>,
     #[command(flatten)]
     pub(crate) wire: WireArgs,
     /// Which exchanges to measure
@@ -26,6 +30,8 @@ pub(crate) struct TransferArgs {
     /// Whether the plan knows the tensor's size before the run
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["static", "dynamic"])]
     pub(crate) kind: Vec<KindArg>,
+    #[command(flatten)]
+    pub(crate) repeat: RepeatArgs,
     /// Fewer repetitions, and sizes only up to 64 MiB
     #[arg(long)]
     pub(crate) quick: bool,
@@ -43,6 +49,11 @@ pub(crate) enum KindArg {
 }
 
 impl TransferArgs {
+    /// The transports to measure.
+    pub(crate) fn transports(&self) -> Vec<TransportArg> {
+        self.hosts.transports_of_two(&self.transport)
+    }
+
     /// What to measure over these transports, in order. What goes over TCP of its own is measured with tcp
     /// alone, where that is among them.
     pub(crate) fn ways(&self, transports: &[Transport]) -> Vec<(Transport, Exchange, Sizes)> {

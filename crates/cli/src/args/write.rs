@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use tensorwire_bench::parse_size;
 
+use super::hosts::HostArgs;
 use super::{TransportArg, WireArgs};
 
 #[derive(Args, Debug)]
@@ -13,9 +14,11 @@ pub(crate) struct WriteArgs {
     /// Sizes of a write: `4KiB,1MiB,16MB` [default: 4 KiB to 64 MiB by fours]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub(crate) sizes: Vec<usize>,
-    /// Which transports to measure
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["shm", "tcp"])]
-    pub(crate) transport: Vec<TransportArg>,
+    #[command(flatten)]
+    pub(crate) hosts: HostArgs,
+    /// Which transports to measure [default: shm and tcp; with --hosts tcp]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    transport: Vec<TransportArg>,
     #[command(flatten)]
     pub(crate) wire: WireArgs,
     /// Measure this too, between the same processes, with the same bytes, in alternation
@@ -26,7 +29,7 @@ pub(crate) struct WriteArgs {
     pub(crate) window: usize,
     /// The address of this host on which both processes listen: of the RDMA NIC's interface, to compare
     /// both on one wire
-    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1", conflicts_with = "hosts")]
     pub(crate) address: IpAddr,
     /// Fewer and shorter measurements
     #[arg(long)]
@@ -40,4 +43,11 @@ pub(crate) struct WriteArgs {
 pub(crate) enum AgainstArg {
     /// A unary call over plaintext HTTP/2 and TCP, windows and limits raised
     Grpc,
+}
+
+impl WriteArgs {
+    /// The transports to measure.
+    pub(crate) fn transports(&self) -> Vec<TransportArg> {
+        self.hosts.transports_of_two(&self.transport)
+    }
 }

@@ -85,9 +85,10 @@ fn of_transport(
         for collective in args.collective.iter().copied().map(CollectiveKind::from) {
             for &bytes in sizes {
                 let mut spec = AllreduceSpec::new(ranks, bytes, args.quick);
-                if let Some(times) = args.times {
-                    spec = spec.with_repetitions(times.get());
+                if let Some(iterations) = args.repeat.iterations {
+                    spec = spec.with_repetitions(iterations.get());
                 }
+                spec.warm_up = args.repeat.warm_up.unwrap_or(spec.warm_up);
                 let (verbs, table) = (verbs.clone(), table.clone());
                 let (dtype, deterministic) = (args.dtype.into(), args.deterministic);
                 let spec = AllreduceSpec {

@@ -29,9 +29,10 @@ pub(super) fn run(args: &KvstoreArgs) -> Result<(), Failure> {
         for &(workers, servers) in &jobs {
             for &bytes in sizes {
                 let mut spec = KvstoreSpec::new(workers, servers, bytes, args.quick);
-                if let Some(times) = args.times {
-                    spec = spec.with_repetitions(times.get());
+                if let Some(iterations) = args.repeat.iterations {
+                    spec = spec.with_repetitions(iterations.get());
                 }
+                spec.warm_up = args.repeat.warm_up.unwrap_or(spec.warm_up);
                 spec = KvstoreSpec { transport, hosts: hosts.clone(), ..spec };
                 if matches!(transport, Transport::Verbs | Transport::Auto) {
                     spec = KvstoreSpec { verbs: verbs.clone(), arrival, ..spec };

@@ -6,7 +6,7 @@ use tensorwire_base::{human_bytes, human_seconds};
 use tensorwire_bench::{Machine, WINDOW_MAX, WriteResult, WriteSpec, transfer_sizes, write};
 use tensorwire_launch::{JobSpec, Transport};
 
-use super::{Lines, announce, transports};
+use super::{Lines, announce, transports_of};
 use crate::args::WriteArgs;
 use crate::job::job_spec;
 use crate::output::{note, print};
@@ -18,21 +18,28 @@ pub(super) fn run(args: &WriteArgs) -> Result<(), Failure> {
         return Err(Failure::user(format!("--window must be from 1 to {WINDOW_MAX}, not {found}")));
     }
     let mut lines = Lines::open(args.json.as_deref())?;
-    let listen = Some(SocketAddr::new(args.address, 0));
+    let hosts = args.hosts.hosts().map_err(Failure::user)?;
+    let listen = match hosts.any_remote() {
+        true => args.hosts.listen,
+        false => Some(SocketAddr::new(args.address, 0)),
+    };
     let job = JobSpec { listen, ..job_spec()? };
     // up to 64 MiB
     let all = transfer_sizes(true);
     let sizes = if args.sizes.is_empty() { &all } else { &args.sizes };
-    let transports = transports(&args.transport, &args.wire)?;
+    let transports = transports_of(&args.transports(), &args.wire, hosts.any_remote())?;
     announce(&Machine::here());
     let (verbs, arrival) = args.wire.clone().options();
     let mut rows = Vec::new();
     for &transport in &transports {
         for &bytes in sizes {
             let spec = WriteSpec::new(transport, bytes, args.window, args.quick);
-            let spec = WriteSpec { against_grpc: args.against.is_some(), ..spec };
+            let (against_grpc, hosts) = (args.against.is_some(), hosts.clone());
+            let spec = WriteSpec { against_grpc, hosts, ..spec };
             let spec = match transport {
-                Transport::Verbs => WriteSpec { verbs: verbs.clone(), arrival, ..spec },
+                Transport::Verbs | Transport::Auto => {
+                    WriteSpec { verbs: verbs.clone(), arrival, ..spec }
+                }
                 _ => spec,
             };
             let result = write(&spec, &job)?;
@@ -54,9 +61,9 @@ pub(super) fn run(args: &WriteArgs) -> Result<(), Failure> {
     match args.against {
         None => print("The last write of every measurement was compared whole."),
         Some(_) => print(format_args!(
-            "gRPC: a unary call of as many bytes over TCP on {}, measured in alternation; times as fast: first \
+            "gRPC: a unary call of as many bytes over TCP{}, measured in alternation; times as fast: first \
              round trip, then throughput.\nThe last write and a call of every measurement were compared whole.",
-            args.address
+            if hosts.any_remote() { String::new() } else { format!(" on {}", args.address) }
         )),
     }
 }

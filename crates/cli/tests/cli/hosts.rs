@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::support::{Ended, Job, children, send};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
+use tensorwire_testkit::skip::skip_part;
 
 const LIMIT: Duration = Duration::from_secs(10);
 const LONG_LIMIT: Duration = Duration::from_secs(120);
@@ -188,6 +189,44 @@ fn a_push_and_a_pull_are_measured_on_two_hosts() {
     let found: Vec<_> = lines.iter().map(|line| (&line["transport"], &line["pull"])).collect();
     assert_eq!(found, [(&"auto".into(), &"filled".into()), (&"tcp".into(), &"filled".into())]);
     assert!(lines.iter().all(|line| line["verified"] == true && line["hosts"] == 2), "{lines:?}");
+}
+
+/// The second host's clock is 5,000 s ahead: times of both are compared in spite of that.
+#[test]
+fn a_tensor_and_a_write_are_measured_between_two_hosts() {
+    let ahead = "unshare --map-root-user --time --monotonic 5000 sh -c";
+    let tried = std::process::Command::new("sh").args(["-c", &format!("{ahead} true")]).status();
+    let has_clocks = tried.is_ok_and(|status| status.success());
+    if !has_clocks {
+        skip_part(&"no process can have a clock of its own in a namespace here (unshare)");
+    }
+    let rsh = Rsh::new(&if has_clocks { format!("exec {ahead} \"$2\"") } else { IN_PLACE.into() });
+    let folder = tempfile::tempdir().unwrap();
+    let lines = folder.path().join("lines");
+    let measured = |bench: &str| {
+        let ended = rsh.start(&format!("{bench} --json {}", lines.display())).end(LONG_LIMIT);
+        assert!(ended.status.success(), "{}", ended.stderr);
+        let text = std::fs::read_to_string(&lines).unwrap();
+        let line: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        assert_eq!((&line["transport"], &line["hosts"]), (&"tcp".into(), &2.into()), "{line}");
+        (line, ended)
+    };
+    let transfer =
+        "bench transfer --sizes 1MiB --exchange write --kind static --iterations 40 --warm-up 1";
+    let (line, ended) = measured(transfer);
+    let number = |field: &str| line[field].as_u64().unwrap();
+    // in 9 rounds, and two for each of them
+    assert_eq!(line["transfer_ns"]["count"], 9 * 5, "{line}");
+    assert_eq!((number("values_verified"), number("tensors_verified")), (9 * 6, 9), "{line}");
+    assert!(line.get("limit_ns").is_none(), "{line}");
+    let error = number("clock_error_ns");
+    assert!(error < 1_000_000_000, "{line}");
+    // 5,000 s are not in it
+    assert!(line["end_to_end_ns"]["median"].as_f64().unwrap() < 1e10, "{line}");
+    assert!(ended.stdout.contains("the two hosts have clocks of their own"), "{}", ended.stdout);
+
+    let (line, _) = measured("bench write --sizes 64KiB --quick");
+    assert_eq!(line["verified"], true, "{line}");
 }
 
 #[test]

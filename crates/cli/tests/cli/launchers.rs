@@ -131,6 +131,19 @@ fn mpirun_trains_to_the_same_bits() {
     trains_to_the_same_bits("mpirun", mpirun(program));
 }
 
+/// One of them measures; the others do not measure beside it.
+#[test]
+fn a_benchmark_that_mpirun_started_is_measured_once() {
+    let Some(program) = installed("mpirun") else { return };
+    let bench = "bench write --quick --sizes 4KiB --transport shm --json lines";
+    let arguments: Vec<&str> = bench.split_whitespace().collect();
+    let Left { ended, processes } = end(Job::start_command(mpirun(program)(&arguments)), LIMIT);
+    assert!(ended.status.success(), "{}", ended.stderr);
+    assert!(ended.stderr.contains("mpirun started 4 processes; a benchmark"), "{}", ended.stderr);
+    assert_eq!(ended.stdout.matches("round trip: a write").count(), 1, "{}", ended.stdout);
+    assert!(processes.is_empty(), "{processes:?}");
+}
+
 #[test]
 fn any_process_killed_under_mpirun() {
     let Some(program) = installed("mpirun") else { return };

@@ -360,5 +360,8 @@ fn a_join_of_what_a_part_holds_is_refused() {
     let run = RunSpec { name: "run", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
     let tasks = Cluster::Local.tasks();
     let error = plan(&graph, &tasks, &[run], PlanOptions::default()).unwrap_err().to_string();
-    assert!(error.contains("'joined': joins what is neither received nor computed here"), "{error}");
+    assert!(
+        error.contains("'joined': joins what is neither received nor computed here"),
+        "{error}"
+    );
 }
