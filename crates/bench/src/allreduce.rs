@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_collectives::{Algorithm, Design, Table};
-use tensorwire_launch::{ArrivalMode, Hosts, JobSpec, Reports, Transport, VerbsOptions, launch};
+use tensorwire_launch::{
+    ArrivalMode, Hosts, JobOutcome, JobSpec, Reports, Transport, VerbsOptions, launch,
+};
 use tensorwire_tensor::DType;
 use tensorwire_train::FloatType;
 
@@ -123,6 +125,8 @@ pub struct AllreduceResult {
     pub bench: &'static str,
     pub system: &'static str,
     pub transport: Transport,
+    /// What `auto` came to between hosts.
+    pub settled: Transport,
     pub collective: &'static str,
     pub dtype: FloatType,
     pub deterministic: bool,
@@ -236,7 +240,7 @@ pub fn allreduce(
             return Err(BenchError::Contributors { contributors, most: CONTRIBUTORS_MAX });
         }
     }
-    let mut measured: Vec<Vec<Vec<MemberReport>>> = ways.iter().map(|_| Vec::new()).collect();
+    let mut measured: Vec<Vec<Round>> = ways.iter().map(|_| Vec::new()).collect();
     for _ in 0..spec.rounds {
         for (way, rounds) in ways.iter().zip(&mut measured) {
             rounds.push(run(spec, *way, job)?);
@@ -248,8 +252,15 @@ pub fn allreduce(
     results.collect()
 }
 
-/// One job: what each process has to say.
-fn run(spec: &AllreduceSpec, way: Way, job: &JobSpec) -> Result<Vec<MemberReport>, BenchError> {
+/// One job.
+struct Round {
+    /// What each process had to say.
+    members: Vec<MemberReport>,
+    /// What was chosen for them where that was left open.
+    settled: Transport,
+}
+
+fn run(spec: &AllreduceSpec, way: Way, job: &JobSpec) -> Result<Round, BenchError> {
     let role = |rank: u32| format!("member {rank}");
     let job = JobSpec {
         kind: ALLREDUCE.to_string(),
@@ -259,18 +270,17 @@ fn run(spec: &AllreduceSpec, way: Way, job: &JobSpec) -> Result<Vec<MemberReport
         ..job.clone()
     };
     let job = job.with_payload(&Told { spec: spec.clone(), way })?;
-    Ok(launch::<Reports<MemberReport>>(&job, &mut |_| {})?.reports.into_values().collect())
+    let JobOutcome { reports, negotiated } = launch::<Reports<MemberReport>>(&job, &mut |_| {})?;
+    let settled = negotiated.unwrap_or(spec.transport);
+    Ok(Round { members: reports.into_values().collect(), settled })
 }
 
 /// Of all rounds; none without repetitions.
-fn summarise(
-    spec: &AllreduceSpec,
-    way: Way,
-    rounds: &[Vec<MemberReport>],
-) -> Option<AllreduceResult> {
-    let seconds = rounds.iter().flat_map(|round| slowest(round)).map(|ns| ns / 1e9);
+fn summarise(spec: &AllreduceSpec, way: Way, rounds: &[Round]) -> Option<AllreduceResult> {
+    let seconds = rounds.iter().flat_map(|round| slowest(&round.members)).map(|ns| ns / 1e9);
     let Quantiles { count, p10, median, p90 } = Quantiles::of(seconds)?;
-    let members = || rounds.iter().flatten();
+    let members = || rounds.iter().flat_map(|round| &round.members);
+    let first = rounds.first()?;
     let vectors_verified = members().map(|member| member.vectors_verified).sum();
     // fits: a figure for people
     let bytes_per_s = spec.bytes as f64 / median;
@@ -278,6 +288,7 @@ fn summarise(
         bench: ALLREDUCE,
         system: "tensorwire",
         transport: spec.transport,
+        settled: first.settled,
         collective: spec.collective.name(),
         dtype: spec.dtype,
         deterministic: spec.deterministic,
@@ -294,8 +305,8 @@ fn summarise(
         algorithm_bytes_per_s: bytes_per_s,
         bus_bytes_per_s: bytes_per_s * spec.collective.bus_share(spec.ranks),
         bytes_sent: members().map(|member| member.bytes_sent).max()?,
-        bytes_over_wire: by_host(rounds.first()?).into_values().max()?,
-        hosts: by_host(rounds.first()?).len(),
+        bytes_over_wire: by_host(&first.members).into_values().max()?,
+        hosts: by_host(&first.members).len(),
         registered_bytes: members().map(|member| member.registered_bytes).max()?,
         // what is wrong fails the job
         verified: vectors_verified > 0,
@@ -372,6 +383,7 @@ mod tests {
             vec![report(&[1e6, 9e6], 6), report(&[3e6, 2e6], 7)],
             vec![report(&[5e6, 1e6], 6), report(&[4e6, 1e6], 6)],
         ];
+        let rounds = rounds.map(|members| Round { members, settled: Transport::Shm });
         let result = summarise(&spec, PLAIN, &rounds).unwrap();
         assert_eq!((result.repetitions, result.p10_s, result.p90_s), (4, 0.001, 0.009));
         assert_eq!((result.median_s, result.bytes_sent, result.registered_bytes), (0.004, 7, 70));

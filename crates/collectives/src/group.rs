@@ -299,11 +299,11 @@ impl Group {
         self.hosts.iter().all(|host| *host == self.hosts[0])
     }
 
-    /// True if some members share memory, and some do not.
-    fn shares_hosts(&self) -> bool {
+    /// On how many hosts members are, where some share memory and some do not.
+    fn shared_hosts(&self) -> Option<usize> {
         let is_first = |member: &usize| self.hosts[*member] == *member;
         let hosts = (0..self.size()).filter(is_first).count();
-        (2..self.size()).contains(&hosts)
+        (2..self.size()).contains(&hosts).then_some(hosts)
     }
 
     /// By member, its host: members that have the same number share memory.
@@ -314,14 +314,16 @@ impl Group {
     /// What a vector of so many bytes is reduced by.
     pub fn algorithm(&self, bytes: usize) -> Algorithm {
         let GroupOptions { algorithm, table, link, .. } = &self.options;
-        let measured = || table.as_ref().and_then(|table| table.choose(self.size(), bytes));
+        let hosts = self.shared_hosts();
+        let of = |table: &Table| table.choose(self.size(), hosts, bytes);
+        let measured = || table.as_ref().and_then(of);
         let modelled = || match self.shares_memory() {
             true => LinkCost::SHARED_MEMORY.choose(self.size(), bytes, &self.options),
             false => link.choose_on_hosts(&self.hosts, bytes, &self.options),
         };
         match algorithm.or_else(measured).unwrap_or_else(modelled) {
             // what it is where nobody shares a host with somebody, or all do, or in the order of members
-            Algorithm::Hierarchical if self.options.deterministic || !self.shares_hosts() => {
+            Algorithm::Hierarchical if self.options.deterministic || hosts.is_none() => {
                 Algorithm::Direct
             }
             algorithm => algorithm,

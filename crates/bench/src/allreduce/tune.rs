@@ -1,6 +1,7 @@
 //! Which algorithm is fastest, as rows of a table.
 
 use tensorwire_collectives::Row;
+use tensorwire_launch::Transport;
 use tensorwire_train::TunedRow;
 
 use super::AllreduceResult;
@@ -11,25 +12,33 @@ const BETTER: f64 = 0.97;
 /// The fastest of what was measured, smallest first; the smallest size of each stands for all below.
 pub fn tuned_rows(results: &[AllreduceResult]) -> Vec<TunedRow> {
     let mut rows: Vec<TunedRow> = Vec::new();
-    let case = |result: &AllreduceResult| (result.transport.name(), result.ranks, result.bytes);
+    // where processes of one host share memory, that counts
+    let hosts = |result: &AllreduceResult| {
+        let is_shared = result.transport == Transport::Auto && result.hosts > 1;
+        is_shared.then_some(result.hosts)
+    };
+    let case = |result: &AllreduceResult| {
+        (result.settled.name(), hosts(result), result.ranks, result.bytes)
+    };
     let mut sorted: Vec<&AllreduceResult> = results.iter().collect();
     sorted.sort_by_key(|result| case(result));
     for of_case in sorted.chunk_by(|a, b| case(a) == case(b)) {
         let fastest = of_case.iter().min_by(|a, b| a.median_s.total_cmp(&b.median_s));
         let Some(fastest) = fastest else { continue };
         // fits: usize is 64 bits wide
-        let world = fastest.ranks as usize;
-        let before = rows.last();
-        let before =
-            before.filter(|row| (row.transport, row.row.world) == (fastest.transport, world));
+        let (world, transport, hosts) = (fastest.ranks as usize, fastest.settled, hosts(fastest));
+        let is_of = |row: &&TunedRow| {
+            (row.transport, row.row.hosts, row.row.world) == (transport, hosts, world)
+        };
+        let before = rows.last().filter(is_of);
         let stays = before.is_some_and(|before| {
             let mut same = of_case.iter().filter(|result| result.algorithm == before.row.algorithm);
             same.any(|result| fastest.median_s >= BETTER * result.median_s)
         });
         if !stays {
             let from_bytes = if before.is_some() { fastest.bytes } else { 0 };
-            let row = Row { world, from_bytes, algorithm: fastest.algorithm };
-            rows.push(TunedRow { transport: fastest.transport, row });
+            let row = Row { world, hosts, from_bytes, algorithm: fastest.algorithm };
+            rows.push(TunedRow { transport, row });
         }
     }
     rows
@@ -37,11 +46,10 @@ pub fn tuned_rows(results: &[AllreduceResult]) -> Vec<TunedRow> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{AllreduceSpec, Way, summarise};
+    use super::super::{AllreduceSpec, Round, Way, summarise};
     use super::*;
     use crate::allreduce::member::MemberReport;
     use tensorwire_collectives::Algorithm::{self, Direct, HalvingDoubling, Ring};
-    use tensorwire_launch::Transport;
 
     fn result(
         transport: Transport,
@@ -61,11 +69,12 @@ mod tests {
             registered_bytes: 0,
         };
         let way = Way { algorithm: Some(algorithm), tensor: None };
-        summarise(&spec, way, &[vec![member]]).unwrap()
+        let round = Round { members: vec![member], settled: transport };
+        summarise(&spec, way, &[round]).unwrap()
     }
 
     fn row(world: usize, from_bytes: usize, algorithm: Algorithm) -> Row {
-        Row { world, from_bytes, algorithm }
+        Row { world, hosts: None, from_bytes, algorithm }
     }
 
     #[test]
@@ -85,5 +94,24 @@ mod tests {
         ];
         let rows: Vec<Row> = tuned_rows(&results.concat()).into_iter().map(|row| row.row).collect();
         assert_eq!(rows, [row(2, 0, Direct), row(4, 0, HalvingDoubling), row(4, 65536, Ring)]);
+    }
+
+    #[test]
+    fn hosts_that_processes_share_have_rows_of_their_own() {
+        let of = |transport, algorithm, ns| {
+            let result = result(transport, 4, 4096, algorithm, ns);
+            AllreduceResult { hosts: 2, settled: Transport::Tcp, ..result }
+        };
+        let results = [
+            of(Transport::Auto, Algorithm::Hierarchical, 1.0),
+            of(Transport::Auto, Ring, 2.0),
+            // knows no hosts
+            of(Transport::Tcp, Ring, 3.0),
+        ];
+        let rows = tuned_rows(&results);
+        assert!(rows.iter().all(|row| row.transport == Transport::Tcp));
+        let rows: Vec<Row> = rows.into_iter().map(|row| row.row).collect();
+        let shared = Row { hosts: Some(2), ..row(4, 0, Algorithm::Hierarchical) };
+        assert_eq!(rows, [row(4, 0, Ring), shared]);
     }
 }

@@ -50,7 +50,7 @@ pub(crate) struct AllreduceArgs {
     #[command(flatten)]
     pub(crate) repeat: RepeatArgs,
     /// Write which algorithm is fastest from which size on to this file, a line a row
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["devices", "collective", "hosts"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["devices", "collective"])]
     pub(crate) tune: Option<PathBuf>,
     /// Where `auto` looks, as --tune wrote it [default: a model of the transport]
     #[arg(long, value_name = "FILE")]

@@ -126,7 +126,12 @@ fn possible(transport: Transport, remote: bool) -> Vec<Algorithm> {
 
 fn read(path: &Path, transport: Transport) -> Result<Table, Failure> {
     let rows = read_table(path).map_err(|error| Failure::user(error.to_string()))?;
-    TunedRow::table(&rows, transport).ok_or_else(|| {
+    // what members settle between hosts is not known yet
+    let among: &[Transport] = match transport {
+        Transport::Auto => &[Transport::Verbs, Transport::Tcp],
+        _ => &[transport],
+    };
+    among.iter().find_map(|transport| TunedRow::table(&rows, *transport)).ok_or_else(|| {
         let (path, transport) = (path.display(), transport.name());
         Failure::user(format!("the table {path} has no row for {transport}; --tune writes some"))
     })

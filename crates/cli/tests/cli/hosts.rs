@@ -173,6 +173,34 @@ fn an_all_reduce_is_measured_on_two_hosts_that_processes_share() {
     assert!(lines.iter().all(|line| line["verified"] == true));
 }
 
+/// A table of hosts that processes share says `hosts`, and counts there alone.
+#[test]
+fn what_is_fastest_on_two_hosts_is_measured_and_taken() {
+    let (rsh, folder) = (Rsh::new(IN_PLACE), tempfile::tempdir().unwrap());
+    let (table, lines) = (folder.path().join("table"), folder.path().join("lines"));
+    let common = "bench allreduce --ranks 4 --sizes 4KiB --iterations 2 --quick --transport auto --nic nonesuch";
+    let ended = rsh.start(&format!("{common} --tune {}", table.display())).end(LONG_LIMIT);
+    assert!(ended.status.success(), "{}", ended.stderr);
+    let row = std::fs::read_to_string(&table).unwrap();
+    let row: serde_json::Value = serde_json::from_str(&row).unwrap();
+    let found = [&row["transport"], &row["world"], &row["hosts"], &row["from_bytes"]];
+    assert_eq!(found, [&serde_json::json!("tcp"), &4.into(), &2.into(), &0.into()]);
+    let other = |hosts: u64| {
+        let row = format!(
+            r#"{{"transport":"tcp","world":4,"hosts":{hosts},"from_bytes":0,"algorithm":"multi-ring"}}"#
+        );
+        std::fs::write(&table, row).unwrap();
+        let table = format!("--table {} --json {}", table.display(), lines.display());
+        let ended = rsh.start(&format!("{common} {table}")).end(LONG_LIMIT);
+        assert!(ended.status.success(), "{}", ended.stderr);
+        let text = std::fs::read_to_string(&lines).unwrap();
+        let line: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        line["algorithm"].as_str().unwrap().to_string()
+    };
+    assert_eq!(other(2), "multi-ring");
+    assert_ne!(other(3), "multi-ring");
+}
+
 #[test]
 fn a_push_and_a_pull_are_measured_on_two_hosts() {
     let (rsh, folder) = (Rsh::new(IN_PLACE), tempfile::tempdir().unwrap());

@@ -19,7 +19,7 @@ const CAPACITY: usize = 20_001;
 /// By length, every algorithm: those who switch meet what another one left.
 fn by_length(shares: bool) -> Table {
     let last = if shares { Algorithm::Shared } else { Algorithm::Direct };
-    let row = |from, algorithm| Row { world: 2, from_bytes: 4 * from, algorithm };
+    let row = |from, algorithm| Row { world: 2, hosts: None, from_bytes: 4 * from, algorithm };
     let rows = vec![
         row(0, Algorithm::Exchange),
         row(900, Algorithm::Direct),

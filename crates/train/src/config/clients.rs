@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_group_is_told_the_rows_of_its_transport() {
-        let row = Row { world: 2, from_bytes: 0, algorithm: Algorithm::Ring };
+        let row = Row { world: 2, hosts: None, from_bytes: 0, algorithm: Algorithm::Ring };
         let table = vec![TunedRow { transport: Transport::Tcp, row }];
         let clients = ClientConfig { table, ..ClientConfig::default() };
         let config =

@@ -50,14 +50,22 @@ mod tests {
     fn what_is_written_is_read() {
         let of = |transport, world, algorithm| TunedRow {
             transport,
-            row: Row { world, from_bytes: 0, algorithm },
+            row: Row { world, hosts: None, from_bytes: 0, algorithm },
         };
         let rows =
             [of(Transport::Shm, 2, Algorithm::Direct), of(Transport::Tcp, 4, Algorithm::Ring)];
         let lines = rows.clone().map(|row| serde_json::to_string(&row).unwrap());
-        assert_eq!(lines[1], r#"{"transport":"tcp","world":4,"from_bytes":0,"algorithm":"ring"}"#);
+        assert_eq!(
+            lines[1],
+            r#"{"transport":"tcp","world":4,"hosts":null,"from_bytes":0,"algorithm":"ring"}"#
+        );
         let read = TunedRow::read(&format!("{}\n\n{}\n", lines[0], lines[1])).unwrap();
         assert_eq!(read, rows);
+        let of_hosts =
+            r#"{"transport":"tcp","world":8,"hosts":2,"from_bytes":0,"algorithm":"hierarchical"}"#;
+        let row = TunedRow::read(of_hosts).unwrap().remove(0);
+        assert_eq!(row.row.hosts, Some(2));
+        assert_eq!(serde_json::to_string(&row).unwrap(), of_hosts);
         let chosen =
             |transport| TunedRow::table(&read, transport).map(|table| table.rows[0].algorithm);
         assert_eq!(chosen(Transport::Tcp), Some(Algorithm::Ring));
