@@ -1,4 +1,6 @@
 //! The project's own tasks: that they would complain, and what they say to machines and programs.
 
+mod clusters;
+mod licences;
 mod soft_roce;
 mod tidy;
