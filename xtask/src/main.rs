@@ -36,7 +36,12 @@ enum Task {
     Licences {
         file: PathBuf,
         /// What the program was built for [default: x86_64-unknown-linux-gnu]
-        #[arg(long, value_name = "TRIPLE", default_value = "x86_64-unknown-linux-gnu", hide_default_value = true)]
+        #[arg(
+            long,
+            value_name = "TRIPLE",
+            default_value = "x86_64-unknown-linux-gnu",
+            hide_default_value = true
+        )]
         target: String,
         /// What the program was built with, as for cargo
         #[arg(long, value_name = "FEATURES", value_delimiter = ',')]

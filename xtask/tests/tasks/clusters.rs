@@ -6,6 +6,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::release::version;
+
 /// The documents of a manifest.
 fn documents(name: &str) -> Vec<Value> {
     let file = folder().join(name);
@@ -32,13 +34,6 @@ fn words(list: &Value) -> Vec<&str> {
 fn variable<'a>(container: &'a Value, name: &str) -> &'a Value {
     let all = container["env"].as_array().unwrap();
     all.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("no {name}: {all:#?}"))
-}
-
-/// The version of the workspace, as its manifest says it.
-fn version() -> String {
-    let manifest = std::fs::read_to_string(xtask::root().join("Cargo.toml")).unwrap();
-    let line = manifest.lines().find_map(|line| line.strip_prefix("version = ")).unwrap();
-    line.trim_matches('"').to_owned()
 }
 
 /// What holds for the Indexed Job `job` whose first pod is called `first`: its one container.
@@ -72,7 +67,10 @@ fn pods_of_an_indexed_job_meet_at_the_first() {
     let subdomain = &job["spec"]["template"]["spec"]["subdomain"];
     assert_eq!(subdomain, &service["metadata"]["name"], "the names of pods are that service's");
     assert_eq!(service["spec"]["clusterIP"], "None");
-    assert_eq!(service["spec"]["publishNotReadyAddresses"], true, "they meet before they are ready");
+    assert_eq!(
+        service["spec"]["publishNotReadyAddresses"], true,
+        "they meet before they are ready"
+    );
     assert_eq!(service["spec"]["selector"]["job-name"], name);
     members(&job["spec"], &format!("{name}-0.{}", subdomain.as_str().unwrap()));
 }
@@ -112,11 +110,15 @@ fn a_cluster_of_ray_has_room_for_all_that_its_job_places() {
     for group in [&cluster["headGroupSpec"], workers] {
         assert_eq!(of_ray(group)["image"], image);
     }
-    let ray = format!("RAY_IMAGE=docker.io/rayproject/ray:{}", cluster["rayVersion"].as_str().unwrap());
+    let ray =
+        format!("RAY_IMAGE=docker.io/rayproject/ray:{}", cluster["rayVersion"].as_str().unwrap());
     assert!(containerfile().contains(&ray), "the image has the manifest's version of Ray");
     let line = spec["entrypoint"].as_str().unwrap();
     let line: Vec<&str> = line.split(' ').collect();
-    assert!(containerfile().contains(&format!("examples/clusters/ray.py {}", line[1])), "{line:?}");
+    assert!(
+        containerfile().contains(&format!("examples/clusters/train_on_ray.py {}", line[1])),
+        "{line:?}"
+    );
     let number = |option: &str| {
         let at = line.iter().position(|word| *word == option).unwrap();
         line[at + 1].parse::<u64>().unwrap()
@@ -144,7 +146,8 @@ fn the_containerfile_makes_the_images_of_this_version_for_a_user_who_is_not_root
     assert!(ids.iter().all(|id| *id > 0), "{user}");
     // so that it may write to a volume of the JobSet's
     let set = documents("jobset.yaml");
-    let pod = &of(&set, "JobSet")["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"];
+    let pod =
+        &of(&set, "JobSet")["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"];
     assert_eq!(pod["securityContext"]["fsGroup"], ids[1]);
 }
 
@@ -162,7 +165,11 @@ fn the_scripts_can_be_read_by_what_runs_them() {
         let accepted = match file.extension().and_then(|extension| extension.to_str()) {
             Some("sh") => accepts("bash", &["-n"], &file),
             // compiles, and writes nothing
-            Some("py") => accepts("python3", &["-c", "import sys; compile(open(sys.argv[1]).read(), sys.argv[1], 'exec')"], &file),
+            Some("py") => accepts(
+                "python3",
+                &["-c", "import sys; compile(open(sys.argv[1]).read(), sys.argv[1], 'exec')"],
+                &file,
+            ),
             _ => continue,
         };
         if let Some((is_good, says)) = accepted {

@@ -2,5 +2,6 @@
 
 mod clusters;
 mod licences;
+mod release;
 mod soft_roce;
 mod tidy;

@@ -17,8 +17,7 @@ const BINARY: &str = env!("CARGO_BIN_EXE_tensorwire");
 /// A job ends within this when one of its processes is killed.
 const LIMIT: Duration = Duration::from_secs(10);
 const LONG_LIMIT: Duration = Duration::from_secs(60);
-const SLURM_SCRIPT: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/clusters/slurm.sh");
+const SLURM_SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/clusters/slurm.sh");
 const TORCHRUN_SCRIPT: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/clusters/torchrun.sh");
 
@@ -203,7 +202,11 @@ fn srun_trains_to_the_same_bits_and_ends_when_a_process_is_killed() {
         let mut command = slurm.command(SLURM_SCRIPT);
         command.env("TENSORWIRE", BINARY).args(&arguments[1..]);
         // what srun is told without options
-        command.envs([("SLURM_NTASKS", "4"), ("SLURM_OVERCOMMIT", "1"), ("SLURM_MPI_TYPE", "none")]);
+        command.envs([
+            ("SLURM_NTASKS", "4"),
+            ("SLURM_OVERCOMMIT", "1"),
+            ("SLURM_MPI_TYPE", "none"),
+        ]);
         command
     };
     a_killed_process_ends_all(|rank| format!("SLURM_PROCID={rank}"), killing);
