@@ -10,8 +10,8 @@
 # library; what a machine may have beside it, it loads when it starts (libibverbs, CUDA, oneDNN). It is not linked against
 # musl: such a program loads nothing. Each is unpacked and trains a few steps before this script says that it is there.
 #
-# It takes what building tensorwire takes (scripts/setup.sh), python3 with venv, dpkg-dev and binutils (Debian and Ubuntu:
-# apt-get install python3-venv dpkg-dev binutils), and once a download of cargo-zigbuild, which is kept in the user's cache.
+# It takes what building tensorwire takes (scripts/setup.sh), a system with dpkg, python3 with venv, and binutils (Debian and
+# Ubuntu: apt-get install python3-venv binutils), and once a download of cargo-zigbuild, which is kept in the user's cache.
 # The package names its maintainer, by DEBFULLNAME and DEBEMAIL, else by git's user.name and user.email.
 #
 #   --out FOLDER          where they go, dist if it is not given
@@ -42,9 +42,10 @@ glibc=2.28
 machine=$(uname -m)
 target=$machine-unknown-linux-gnu
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-for program in cargo python3 dpkg-deb dpkg-shlibdeps objdump; do
+command -v cargo >/dev/null 2>&1 || fail "no cargo on the PATH; run ./scripts/setup.sh, which says what building takes"
+for program in python3 dpkg-deb objdump; do
   command -v "$program" >/dev/null 2>&1 ||
-    fail "no $program on the PATH; Debian and Ubuntu have it in cargo: ./scripts/setup.sh, others: python3-venv dpkg-dev binutils"
+    fail "no $program on the PATH; on Debian and Ubuntu: apt-get install python3-venv dpkg binutils"
 done
 grep -qF "## [$version]" CHANGELOG.md || fail "CHANGELOG.md has no section of version $version; write one"
 maintainer_name=${DEBFULLNAME:-$(git config user.name || true)}
@@ -152,7 +153,11 @@ install -m 755 "$program" "$root/usr/bin/tensorwire"
 documents=$root/usr/share/doc/tensorwire
 cp "$share/doc/README.md" "$documents"
 cp -r "$share/doc/clusters" "$documents/examples/clusters"
-gzip -9 -n < CHANGELOG.md > "$documents/changelog.gz"
+gzip -9 -n < CHANGELOG.md > "$documents/CHANGELOG.md.gz"
+# in the form that Debian's tools read
+printf 'tensorwire (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.gz.\n\n -- %s <%s>  %s\n' "$version" \
+  "$maintainer_name" "$maintainer_address" "$(LC_ALL=C date --utc --rfc-email --date "@$SOURCE_DATE_EPOCH")" |
+  gzip -9 -n > "$documents/changelog.gz"
 gzip -9 -n < "$share/doc/THIRD-PARTY-LICENCES" > "$documents/THIRD-PARTY-LICENCES.gz"
 {
   printf 'Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n'
@@ -175,18 +180,15 @@ if [ -e "$share/completions" ]; then
   install -D -m 644 "$share/completions/_tensorwire" "$root/usr/share/zsh/vendor-completions/_tensorwire"
   install -D -m 644 "$share/completions/tensorwire.fish" "$root/usr/share/fish/vendor_completions.d/tensorwire.fish"
 fi
-# dpkg-shlibdeps looks into a folder of Debian's sources, of which it wants the name alone
-mkdir "$folder/debian"
-printf 'Source: tensorwire\n\nPackage: tensorwire\nArchitecture: any\n' > "$folder/debian/control"
-depends=$(cd "$folder" && dpkg-shlibdeps -O "$root/usr/bin/tensorwire" 2>"$folder/log" | sed -n 's/^shlibs:Depends=//p') ||
-  broken "dpkg-shlibdeps: $(cat "$folder/log")"
+# Depends is what was seen above. dpkg-shlibdeps would ask for the C library of this machine, into which that of the threads
+# has moved meanwhile.
 cat > "$root/DEBIAN/control" <<CONTROL
 Package: tensorwire
 Version: $version
 Architecture: $architecture
 Maintainer: $maintainer_name <$maintainer_address>
 Installed-Size: $(du -sk --apparent-size "$root/usr" | cut -f 1)
-Depends: $depends
+Depends: libc6 (>= $glibc)
 Recommends: ibverbs-providers, openssh-client
 Suggests: libdnnl3
 Section: science
