@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -31,6 +31,21 @@ enum Task {
         /// Write nothing: say whether the PTX is that of the sources, and whether it assembles
         #[arg(long)]
         check: bool,
+    },
+    /// Write the licences of all crates that the program is linked from, which go with it
+    Licences {
+        file: PathBuf,
+        /// What the program was built for [default: x86_64-unknown-linux-gnu]
+        #[arg(
+            long,
+            value_name = "TRIPLE",
+            default_value = "x86_64-unknown-linux-gnu",
+            hide_default_value = true
+        )]
+        target: String,
+        /// What the program was built with, as for cargo
+        #[arg(long, value_name = "FEATURES", value_delimiter = ',')]
+        features: Vec<String>,
     },
     /// Write crates/fabric's declarations of libibverbs anew, from its C headers; takes bindgen
     VerbsDeclarations,
@@ -107,7 +122,23 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }),
         Task::Ptx { check } => ptx(check),
+        Task::Licences { file, target, features } => licences(&file, &target, &features),
         Task::VerbsDeclarations => verbs_declarations(),
+    }
+}
+
+fn licences(file: &Path, target: &str, features: &[String]) -> ExitCode {
+    let written = xtask::licences::page(xtask::root(), target, features)
+        .map_err(|error| error.to_string())
+        .and_then(|page| {
+            std::fs::write(file, page).map_err(|error| format!("{}: {error}", file.display()))
+        });
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("licences: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 

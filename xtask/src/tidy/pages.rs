@@ -5,6 +5,9 @@ use super::Complaint;
 
 const README: &str = "README.md";
 const README_LINES_MAX: usize = 150;
+/// Pages beside the book.
+const PAGES: [&str; 5] =
+    [README, "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"];
 const BOOK: &str = "docs/";
 /// The book's table of contents, as mdBook reads it.
 const CONTENTS: &str = "docs/SUMMARY.md";
@@ -12,7 +15,7 @@ const CONTENTS: &str = "docs/SUMMARY.md";
 /// True if `file`, a path in the project, is a page that [`check_pages`] takes.
 pub fn is_page(file: &str) -> bool {
     let in_book = file.strip_prefix(BOOK).is_some_and(|name| !name.contains('/'));
-    file == README || file == "ARCHITECTURE.md" || in_book && file.ends_with(".md")
+    PAGES.contains(&file) || in_book && file.ends_with(".md")
 }
 
 /// Checks all pages, each with its path in the project. `exists` says whether there is a file or folder at a path.

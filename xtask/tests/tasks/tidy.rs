@@ -260,7 +260,7 @@ fn the_readme_is_short() {
 
 #[test]
 fn which_files_are_pages() {
-    for file in ["README.md", "ARCHITECTURE.md", "docs/guide.md"] {
+    for file in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/guide.md"] {
         assert!(is_page(file), "{file}");
     }
     for file in ["data/README.md", "docs/book.toml", "docs/a/b.md", "crates/base/src/lib.rs"] {

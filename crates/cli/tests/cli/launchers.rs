@@ -1,6 +1,7 @@
 //! Jobs whose processes somebody else started: the real mpirun and srun, torchrun where there is one, and the
-//! variables of each set by hand. The same bits as by the plain command; any process killed ends all, and the
-//! output says which. A launcher that is not installed is skipped, unless TENSORWIRE_LAUNCHERS is set.
+//! variables of each set by hand. Slurm and torchrun run the scripts of `examples/clusters`. The same bits as by the
+//! plain command; any process killed ends all, and the output says which. A launcher that is not installed is skipped,
+//! unless TENSORWIRE_LAUNCHERS is set.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -16,6 +17,9 @@ const BINARY: &str = env!("CARGO_BIN_EXE_tensorwire");
 /// A job ends within this when one of its processes is killed.
 const LIMIT: Duration = Duration::from_secs(10);
 const LONG_LIMIT: Duration = Duration::from_secs(60);
+const SLURM_SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/clusters/slurm.sh");
+const TORCHRUN_SCRIPT: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/clusters/torchrun.sh");
 
 /// What a launcher and its processes leave.
 struct Left {
@@ -206,10 +210,16 @@ fn srun_trains_to_the_same_bits_and_ends_when_a_process_is_killed() {
     assert!(ended.stderr.contains("first to fail: worker 1 (rank 1, "), "{}", ended.stderr);
     assert!(processes.is_empty() && !ended.status.success(), "{processes:?}");
 
-    // what never calls, or is stopped, is ended by srun, if it is told to
+    // what never calls, or is stopped, is ended by srun, if it is told to, as the script tells it
     let killing = |arguments: &[&str]| {
-        let mut command = slurm.command("srun");
-        command.args(["-K", "-n", "4", "--overcommit", "--mpi=none", BINARY]).args(arguments);
+        let mut command = slurm.command(SLURM_SCRIPT);
+        command.env("TENSORWIRE", BINARY).args(&arguments[1..]);
+        // what srun is told without options
+        command.envs([
+            ("SLURM_NTASKS", "4"),
+            ("SLURM_OVERCOMMIT", "1"),
+            ("SLURM_MPI_TYPE", "none"),
+        ]);
         command
     };
     a_killed_process_ends_all(|rank| format!("SLURM_PROCID={rank}"), killing);
@@ -222,9 +232,28 @@ fn srun_trains_to_the_same_bits_and_ends_when_a_process_is_killed() {
     assert!(ended.stderr.contains("first to fail: server 0 (rank 2, "), "{}", ended.stderr);
     assert!(ended.stderr.contains("nothing was heard of it"), "{}", ended.stderr);
     assert!(processes.is_empty(), "{processes:?}");
+
+    sbatch_runs_the_script(&slurm);
 }
 
-/// torchrun, as PyTorch's environment or the PATH has it.
+/// The script that is shipped, in a queue. A node of two processors has room for two tasks.
+fn sbatch_runs_the_script(slurm: &Slurm) {
+    let mut command = slurm.command("sbatch");
+    command.args(["--wait", "--nodes=1", "--cpus-per-task=1", "--output=out", "--error=err"]);
+    command.args([SLURM_SCRIPT, "--steps", "5", "--json"]).env("TENSORWIRE", BINARY);
+    let Left { ended, processes } = end(Job::start_command(command), LONG_LIMIT);
+    assert!(ended.stdout.contains("Submitted batch job"), "{}", ended.stderr);
+    let said = |name: &str| String::from_utf8(ended.read(name)).unwrap();
+    let (out, err) = (said("out"), said("err"));
+    assert!(ended.status.success(), "{err}");
+    let json: serde_json::Value = serde_json::from_str(out.trim_end()).unwrap();
+    let plain = Job::start("train --workers 1 --servers 1 --steps 5 --json --no-detect");
+    assert_eq!(json["weights_sha256"], plain.end(LONG_LIMIT).json()["weights_sha256"]);
+    assert!(err.contains("started by srun: 2 processes"), "{err}");
+    assert!(processes.is_empty(), "{processes:?}");
+}
+
+/// The script that is shipped, with torchrun as PyTorch's environment or the PATH has it.
 fn torchrun() -> Option<impl Fn(&[&str]) -> Command> {
     let python = std::env::var_os("TENSORWIRE_PYTORCH").map(PathBuf::from);
     let beside = python.map(|python| python.with_file_name("torchrun"));
@@ -233,10 +262,12 @@ fn torchrun() -> Option<impl Fn(&[&str]) -> Command> {
         skip(None, &"no torchrun, which PyTorch brings; its variables are tried");
         return None;
     };
+    let path = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{path}", program.parent()?.display());
     Some(move |arguments: &[&str]| {
-        let mut command = Command::new(&program);
-        command.args(["--no-python", "--nproc-per-node", "4", "--max-restarts", "2", BINARY]);
-        command.args(arguments);
+        let mut command = Command::new(TORCHRUN_SCRIPT);
+        command.args(&arguments[1..]).env("PATH", &path).env("TENSORWIRE", BINARY);
+        command.env("PROCESSES", "4").env("MASTER_PORT", port().to_string());
         command
     })
 }
