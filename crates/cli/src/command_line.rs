@@ -142,3 +142,130 @@ fn color(line: &[OsString]) -> ColorChoice {
     }
     ColorChoice::Auto
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More options than a reader takes in without groups.
+    const UNGROUPED_MAX: usize = 12;
+    /// Lines of a short help.
+    const SHORT_LINES: usize = 60;
+
+    /// Every command that people see, by its words, as it is in a terminal of 80 columns.
+    fn commands(form: Help) -> Vec<(String, Command)> {
+        let mut root = command(form).term_width(WIDTH);
+        root.build();
+        let mut found = vec![("tensorwire".to_string(), root)];
+        let mut at = 0;
+        while at < found.len() {
+            let (words, command) = found[at].clone();
+            let inner = command.get_subcommands().filter(|inner| !inner.is_hide_set());
+            let inner = inner.filter(|inner| inner.get_name() != "help");
+            found.extend(
+                inner.map(|inner| (format!("{words} {}", inner.get_name()), inner.clone())),
+            );
+            at += 1;
+        }
+        assert!(found.len() > 20, "{}", found.len());
+        found
+    }
+
+    fn visible(command: &Command) -> impl Iterator<Item = &Arg> {
+        command.get_arguments().filter(|arg| !arg.is_hide_set())
+    }
+
+    #[test]
+    fn no_line_of_help_is_wider_than_a_terminal() {
+        for form in [Help::Short, Help::Long] {
+            for (words, mut command) in commands(form) {
+                let text = match form {
+                    Help::Short => command.render_help(),
+                    Help::Long => command.render_long_help(),
+                };
+                for line in text.to_string().lines() {
+                    assert!(line.chars().count() <= WIDTH, "{words}: {line}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn short_help_fits_a_screen_and_has_a_line_an_option() {
+        for (words, mut command) in commands(Help::Short) {
+            let text = command.render_help().to_string();
+            let lines: Vec<&str> = text.lines().collect();
+            assert!(lines.len() <= SHORT_LINES, "{words}: {} lines\n{text}", lines.len());
+            for arg in visible(&command).filter(|arg| !arg.is_hide_short_help_set()) {
+                let Some(name) = arg.get_long() else { continue };
+                let option = format!("--{name}");
+                let is_of = |line: &&str| {
+                    line.starts_with("  ")
+                        && line
+                            .split_whitespace()
+                            .take(2)
+                            .any(|word| word.trim_end_matches("...") == option)
+                };
+                let at = lines.iter().position(|line| is_of(&line));
+                let at = at.unwrap_or_else(|| panic!("{words} {option}:\n{text}"));
+                let behind = lines.get(at + 1).copied().unwrap_or_default();
+                let goes_on =
+                    behind.starts_with("       ") && !behind.trim_start().starts_with('-');
+                assert!(!goes_on, "{words} {option} takes two lines:\n{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn many_options_are_in_groups_and_each_is_explained() {
+        for (words, command) in commands(Help::Long) {
+            let options: Vec<&Arg> = visible(&command).collect();
+            for arg in &options {
+                assert!(arg.get_help().is_some(), "{words}: {arg} has no help");
+                let is_grouped = arg.is_positional() || arg.get_help_heading().is_some();
+                assert!(
+                    is_grouped || options.len() <= UNGROUPED_MAX,
+                    "{words}: {arg} has no group"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        for form in [Help::Short, Help::Long] {
+            command(form).debug_assert();
+        }
+    }
+
+    #[test]
+    fn what_people_type_is_taken() {
+        let read = |line: &str| {
+            let words = std::iter::once("tensorwire").chain(line.split_whitespace());
+            read(words.map(OsString::from).collect()).unwrap().unwrap().command
+        };
+        let config = |line: &str| match read(line) {
+            crate::args::Command::Train(args) => args.config().unwrap(),
+            other => panic!("{other:?}"),
+        };
+        for (alias, name) in [
+            ("--transport rdma", "--transport verbs"),
+            ("--transport ib", "--transport verbs"),
+            ("--transport roce", "--transport verbs"),
+            ("--transport infiniband", "--transport verbs"),
+            ("--transport shmem", "--transport shm"),
+            ("--strategy ddp", "--strategy allreduce"),
+            ("--strategy all-reduce", "--strategy allreduce"),
+            ("--strategy parameter-server", "--strategy ps"),
+            ("--strategy easgd", "--strategy dist-esgd"),
+            ("--wire fp32", "--wire f32"),
+            ("--wire bfloat16", "--wire bf16"),
+            ("--dtype float64", "--dtype f64"),
+            ("--dtype float32", "--dtype f32"),
+            ("--device gpu", "--device cuda"),
+        ] {
+            assert_eq!(config(&format!("train {alias}")), config(&format!("train {name}")));
+        }
+        assert_ne!(config("train --transport rdma"), config("train --transport tcp"));
+    }
+}

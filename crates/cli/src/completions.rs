@@ -23,10 +23,13 @@ pub(crate) fn man(args: &ManArgs) -> Result<(), Failure> {
         Man::new(command).render(&mut page).map_err(Failure::other)?;
         return print(String::from_utf8(page).map_err(Failure::other)?.trim_end());
     };
-    let written = std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(command, folder));
+    let written =
+        std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(command, folder));
     written.map_err(|error| {
         let folder = folder.display();
-        Failure::user(format!("cannot write manual pages to {folder}: {error}; choose a folder that may be written"))
+        Failure::user(format!(
+            "cannot write manual pages to {folder}: {error}; choose a folder that may be written"
+        ))
     })?;
     note(format_args!("manual pages written to {}", folder.display()));
     Ok(())

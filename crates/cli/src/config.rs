@@ -40,7 +40,9 @@ pub(crate) fn with_file(
     let Some(path) = given.get_one::<PathBuf>(FILE).cloned() else { return Ok((line, None)) };
     let text = std::fs::read_to_string(&path).map_err(|error| {
         let path = path.display();
-        Failure::user(format!("cannot read --config {path}: {error}; give a TOML file, as --print-config writes it"))
+        Failure::user(format!(
+            "cannot read --config {path}: {error}; give a TOML file, as --print-config writes it"
+        ))
     })?;
     for (arg, words) in (Config { path: &path, text: &text, command: chosen }).options()? {
         let is_said = |other: &&Arg| {
@@ -48,7 +50,10 @@ pub(crate) fn with_file(
         };
         let excludes = |said: &Arg| {
             let has = |of: &Arg, other: &Arg| {
-                chosen.get_arg_conflicts_with(of).iter().any(|found| found.get_id() == other.get_id())
+                chosen
+                    .get_arg_conflicts_with(of)
+                    .iter()
+                    .any(|found| found.get_id() == other.get_id())
             };
             said.get_id() == arg.get_id() || has(said, arg) || has(arg, said)
         };
@@ -68,7 +73,8 @@ pub(crate) fn printed(command: &Command, matches: &ArgMatches) -> Result<String,
     for arg in options(command) {
         let Some(key) = arg.get_long() else { continue };
         let Some(value) = value(arg, matches)? else { continue };
-        let is_default = matches.value_source(arg.get_id().as_str()) == Some(ValueSource::DefaultValue);
+        let is_default =
+            matches.value_source(arg.get_id().as_str()) == Some(ValueSource::DefaultValue);
         let comment = if is_default { "# " } else { "" };
         let heading = heading(arg);
         let at = groups.iter().position(|(name, _)| *name == heading).unwrap_or(groups.len());
@@ -141,9 +147,8 @@ struct Config<'a> {
 impl<'a> Config<'a> {
     /// Each option of the file, and the words that say the same on a command line.
     fn options(&self) -> Result<Vec<(&'a Arg, Vec<String>)>, Failure> {
-        let table = DeTable::parse(self.text).map_err(|error| {
-            self.wrong(error.span().unwrap_or_default(), error.message())
-        })?;
+        let table = DeTable::parse(self.text)
+            .map_err(|error| self.wrong(error.span().unwrap_or_default(), error.message()))?;
         let mut found = Vec::new();
         for (key, value) in table.get_ref() {
             match value.get_ref() {
@@ -206,7 +211,8 @@ impl<'a> Config<'a> {
                 }
             }
             (_, value) => {
-                let text = text(value).ok_or_else(|| wants("a text, a number or a list of them"))?;
+                let text =
+                    text(value).ok_or_else(|| wants("a text, a number or a list of them"))?;
                 vec![format!("--{name}={text}")]
             }
         };
@@ -225,9 +231,9 @@ impl<'a> Config<'a> {
 fn text(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),
-        DeValue::Integer(number) => {
-            i128::from_str_radix(number.as_str(), number.radix()).ok().map(|number| number.to_string())
-        }
+        DeValue::Integer(number) => i128::from_str_radix(number.as_str(), number.radix())
+            .ok()
+            .map(|number| number.to_string()),
         DeValue::Float(number) => Some(number.as_str().to_string()),
         _ => None,
     }
@@ -242,3 +248,7 @@ fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> String {
         None => String::new(),
     }
 }
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;

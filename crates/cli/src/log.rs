@@ -106,7 +106,9 @@ mod tests {
 
     #[test]
     fn a_word_alone_is_a_level_or_a_part_of_ours() {
-        for right in ["info", "OFF", "debug,", "warn,tensorwire_fabric=debug", "tensorwire_launch", "h2=off"] {
+        for right in
+            ["info", "OFF", "debug,", "warn,tensorwire_fabric=debug", "tensorwire_launch", "h2=off"]
+        {
             assert!(is_ours(right), "{right}");
         }
         for wrong in ["inof", "verbose", "warn,bogus", "yes"] {

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use super::headings::STRATEGY;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use super::headings::STRATEGY;
 use tensorwire_train::{Algorithm, ClientConfig, ConfigError, Strategy, TunedRow};
 
 /// What people from other systems call some strategies.

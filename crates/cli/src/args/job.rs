@@ -144,7 +144,10 @@ pub(crate) struct JobArgs {
         ))]
     dynamic_memory: Option<usize>,
     #[arg(long, value_name = "NAME", help_heading = WIRE, value_enum,
-          help = with_default("How bytes travel: shm, tcp, verbs, auto", DEFAULTS.transport.name()))]
+          help = with_default("How: auto, shm, tcp, verbs", DEFAULTS.transport.name()),
+          long_help = with_default(
+              "How bytes travel; `rdma` is another name of verbs", DEFAULTS.transport.name(),
+          ))]
     transport: Option<TransportArg>,
     #[arg(long, value_name = "NAME", help_heading = WIRE, hide_short_help = true, value_enum,
           help = with_default("How a tensor crosses", DEFAULTS.exchange.name()))]

@@ -11,7 +11,7 @@ Examples:
 
 #[derive(Args, Debug)]
 pub(crate) struct StatusArgs {
-    /// The process id of the job's launcher, as listed
+    /// The job: the process id of its launcher, as the list has it
     #[arg(value_name = "JOB")]
     pub(crate) job: Option<String>,
     /// One object of JSON a job
@@ -21,10 +21,10 @@ pub(crate) struct StatusArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct ScaleArgs {
-    /// The process id of the job's launcher, as `status` lists it
+    /// The job: the process id of its launcher, as `tensorwire status` lists it
     #[arg(value_name = "JOB")]
     pub(crate) job: String,
-    /// Workers to go on with: a divisor of MAX, at least MIN
+    /// Workers that it goes on with: a part of MAX, and at least MIN
     #[arg(value_name = "WORKERS")]
     pub(crate) workers: u32,
 }

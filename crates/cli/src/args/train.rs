@@ -184,7 +184,7 @@ pub(crate) struct KeepArgs {
     /// begins and goes on.
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
-    /// Start again when the job fails, at most N times
+    /// Start again after a failure, at most N times
     ///
     /// All processes, from the newest checkpoint; without --checkpoint from where it began. A mistake of the user's is not
     /// tried again, nor what fails twice by the same error in the same step.

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use clap::{Args, ValueEnum};
 use super::headings::WIRE;
+use clap::{Args, ValueEnum};
 use tensorwire_launch::{ArrivalMode, GidChoice, Transport, VerbsOptions};
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
