@@ -48,9 +48,9 @@ pub(crate) struct DoctorArgs {
     /// And compare the two.
     #[arg(long, value_name = "HOST")]
     pub(crate) peer: Option<String>,
-    /// What starts a process there
+    /// Remote shell
     ///
-    /// It is given the host and a command line.
+    /// What starts a process on that host: it is given the host and a command line.
     #[arg(long, value_name = "COMMAND", default_value = RSH, requires = "peer")]
     pub(crate) rsh: String,
     /// Where that process calls this machine
@@ -73,9 +73,9 @@ pub(crate) struct DoctorArgs {
     /// [default: libcuda.so.1, where the dynamic linker finds it]
     #[arg(long, value_name = "FILE")]
     cuda_driver: Option<PathBuf>,
-    /// Folders with CUDA's libraries, to look there first
+    /// Where to look first for CUDA's libraries
     ///
-    /// cuBLASLt, cuDNN, NVRTC, NCCL.
+    /// Folders with cuBLASLt, cuDNN, NVRTC, NCCL.
     #[arg(long, value_name = "FOLDER", value_delimiter = ',')]
     cuda_libs: Vec<PathBuf>,
     /// Print one object of JSON instead

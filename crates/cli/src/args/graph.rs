@@ -11,7 +11,7 @@ pub(crate) struct GraphArgs {
     #[command(flatten)]
     job: JobArgs,
     /// The plan of one worker's session, as `train --async` has it
-    #[arg(long = "async", help_heading = STRATEGY)]
+    #[arg(long = "async", help_heading = STRATEGY, hide_short_help = true)]
     asynchronous: bool,
     /// Print the whole graph in Graphviz's language instead
     #[arg(long, help_heading = OUTPUT)]

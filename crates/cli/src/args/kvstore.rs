@@ -40,7 +40,9 @@ pub(crate) struct KvstoreArgs {
     /// [default: the paper's 10,000, with --quick 200; of large values fewer]
     #[arg(long, value_name = "N", help_heading = MEASUREMENT)]
     pub(crate) times: Option<NonZeroUsize>,
-    /// How a worker has the sum in the end
+    /// How a worker has the sum
+    ///
+    /// In the end.
     #[arg(long, value_name = "LIST", help_heading = MEASUREMENT, value_enum, value_delimiter = ',',
           default_values = ["shown", "filled"])]
     pub(crate) pull: Vec<PullArg>,
@@ -54,7 +56,9 @@ pub(crate) struct KvstoreArgs {
     /// ZeroMQ is over TCP beside each. [default: shm and tcp; with --hosts auto and tcp]
     #[arg(long, value_name = "LIST", help_heading = WIRE, value_enum, value_delimiter = ',')]
     transport: Vec<TransportArg>,
-    /// What the store's messages go over
+    /// What messages go over
+    ///
+    /// Those of the store.
     #[arg(long, value_name = "LIST", help_heading = WIRE, value_enum, value_delimiter = ',',
           default_values = EXCHANGES)]
     pub(crate) exchange: Vec<StoreWireArg>,

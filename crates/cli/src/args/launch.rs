@@ -27,7 +27,7 @@ pub(crate) struct LaunchArgs {
     /// `node0,node1:2` (:2 = two in a turn), or `@FILE` with a host in each line.
     #[arg(long, value_name = "LIST")]
     pub(crate) hosts: Option<String>,
-    /// What starts a process on another host [default: ssh]
+    /// Starts a process on another host [default: ssh]
     ///
     /// It is given the host and a command line.
     #[arg(long, value_name = "COMMAND", requires = "hosts")]

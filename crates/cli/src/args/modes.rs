@@ -44,7 +44,7 @@ pub(crate) struct ModesArgs {
     /// Gradients are means over what is reduced: of all workers (...-sgd), of a client (mpi-asgd, mpi-esgd), of a worker.
     #[arg(long, value_name = "B", help_heading = MODEL, default_value_t = 16)]
     batch: usize,
-    /// Seed of first values and of the order of samples
+    /// Seed of first values and the order of samples
     #[arg(long, value_name = "S", help_heading = MODEL, default_value_t = DEFAULTS.seed)]
     seed: u64,
     /// Learning rate

@@ -78,7 +78,7 @@ pub(crate) struct SimulateArgs {
     /// The cluster, as --calibrate writes it
     #[arg(long, value_name = "FILE", help_heading = CLUSTER, conflicts_with = "preset")]
     pub(crate) network: Option<PathBuf>,
-    /// A cluster that comes with the program
+    /// A cluster that is built in
     #[arg(long, value_name = "NAME", help_heading = CLUSTER, value_parser = Network::PRESETS,
           default_value = "rdma-100g")]
     pub(crate) preset: String,

@@ -19,7 +19,9 @@ pub(crate) struct StepArgs {
     /// Steps of each measurement
     #[arg(long, value_name = "N", help_heading = MODEL, default_value_t = 60)]
     steps: u64,
-    /// Measurements of each kind; the median counts
+    /// Measurements; the median counts
+    ///
+    /// Of each kind.
     #[arg(long, value_name = "N", help_heading = MEASUREMENT, default_value_t = 5)]
     pub(crate) repetitions: usize,
     /// Measure by these exchanges, too, in turns

@@ -25,7 +25,7 @@ pub(crate) struct TransferArgs {
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',',
           default_values = ["zero-copy", "write", "copy"])]
     pub(crate) exchange: Vec<ExchangeArg>,
-    /// Size known to the plan, or not
+    /// Size: known before, or not
     ///
     /// Whether the plan knows the tensor's size before the run.
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',', default_values = ["static", "dynamic"])]

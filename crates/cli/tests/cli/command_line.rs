@@ -10,13 +10,24 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs the program with this environment, and no other word of colours or logs.
 fn run(arguments: &str, environment: &[(&str, &str)]) -> Ended {
+    Job::start_command(command(arguments, environment)).end(LIMIT)
+}
+
+/// What a command prints that prints more than a pipe holds.
+fn printed(arguments: &str) -> String {
+    let Output { status, stdout, stderr } = command(arguments, &[]).output().unwrap();
+    assert!(status.success() && stderr.is_empty(), "{}", String::from_utf8_lossy(&stderr));
+    String::from_utf8(stdout).unwrap()
+}
+
+fn command(arguments: &str, environment: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
     command.args(arguments.split_whitespace());
     for name in ["NO_COLOR", "CLICOLOR_FORCE", "RUST_LOG", "TENSORWIRE_LOG", "COLUMNS"] {
         command.env_remove(name);
     }
-    command.envs(environment.iter().copied());
-    Job::start_command(command).end(LIMIT)
+    command.envs(environment.iter().copied()).stdin(Stdio::null());
+    command
 }
 
 #[test]
@@ -144,13 +155,13 @@ fn shells_take_their_completions() {
         ("elvish", "edit:completion:arg-completer[tensorwire]"),
         ("powershell", "Register-ArgumentCompleter"),
     ] {
-        let script = run(&format!("completions {shell}"), &[]).stdout;
+        let script = printed(&format!("completions {shell}"));
         assert!(script.contains(has), "{shell}: {script}");
         assert!(script.contains("val-every") && script.contains("allreduce"), "{shell}");
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tensorwire.bash");
-    std::fs::write(&path, run("completions bash", &[]).stdout).unwrap();
+    std::fs::write(&path, printed("completions bash")).unwrap();
     let Output { status, stderr, .. } =
         Command::new("bash").arg("-n").arg(&path).stdin(Stdio::null()).output().unwrap();
     assert!(status.success() && stderr.is_empty(), "{}", String::from_utf8_lossy(&stderr));
@@ -163,13 +174,13 @@ fn shells_take_their_completions() {
 
 #[test]
 fn the_manual_has_every_command() {
-    let page = run("man", &[]).stdout;
+    let page = printed("man");
     assert!(page.contains(".TH tensorwire 1"), "{page}");
     let folder = tempfile::tempdir().unwrap();
     let pages = folder.path().join("man1");
     let ended = run(&format!("man --out {}", pages.display()), &[]);
     assert!(ended.status.success(), "{}", ended.stderr);
-    let help = run("--help", &[]).stdout;
+    let help = printed("--help");
     let commands =
         help.split("Commands:").nth(1).and_then(|text| text.split("\n\n").next()).unwrap();
     let names = commands.lines().filter_map(|line| line.strip_prefix("  "));
