@@ -86,6 +86,7 @@ fn config_arguments() -> [Arg; 2] {
         Arg::new(config::PRINT)
             .long(config::PRINT)
             .action(ArgAction::SetTrue)
+            .hide_short_help(true)
             .help("Print the options as --config takes them")
             .long_help(
                 "Print the options as --config takes them, and end. What nobody gave and has a default is a comment",

@@ -52,7 +52,7 @@ pub(crate) struct JobArgs {
     /// Equal seeds give equal bits.
     #[arg(long, value_name = "S", help_heading = MODEL, default_value_t = DEFAULTS.seed)]
     seed: u64,
-    /// How: ps, allreduce, dist-sgd, local, …
+    /// One of ps, allreduce, dist-sgd, local, …
     ///
     /// `ps`: variables on servers as parts of the graph, replicas on workers. `dist-sgd`, `dist-asgd`: variables in a
     /// key-value store, to which workers push and from which they pull, in step or each at its own pace. `allreduce`:
@@ -144,7 +144,7 @@ pub(crate) struct JobArgs {
         ))]
     dynamic_memory: Option<usize>,
     #[arg(long, value_name = "NAME", help_heading = WIRE, value_enum,
-          help = with_default("How: auto, shm, tcp, verbs", DEFAULTS.transport.name()),
+          help = with_default("One of auto, shm, tcp, verbs", DEFAULTS.transport.name()),
           long_help = with_default(
               "How bytes travel; `rdma` is another name of verbs", DEFAULTS.transport.name(),
           ))]
@@ -157,7 +157,7 @@ pub(crate) struct JobArgs {
     /// Encrypt what leaves a host, tensors too
     ///
     /// AES-256-GCM; over TCP, not over RDMA.
-    #[arg(long, help_heading = WIRE)]
+    #[arg(long, help_heading = WIRE, hide_short_help = true)]
     encrypt: bool,
     #[arg(long, value_name = "SECONDS", help_heading = FAILURES, hide_short_help = true, help = with_default(
         "Seconds within which the job ends when one of its processes dies or stops",

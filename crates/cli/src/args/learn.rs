@@ -15,7 +15,7 @@ pub(super) const MOMENTUM: f64 = 0.9;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = OPTIMIZER)]
 pub(crate) struct LearnArgs {
-    /// sgd, momentum, adam, adamw, …
+    /// One of sgd, momentum, adam, adamw, …
     ///
     /// How a variable changes, given the mean gradient of a step.
     #[arg(long, value_name = "NAME", value_enum, default_value = DEFAULTS.optimizer.kind())]
@@ -35,9 +35,9 @@ pub(crate) struct LearnArgs {
     ///
     /// Biases and scales are not. Of adamw and lamb decoupled from the gradient, else as the gradient of an L2 norm.
     /// [default: adamw, lamb: 0.01, else 0]
-    #[arg(long, value_name = "LAMBDA")]
+    #[arg(long, value_name = "LAMBDA", hide_short_help = true)]
     weight_decay: Option<f64>,
-    /// Rate: linear, cosine, …
+    /// Rate over the steps: linear, cosine, …
     ///
     /// Rate of each step as a factor of --lr: `constant`, `step:EVERY,FACTOR`, `exponential:FACTOR`, `linear[:LEAST]` or
     /// `cosine[:LEAST]`, the last two over all steps, down to LEAST (0) of it.
