@@ -5,16 +5,20 @@ mod batches;
 mod bench;
 mod checkpoint;
 mod clients;
+mod completions;
 mod doctor;
 mod evaluation;
 mod exchange;
 mod graph;
+mod headings;
 mod hosts;
 mod job;
 mod kvstore;
 mod launch;
 mod learn;
+mod models;
 mod modes;
+mod program;
 mod repeat;
 mod report;
 mod simulate;
@@ -35,15 +39,19 @@ pub(crate) use batches::BatchesArgs;
 pub(crate) use bench::{BenchArgs, Scenario};
 pub(crate) use checkpoint::{CheckpointArgs, CheckpointCommand};
 pub(crate) use clients::read_table;
+pub(crate) use completions::{CompletionsArgs, ManArgs};
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use evaluation::EvaluationArgs;
 pub(crate) use exchange::ExchangeArg;
 pub(crate) use graph::GraphArgs;
+pub(crate) use headings::PROGRAM;
 pub(crate) use job::{JobArgs, Workers};
 pub(crate) use kvstore::KvstoreArgs;
 pub(crate) use launch::LaunchArgs;
 pub(crate) use learn::LearnArgs;
+pub(crate) use models::ModelsArgs;
 pub(crate) use modes::ModesArgs;
+pub(crate) use program::{ColorArg, ProgramArgs};
 pub(crate) use report::ReportArgs;
 pub(crate) use simulate::SimulateArgs;
 pub(crate) use status::{ScaleArgs, StatusArgs};
@@ -68,44 +76,69 @@ fn with_default(what: &str, default: impl std::fmt::Display) -> String {
 #[derive(Debug, Parser)]
 #[command(name = "tensorwire", version, arg_required_else_help = true)]
 pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) program: ProgramArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Train a model; starts its own processes, on this machine or on several
-    #[command(after_help = train::EXAMPLES)]
+    /// Train a model, in processes here or on several machines
+    #[command(after_help = train::SHORT, after_long_help = train::EXAMPLES)]
     Train(Box<TrainArgs>),
-    /// Run a subcommand on several machines, or say what this process is under mpirun, srun or torchrun
-    #[command(after_help = launch::EXAMPLES)]
+    /// Run a subcommand on several machines
+    ///
+    /// Or say what this process is under mpirun, srun or torchrun.
+    #[command(after_long_help = launch::EXAMPLES)]
     Launch(LaunchArgs),
-    /// Say how the jobs stand that you run on this host: each process's step, and where it stands if it does not move
-    #[command(after_help = status::EXAMPLES)]
+    /// Say how the jobs stand that you run on this host
+    ///
+    /// Each process's step, and where it stands if it does not move.
+    #[command(after_long_help = status::EXAMPLES)]
     Status(StatusArgs),
-    /// Have a running job of --workers MIN..MAX go on with another number of them, behind its present step
+    /// Have a running job go on with another number of workers
+    ///
+    /// A job of --workers MIN..MAX, behind its present step.
     Scale(ScaleArgs),
-    /// Show what crosses between processes, how many bytes, and where it lives
+    /// Show what crosses between processes
+    ///
+    /// How many bytes, and where it lives.
     Graph(Box<GraphArgs>),
     /// List the models: variables, parameters, size
-    Models,
-    /// Write what a worker is fed in its first steps to a file: the same batches for another framework
+    Models(ModelsArgs),
+    /// Write what a worker is fed in its first steps to a file
+    ///
+    /// The same batches for another framework.
     Batches(BatchesArgs),
-    /// Look at checkpoints of training, or take the weights out of one
+    /// Look at checkpoints, or take the weights out of one
     Checkpoint(CheckpointArgs),
-    /// Measure; every benchmark verifies its data and prints the machine's limit beside it
+    /// Measure
+    ///
+    /// Every benchmark verifies its data and prints the machine's limit beside it.
     Bench(BenchArgs),
     /// Say what a step would take on a simulated cluster
-    #[command(after_help = simulate::EXAMPLES)]
+    #[command(after_long_help = simulate::EXAMPLES)]
     Simulate(SimulateArgs),
-    /// Make one page of plots and tables of what `bench` and bench/peers measured, or of training runs
+    /// Make a page of plots and tables of measurements
+    ///
+    /// Of what `bench` and bench/peers measured, or of training runs.
     Report(ReportArgs),
     /// Say what this machine can do, what is wrong, and the fix
-    #[command(after_help = doctor::EXAMPLES)]
+    #[command(after_long_help = doctor::EXAMPLES)]
     Doctor(DoctorArgs),
+    /// Print completions for a shell
+    #[command(after_long_help = completions::EXAMPLES)]
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write those of all commands
+    Man(ManArgs),
     /// Take part in a job (started by the launcher, which writes the assignment to standard input)
     #[command(hide = true)]
-    Member,
+    Member {
+        /// What to log, as the launcher was told
+        #[arg(long, hide = true)]
+        log: Option<String>,
+    },
     /// Become the command in the arguments, and end when the parent does (how a launcher runs --rsh)
     #[command(hide = true)]
     RunWithParent {

@@ -2,16 +2,18 @@
 
 use std::path::Path;
 
+use serde::Serialize;
+
 use tensorwire_base::human_bytes;
 use tensorwire_train::{CheckpointError, CheckpointFolder, CheckpointState};
 
 use super::args::{CheckpointArgs, CheckpointCommand};
-use super::output::{note, print};
+use super::output::{json_line, note, print};
 use super::{Failure, table::table};
 
 pub(crate) fn run(args: CheckpointArgs) -> Result<(), Failure> {
     match args.command {
-        CheckpointCommand::Show { folder } => show(&folder),
+        CheckpointCommand::Show { folder, json } => show(&folder, json),
         CheckpointCommand::Convert { checkpoint, file } => {
             let found = CheckpointFolder::new(&checkpoint).found()?;
             let newest = found.first().ok_or(CheckpointError::Empty { path: checkpoint })?;
@@ -23,14 +25,37 @@ pub(crate) fn run(args: CheckpointArgs) -> Result<(), Failure> {
     }
 }
 
-fn show(path: &Path) -> Result<(), Failure> {
+/// What `--json` prints of one checkpoint.
+#[derive(Serialize)]
+struct ShownCheckpoint<'a> {
+    step: u64,
+    /// Every file is there and is as it was written.
+    whole: bool,
+    /// What is wrong with it.
+    damage: Option<String>,
+    /// Passes over the data until then; with all that follows, of a whole one.
+    epochs: Option<f64>,
+    model: Option<&'a str>,
+    data: Option<&'a str>,
+    strategy: Option<&'a str>,
+    workers: Option<u32>,
+    servers: Option<u32>,
+    files: Option<usize>,
+    bytes: Option<u64>,
+}
+
+fn show(path: &Path, json: bool) -> Result<(), Failure> {
     let found = CheckpointFolder::new(path).found()?;
     if found.is_empty() {
         return Err(CheckpointError::Empty { path: path.to_path_buf() }.into());
     }
     let (mut rows, mut damages) = (Vec::new(), Vec::new());
     for checkpoint in &found {
-        match checkpoint.verified() {
+        let verified = checkpoint.verified();
+        if json {
+            print(json_line(&ShownCheckpoint::new(checkpoint.step, &verified))?)?;
+        }
+        match verified {
             Ok(state) => rows.push(row(&state)),
             Err(error) => {
                 rows.push(vec![checkpoint.step.to_string(), "damaged".to_string()]);
@@ -38,27 +63,58 @@ fn show(path: &Path) -> Result<(), Failure> {
             }
         }
     }
-    let header = ["step", "", "epochs", "job", "files", "size"];
-    print(table(&header, &rows, &[0, 2, 4, 5]))?;
+    if !json {
+        let header = ["step", "", "epochs", "job", "files", "size"];
+        print(table(&header, &rows, &[0, 2, 4, 5]))?;
+    }
     match damages.is_empty() {
         true => Ok(()),
         false => Err(Failure::other(damages.join("; "))),
     }
 }
 
-fn row(state: &CheckpointState) -> Vec<String> {
-    let CheckpointState { position, model, data, strategy, workers, servers, files, .. } = state;
+impl<'a> ShownCheckpoint<'a> {
+    fn new(
+        step: u64,
+        verified: &'a Result<CheckpointState, CheckpointError>,
+    ) -> ShownCheckpoint<'a> {
+        let state = verified.as_ref().ok();
+        ShownCheckpoint {
+            step,
+            whole: state.is_some(),
+            damage: verified.as_ref().err().map(CheckpointError::to_string),
+            epochs: state.map(epochs),
+            model: state.map(|state| state.model.as_str()),
+            data: state.map(|state| state.data.as_str()),
+            strategy: state.map(|state| state.strategy.name()),
+            workers: state.map(|state| state.workers),
+            servers: state.map(|state| state.servers),
+            files: state.map(|state| state.files.len()),
+            bytes: state.map(bytes),
+        }
+    }
+}
+
+/// Passes over the data that a checkpoint is behind.
+fn epochs(state: &CheckpointState) -> f64 {
+    let position = state.position;
     // fits: shown to a person
-    let part = position.step as f64 / position.steps_per_epoch.max(1) as f64;
-    let bytes: u64 = files.values().map(|file| file.bytes).fold(0, u64::saturating_add);
+    position.epoch as f64 + position.step as f64 / position.steps_per_epoch.max(1) as f64
+}
+
+fn bytes(state: &CheckpointState) -> u64 {
+    state.files.values().map(|file| file.bytes).fold(0, u64::saturating_add)
+}
+
+fn row(state: &CheckpointState) -> Vec<String> {
+    let CheckpointState { model, data, strategy, workers, servers, files, .. } = state;
     vec![
         state.step.to_string(),
         "whole".to_string(),
-        // fits: shown to a person
-        format!("{:.2}", position.epoch as f64 + part),
+        format!("{:.2}", epochs(state)),
         format!("{model} on {data}, {}, {workers} workers, {servers} servers", strategy.name()),
         files.len().to_string(),
-        human_bytes(bytes),
+        human_bytes(bytes(state)),
     ]
 }
 

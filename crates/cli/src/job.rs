@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use tensorwire::program;
 use tensorwire_launch::JobSpec;
 
-use super::Failure;
+use super::{Failure, log};
 
 pub(crate) use tensorwire::program::{end_at_once_while, interrupt};
 
@@ -21,7 +21,7 @@ pub(crate) fn job_spec() -> Result<JobSpec, Failure> {
 pub(crate) fn job_spec_until(interrupt: Arc<AtomicBool>) -> Result<JobSpec, Failure> {
     let program = std::env::current_exe().map_err(Failure::other)?;
     Ok(JobSpec {
-        arguments: vec!["member".to_string()],
+        arguments: [vec!["member".to_string()], log::of_members()].concat(),
         run_with_parent: vec!["run-with-parent".to_string(), "--".to_string()],
         interrupt,
         status_folder: Some(program::status_folder()),

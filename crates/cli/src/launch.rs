@@ -3,32 +3,14 @@
 
 use std::ffi::OsString;
 
-use clap::Parser;
-
-use super::args::{Arguments, LaunchArgs};
-use super::output::print;
-use super::{Failure, dispatch};
 use tensorwire::program::detected;
 
-pub(crate) fn run(args: LaunchArgs) -> Result<(), Failure> {
-    if args.detect {
-        return print(match detected().map_err(Failure::user)? {
-            None => {
-                "nobody started several processes: this one starts those of a job itself".into()
-            }
-            Some(found) => {
-                let local = found.local_rank.map(|rank| format!(", local rank {rank}"));
-                format!(
-                    "{}: {} of {} members{}; the launcher is at {}",
-                    found.by,
-                    found.launched_as,
-                    found.world,
-                    local.unwrap_or_default(),
-                    found.rendezvous,
-                )
-            }
-        });
-    }
+use super::args::{LaunchArgs, ProgramArgs};
+use super::output::print;
+use super::{Failure, begin, command_line};
+
+/// Does what the command line inside says, with what `program` says where that does not.
+pub(crate) fn run(args: LaunchArgs, program: ProgramArgs) -> Result<(), Failure> {
     let mut line: Vec<OsString> = vec!["tensorwire".into()];
     line.extend(args.command.into_iter().map(OsString::from));
     let options = [
@@ -39,8 +21,25 @@ pub(crate) fn run(args: LaunchArgs) -> Result<(), Failure> {
     for (option, value) in options {
         line.extend(value.into_iter().flat_map(|value| [option.into(), OsString::from(value)]));
     }
-    match Arguments::try_parse_from(line) {
-        Ok(arguments) => dispatch(arguments.command),
-        Err(error) => error.exit(),
-    }
+    let Some(mut inner) = command_line::read(line)? else { return Ok(()) };
+    inner.program = inner.program.within(program);
+    begin(inner)
+}
+
+/// Says what this process is to whoever started it.
+pub(crate) fn detect() -> Result<(), Failure> {
+    print(match detected().map_err(Failure::user)? {
+        None => "nobody started several processes: this one starts those of a job itself".into(),
+        Some(found) => {
+            let local = found.local_rank.map(|rank| format!(", local rank {rank}"));
+            format!(
+                "{}: {} of {} members{}; the launcher is at {}",
+                found.by,
+                found.launched_as,
+                found.world,
+                local.unwrap_or_default(),
+                found.rendezvous,
+            )
+        }
+    })
 }

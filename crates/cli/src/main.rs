@@ -6,11 +6,15 @@ mod args;
 mod batches;
 mod bench;
 mod checkpoint;
+mod command_line;
+mod completions;
+mod config;
 mod doctor;
 mod failure;
 mod graph;
 mod job;
 mod launch;
+mod log;
 mod member;
 mod metrics;
 mod models;
@@ -23,10 +27,7 @@ mod status;
 mod table;
 mod train;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
-
-use clap::Parser;
 
 pub(crate) use failure::Failure;
 
@@ -44,40 +45,46 @@ fn main() -> ExitCode {
 
 /// Parses the arguments and does what they say.
 fn run() -> Result<(), Failure> {
-    let arguments = Arguments::parse();
-    start_log();
-    dispatch(arguments.command)
+    match command_line::read(std::env::args_os().collect())? {
+        Some(arguments) => begin(arguments),
+        None => Ok(()),
+    }
+}
+
+/// Begins to log, and does what the arguments say.
+fn begin(arguments: Arguments) -> Result<(), Failure> {
+    let Arguments { program, command } = arguments;
+    let told = match &command {
+        Command::Member { log } => log.clone(),
+        _ => None,
+    };
+    match command {
+        // another command line is inside
+        Command::Launch(launch) if !launch.detect => launch::run(launch, program),
+        command => {
+            log::start(program, told)?;
+            dispatch(command)
+        }
+    }
 }
 
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
         Command::Train(train) => train::run(*train),
-        Command::Launch(launch) => launch::run(launch),
+        Command::Launch(_) => launch::detect(),
         Command::Status(args) => status::run(&args),
         Command::Scale(args) => status::scale(&args),
         Command::Graph(graph) => graph::run(*graph),
-        Command::Models => models::run(),
+        Command::Models(args) => models::run(&args),
         Command::Batches(args) => batches::run(args),
         Command::Checkpoint(args) => checkpoint::run(args),
         Command::Bench(bench) => bench::run(bench),
         Command::Simulate(args) => simulate::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Member => member::run(),
+        Command::Completions(args) => completions::completions(&args),
+        Command::Man(args) => completions::man(&args),
+        Command::Member { .. } => member::run(),
         Command::RunWithParent { command } => tensorwire::program::run_with_parent(command),
     }
-}
-
-/// Warnings and what `TENSORWIRE_LOG` asks for, on standard error.
-fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::builder()
-        .with_default_directive(tracing_subscriber::filter::LevelFilter::WARN.into())
-        .with_env_var("TENSORWIRE_LOG")
-        .from_env_lossy();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .log_internal_errors(false)
-        .init();
 }

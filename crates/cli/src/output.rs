@@ -3,12 +3,16 @@
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use super::Failure;
+
+/// Nobody wants to be told how things go.
+static QUIET: AtomicBool = AtomicBool::new(false);
 
 /// How long the last words wait for a terminal that takes nothing.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -28,14 +32,29 @@ pub(crate) fn json_line(value: &impl Serialize) -> Result<String, Failure> {
     Ok(serde_json::to_value(value).map_err(Failure::other)?.to_string())
 }
 
-/// Says something on standard error; if nobody takes it, nobody wants it.
-pub(crate) fn note(line: impl Display) {
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
+/// With `--quiet`, only results and last words are said from here on.
+pub(crate) fn be_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
 }
 
-/// The same before the program ends, which it does even if the terminal does not take it.
+pub(crate) fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
+/// Says something on standard error; if nobody takes it, nobody wants it.
+pub(crate) fn note(line: impl Display) {
+    if !is_quiet() {
+        say(line);
+    }
+}
+
+/// Says why the program ends, which it does even if the terminal does not take it.
 pub(crate) fn last_words(line: String) {
-    in_time(move || note(line));
+    in_time(move || say(line));
+}
+
+fn say(line: impl Display) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
 /// Has the terminal shown something, and waits for it, but not long.

@@ -12,7 +12,7 @@ use indicatif::{
 };
 use tensorwire_train::{FinishedStep, StepEvaluation};
 
-use super::output::{in_time, note};
+use super::output::{in_time, is_quiet, note};
 
 /// Columns that stay free, so that the `^C` of a terminal stands on the bar's line and vanishes with it.
 const FREE: u16 = 3;
@@ -47,7 +47,7 @@ struct Latest {
 impl Bar {
     pub(crate) fn new(steps: u64, steps_per_epoch: u64) -> Bar {
         let narrow = Narrow(Term::buffered_stderr());
-        let target = match narrow.0.is_term() {
+        let target = match narrow.0.is_term() && !is_quiet() {
             true => ProgressDrawTarget::term_like_with_hz(Box::new(narrow.clone()), DRAWN_HZ),
             false => ProgressDrawTarget::hidden(),
         };

@@ -1,13 +1,30 @@
 //! Tables for people.
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use console::Term;
 use tensorwire_base::human_bytes;
 use tensorwire_train::ServerLoad;
 
-/// A table with a header; columns from the second on are aligned to the right if `numbers`.
+/// A table with a header, whose columns `numbers` are aligned to the right. In a terminal it is as wide as that at most;
+/// programs that read it get each row in one line.
 pub(crate) fn table(header: &[&str], rows: &[Vec<String>], numbers: &[usize]) -> String {
+    let terminal = Some(Term::stdout()).filter(Term::is_term);
+    let size = terminal.and_then(|terminal| terminal.size_checked());
+    table_within(size.map(|(_, columns)| columns), header, rows, numbers)
+}
+
+/// The same, of `columns` at most.
+fn table_within(
+    columns: Option<u16>,
+    header: &[&str],
+    rows: &[Vec<String>],
+    numbers: &[usize],
+) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(header);
+    if let Some(columns) = columns {
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(columns);
+    }
     table.add_rows(rows);
     for column in numbers {
         if let Some(column) = table.column_mut(*column) {
@@ -45,4 +62,26 @@ pub(crate) fn partition_table(loads: &[ServerLoad]) -> String {
     ));
     let header = ["server", "keys from", "whole values", "shards of others", "bytes", ""];
     table(&header, &rows, &[1, 2, 3, 4, 5])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_keeps_to_a_terminal_and_else_has_a_line_a_row() {
+        let header = ["model", "samples", "MiB"];
+        let samples =
+            "128 tokens of 30522, some of which are masked and are to be found".to_string();
+        let rows = vec![vec!["bert-mini".to_string(), samples.clone(), "42.73".to_string()]];
+        let wide = table_within(None, &header, &rows, &[2]);
+        assert_eq!(wide.lines().count(), 2);
+        assert!(wide.contains(&samples));
+        for columns in [40, 60, 80] {
+            let text = table_within(Some(columns), &header, &rows, &[2]);
+            let widest = text.lines().map(|line| line.chars().count()).max();
+            assert!(widest <= Some(usize::from(columns)), "{columns}:\n{text}");
+            assert!(text.contains("bert-mini") && text.contains("42.73"), "{text}");
+        }
+    }
 }

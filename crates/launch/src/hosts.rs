@@ -58,7 +58,12 @@ pub enum HostsError {
     #[error("--rsh names no command; leave it out for `{RSH}`")]
     NoRsh,
     #[error(
-        "cannot tell at which of this machine's addresses {host} reaches it, for that name has no address here; give --listen ADDRESS:0"
+        "--hosts: the name {host} does not resolve on this machine; correct it, or where --rsh alone knows it, give --listen ADDRESS:0, an \
+         address at which that host reaches this one"
+    )]
+    NoName { host: String },
+    #[error(
+        "cannot tell at which of this machine's addresses {host} reaches it, for there is no route to it; give --listen ADDRESS:0"
     )]
     NoRoute { host: String },
     #[error(
@@ -366,14 +371,21 @@ fn resolve(name: &str) -> Vec<IpAddr> {
 fn route(hosts: &[&str]) -> Result<IpAddr, HostsError> {
     let mut names: Vec<&str> = hosts.to_vec();
     names.dedup();
+    let mut unknown = None;
     for host in &names {
         let name = host.rsplit('@').next().unwrap_or_default();
         let addresses = name.parse().map_or_else(|_| resolve(name), |address| vec![address]);
+        if addresses.is_empty() {
+            unknown.get_or_insert(name);
+        }
         if let Some(own) = addresses.into_iter().find_map(address_towards) {
             return Ok(own);
         }
     }
-    Err(HostsError::NoRoute { host: names.first().unwrap_or(&"a host").to_string() })
+    Err(match unknown {
+        Some(name) => HostsError::NoName { host: name.to_string() },
+        None => HostsError::NoRoute { host: names.first().unwrap_or(&"a host").to_string() },
+    })
 }
 
 fn address_towards(peer: IpAddr) -> Option<IpAddr> {
@@ -486,6 +498,8 @@ mod tests {
         let front = other.front(Some(given), 2).unwrap();
         assert_eq!(front, Front { listen: given, reached_at: None });
         let error = other.front(None, 2).unwrap_err();
+        let says = "--hosts: the name no-such-host.invalid does not resolve on this machine; ";
+        assert!(error.to_string().starts_with(says), "{error}");
         assert!(error.to_string().contains("--listen"), "{error}");
         for of_many in ["255.255.255.255:0", "224.0.0.1:9", "[ff02::1]:9"] {
             let error = here.front(Some(of_many.parse().unwrap()), 4).unwrap_err();

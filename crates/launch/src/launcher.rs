@@ -24,6 +24,7 @@ use tensorwire_fabric::verbs_usable;
 
 use crate::assignment::JobIdentity;
 use crate::control::{Behind, Blame, FromMember, ToMember};
+use crate::hosts::RanksByHost;
 use crate::job::{JobError, JobOutcome, JobSpec, JobUpdate, OnUpdate, RawUpdate};
 use crate::negotiate::{Offer, TransportChoice, choose};
 use crate::rendezvous::JoinedProcess;
@@ -73,6 +74,8 @@ pub(crate) fn run(
         on_update(JobUpdate::Transport(choice))?;
     }
     let Entrance { listener, listen, at, waiting } = Entrance::open(spec)?;
+    let placement = RanksByHost { hosts: &spec.hosts, roles: &spec.roles };
+    tracing::info!("{}: {world} processes, which call {at}; {placement}", spec.title);
     if spec.hosts.any_remote() && spec.gathering.is_none() {
         on_update(JobUpdate::Listening { at })?;
     }
@@ -292,6 +295,7 @@ impl Launcher<'_> {
                 }
             }
             FromMember::Ready { endpoints, plan_digest } => {
+                tracing::info!("rank {rank} ({}) is there", member.role);
                 member.ready = Some((endpoints, plan_digest));
                 self.is_ready(rank);
             }
@@ -343,6 +347,10 @@ impl Launcher<'_> {
         let member = &mut self.members[rank.index()];
         let first = member.end == End::None;
         if first {
+            if let Some(cause) = end.cause() {
+                let (role, step) = (&member.role, member.step);
+                tracing::info!("rank {rank} ({role}) is lost in step {step}: {cause}");
+            }
             member.end = end;
             member.order = self.ends;
             self.ends += 1;
@@ -484,6 +492,7 @@ impl Launcher<'_> {
         let endpoints = ready.iter().map(|(endpoints, _)| Some(endpoints.clone())).collect();
         self.tell_all(&ToMember::Peers { endpoints });
         self.introduced = true;
+        tracing::info!("all {} processes have met", self.members.len());
         on_update(JobUpdate::Introduced)?;
         if self.spec.abandoned.is_some() {
             self.tell_taken_over(on_update)?;

@@ -70,6 +70,16 @@ pub(crate) fn open_group(
     let at = ranks.iter().position(|rank| *rank == me);
     let outside = || GroupError::Failed(format!("rank {me} is not of the group {ranks:?}"));
     let group = Group::open(fabric, ranks, at.ok_or_else(outside)?, options, deadline)?;
+    if at == Some(0) {
+        let by = |bytes: usize| group.algorithm(bytes).name();
+        tracing::info!(
+            members = ranks.len(),
+            "all-reduce: 4 KiB by {}, 1 MiB by {}, 64 MiB by {}",
+            by(4 << 10),
+            by(1 << 20),
+            by(64 << 20)
+        );
+    }
     Ok(Arc::new(Mutex::new(Box::new(group))))
 }
 

@@ -32,5 +32,6 @@
 
 pub mod data;
 mod models;
+mod nearest;
 
 pub use models::*;

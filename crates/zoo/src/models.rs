@@ -17,6 +17,7 @@ mod vit;
 use tensorwire_nn::{Description, Error, Model, Result};
 
 use crate::data::SampleKind;
+use crate::nearest::nearest;
 
 pub use alexnet::AlexNet;
 pub use bert::Bert;
@@ -100,32 +101,9 @@ pub fn model(name: &str) -> Result<&'static dyn Shipped, UnknownModel> {
     let found = MODELS.into_iter().find(|model| model.name() == name);
     found.ok_or_else(|| {
         let names = MODELS.map(|model| model.name());
-        let distance = |known: &String| (edits(name, known), known.clone());
-        // a third of the letters at most: more would be another word
-        let near = |(edits, known): &(usize, String)| 3 * edits <= known.len();
-        let nearest = names.iter().map(distance).filter(near).min().map(|(_, known)| known);
+        let nearest = nearest(name, names.iter().map(String::as_str)).map(str::to_string);
         UnknownModel { found: name.to_string(), nearest, known: names.join(", ") }
     })
-}
-
-/// The edit distance of two words: insertions, deletions, substitutions and transpositions of neighbours (Damerau and
-/// Levenshtein, optimal string alignment).
-fn edits(a: &str, b: &str) -> usize {
-    let [a, b] = [a, b].map(|word| word.to_lowercase().chars().collect::<Vec<char>>());
-    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
-    for i in 1..=a.len() {
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let changed = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut best = changed.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                best = best.min(rows[i - 2][j - 2] + 1);
-            }
-            row.push(best);
-        }
-        rows.push(row);
-    }
-    rows[a.len()][b.len()]
 }
 
 /// The kind of the data, if the model learns from it.

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use tensorwire_bench::{CONTRIBUTORS_MAX, CollectiveKind, DeviceTensor, Way, parse_size};
 use tensorwire_collectives::{Algorithm, Design};
 
+use super::headings::{MEASUREMENT, OUTPUT, PROCESSES, WIRE};
 use super::hosts::HostArgs;
 use super::learn::FloatArg;
 use super::repeat::RepeatArgs;
@@ -15,51 +16,71 @@ use super::{TransportArg, WireArgs};
 #[derive(Args, Debug)]
 pub(crate) struct AllreduceArgs {
     /// Numbers of processes, each a measurement
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = of_a_group(),
+    #[arg(long, value_name = "LIST", help_heading = PROCESSES, value_delimiter = ',', value_parser = of_a_group(),
           default_values = ["2", "4", "8"])]
     pub(crate) ranks: Vec<u32>,
-    /// Sizes of a vector: `4KiB,1MiB,16MB` [default: 4 KiB to 256 MiB by fours; with --quick to 16 MiB]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
-    pub(crate) sizes: Vec<usize>,
+    /// Devices of each process
+    ///
+    /// Which are threads with a vector each: together a tensor.
+    #[arg(long, value_name = "D", help_heading = PROCESSES, value_parser = of_a_group())]
+    devices: Option<u32>,
     #[command(flatten)]
     pub(crate) hosts: HostArgs,
-    /// Which transports to measure [default: shm and tcp; with --hosts auto and tcp]
-    #[arg(long, value_enum, value_delimiter = ',')]
+    /// Sizes of a vector: 4KiB,1MiB,16MB
+    ///
+    /// [default: 4 KiB to 256 MiB by fours; with --quick to 16 MiB]
+    #[arg(long, value_name = "LIST", help_heading = MEASUREMENT, value_delimiter = ',', value_parser = parse_size)]
+    pub(crate) sizes: Vec<usize>,
+    /// What is done
+    #[arg(long, value_name = "LIST", help_heading = MEASUREMENT, value_enum, value_delimiter = ',',
+          default_values = ["all-reduce"])]
+    pub(crate) collective: Vec<CollectiveArg>,
+    /// Algorithms to measure
+    ///
+    /// [default: auto; with --tune all; with --devices the design's]
+    #[arg(long, value_name = "LIST", help_heading = MEASUREMENT, value_enum, value_delimiter = ',')]
+    pub(crate) algorithm: Vec<AlgorithmArg>,
+    /// With --devices: how tensors are reduced
+    #[arg(long, value_name = "LIST", help_heading = MEASUREMENT, hide_short_help = true, value_enum,
+          value_delimiter = ',', requires = "devices",
+          default_values = ["multi-ring", "single-ring", "omp-ring", "reg", "flat-ring"])]
+    design: Vec<DesignArg>,
+    /// Type of the elements
+    ///
+    /// Sums of bf16 are made in f32.
+    #[arg(long, value_name = "TYPE", help_heading = MEASUREMENT, value_enum, default_value = "f32")]
+    pub(crate) dtype: FloatArg,
+    /// Sums in the order of processes
+    ///
+    /// The same bits by every algorithm and transport.
+    #[arg(long, help_heading = MEASUREMENT)]
+    pub(crate) deterministic: bool,
+    #[command(flatten)]
+    pub(crate) repeat: RepeatArgs,
+    /// Fewer repetitions, and sizes up to 16 MiB
+    ///
+    /// In one job each.
+    #[arg(long, help_heading = MEASUREMENT)]
+    pub(crate) quick: bool,
+    /// Transports to measure
+    ///
+    /// [default: shm and tcp; with --hosts auto and tcp]
+    #[arg(long, value_name = "LIST", help_heading = WIRE, value_enum, value_delimiter = ',')]
     transport: Vec<TransportArg>,
     #[command(flatten)]
     pub(crate) wire: WireArgs,
-    /// Which algorithms to measure [default: auto; with --tune all; with --devices the design's]
-    #[arg(long, value_enum, value_delimiter = ',')]
-    pub(crate) algorithm: Vec<AlgorithmArg>,
-    /// What is done
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["all-reduce"])]
-    pub(crate) collective: Vec<CollectiveArg>,
-    /// Type of the elements; sums of bf16 are made in f32
-    #[arg(long, value_enum, default_value = "f32")]
-    pub(crate) dtype: FloatArg,
-    /// Sums in the order of processes: the same bits by every algorithm and transport
-    #[arg(long)]
-    pub(crate) deterministic: bool,
-    /// Devices of each process, which are threads with a vector each: together a tensor
-    #[arg(long, value_name = "D", value_parser = of_a_group())]
-    devices: Option<u32>,
-    /// How tensors are reduced
-    #[arg(long, value_enum, value_delimiter = ',', requires = "devices",
-          default_values = ["multi-ring", "single-ring", "omp-ring", "reg", "flat-ring"])]
-    design: Vec<DesignArg>,
-    #[command(flatten)]
-    pub(crate) repeat: RepeatArgs,
-    /// Write which algorithm is fastest from which size on to this file, a line a row
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["devices", "collective"])]
-    pub(crate) tune: Option<PathBuf>,
-    /// Where `auto` looks, as --tune wrote it [default: a model of the transport]
-    #[arg(long, value_name = "FILE")]
+    /// Where `auto` looks, as --tune wrote it
+    ///
+    /// [default: a model of the transport]
+    #[arg(long, value_name = "FILE", help_heading = MEASUREMENT)]
     pub(crate) table: Option<PathBuf>,
-    /// Fewer repetitions, in one job each, and sizes only up to 16 MiB
-    #[arg(long)]
-    pub(crate) quick: bool,
-    /// Append one line of JSON a result to this file
-    #[arg(long, value_name = "FILE")]
+    /// Write which algorithm is fastest
+    ///
+    /// From which size on, to this file, a line a row.
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT, conflicts_with_all = ["devices", "collective"])]
+    pub(crate) tune: Option<PathBuf>,
+    /// Append a line of JSON a result to this file
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) json: Option<PathBuf>,
 }
 

@@ -11,15 +11,17 @@ use super::job::default_data;
 #[derive(Args, Debug)]
 pub(crate) struct BatchesArgs {
     /// Model (see `tensorwire models`)
-    #[arg(long, default_value_t = DEFAULTS.model.clone())]
+    #[arg(long, value_name = "NAME", default_value_t = DEFAULTS.model.clone())]
     model: String,
     /// Data, as `train` takes them [default: as of `train`]
     #[arg(long)]
     data: Option<String>,
-    /// Tokens of a window of text [default: as many as the model takes]
+    /// Tokens of a window of text
+    ///
+    /// [default: as many as the model takes]
     #[arg(long, value_name = "N")]
     sequence: Option<usize>,
-    /// Seed of the order of samples, and of made-up data
+    /// Seed of the order of samples and made-up data
     #[arg(long, value_name = "S", default_value_t = DEFAULTS.seed)]
     seed: u64,
     /// Samples per worker and step
@@ -28,13 +30,17 @@ pub(crate) struct BatchesArgs {
     /// Workers that share a step's samples
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: usize,
-    /// The worker whose batches they are, from 0 on
+    /// The worker whose batches they are
+    ///
+    /// From 0 on.
     #[arg(long, value_name = "R", default_value_t = 0)]
     worker: usize,
     /// The first steps, so many
     #[arg(long, value_name = "N", default_value_t = 1)]
     steps: u64,
-    /// The safetensors file to write: tensor `0/input` is the first step's `input`
+    /// The safetensors file to write
+    ///
+    /// Tensor `0/input` is the first step's `input`.
     #[arg(long, value_name = "FILE")]
     save: PathBuf,
 }

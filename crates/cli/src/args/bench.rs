@@ -15,19 +15,31 @@ pub(crate) struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Scenario {
-    /// One tensor to a `reduce_max` in another process (Xue et al., figure 8)
+    /// One tensor to a `reduce_max` in another process
+    ///
+    /// Xue et al., figure 8.
     Transfer(TransferArgs),
-    /// A training step with communication against the same arithmetic without
+    /// A training step, against the same arithmetic alone
+    ///
+    /// With communication, and without.
     Step(Box<StepArgs>),
-    /// One-sided writes into another process's memory, with no graph above them; against gRPC if you like
+    /// One-sided writes, with no graph above them
+    ///
+    /// Into another process's memory; against gRPC if you like.
     Write(WriteArgs),
-    /// Push and pull of one key by several workers, in step; over ZeroMQ too (Mamidala et al.)
+    /// Push and pull of one key by several workers
+    ///
+    /// In step; over ZeroMQ, too (Mamidala et al.).
     Kvstore(KvstoreArgs),
-    /// Collective operations by every algorithm, and of tensors that devices hold (Mamidala et al., section 6)
+    /// Collective operations by every algorithm
+    ///
+    /// And of tensors that devices hold (Mamidala et al., section 6).
     Allreduce(AllreduceArgs),
-    /// Learning curves of ways of training: accuracy, time and traffic by epoch (Mamidala et al., figures 11 to 14)
+    /// Learning curves of ways of training
+    ///
+    /// Accuracy, time and traffic by epoch (Mamidala et al., figures 11 to 14).
     Modes(ModesArgs),
     /// The figures of three papers that one machine can measure
-    #[command(after_help = evaluation::EXAMPLES)]
+    #[command(after_long_help = evaluation::EXAMPLES)]
     Evaluation(EvaluationArgs),
 }

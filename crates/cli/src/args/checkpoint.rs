@@ -12,13 +12,20 @@ pub(crate) struct CheckpointArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CheckpointCommand {
-    /// List the checkpoints in a folder; every file is read and compared with its SHA-256
+    /// List the checkpoints in a folder
+    ///
+    /// Every file is read and compared with its SHA-256.
     Show {
         /// What `train --checkpoint` was given
         #[arg(value_name = "DIR")]
         folder: PathBuf,
+        /// One object of JSON a checkpoint
+        #[arg(long)]
+        json: bool,
     },
-    /// Write the weights of one checkpoint to one safetensors file, which `train --load` takes
+    /// Write the weights of a checkpoint to one file
+    ///
+    /// A safetensors file, which `train --load` takes.
     Convert {
         /// The folder of the checkpoint: `DIR/step-00000200`
         #[arg(value_name = "CHECKPOINT")]

@@ -2,41 +2,65 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use super::headings::STRATEGY;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use tensorwire_train::{Algorithm, ClientConfig, ConfigError, Strategy, TunedRow};
 
-/// Takes a strategy's name.
+/// What people from other systems call some strategies.
+const ALIASES: [(&str, Strategy); 5] = [
+    ("ddp", Strategy::AllReduce),
+    ("all-reduce", Strategy::AllReduce),
+    ("parameter-server", Strategy::Ps),
+    ("parameter-servers", Strategy::Ps),
+    ("easgd", Strategy::DistEsgd),
+];
+
+/// Takes a strategy's name, or an alias of it.
 pub(crate) fn strategy() -> impl TypedValueParser<Value = Strategy> {
-    PossibleValuesParser::new(Strategy::ALL.map(Strategy::name))
-        .map(|name| Strategy::named(&name).expect("the parser takes no other"))
+    let value = |strategy: Strategy| {
+        let aliases = ALIASES.iter().filter(move |(_, of)| *of == strategy);
+        PossibleValue::new(strategy.name()).aliases(aliases.map(|(alias, _)| *alias))
+    };
+    PossibleValuesParser::new(Strategy::ALL.map(value)).map(|name| {
+        let alias = || ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, of)| *of);
+        Strategy::named(&name).or_else(alias).expect("the parser takes no other")
+    })
 }
 
 /// What only groups of workers, and weights that are averaged, can do.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = STRATEGY)]
 pub(crate) struct ClientArgs {
+    /// mpi-...: groups of workers [default: 1]
+    ///
     /// mpi-sgd, mpi-asgd, mpi-esgd: groups of workers that all-reduce their gradients among themselves; worker 0 of each
-    /// pushes and pulls, and broadcasts what it gets [default: 1, all workers]
-    #[arg(long, value_name = "C")]
+    /// pushes and pulls, and broadcasts what it gets. [default: 1, all workers]
+    #[arg(long, value_name = "C", hide_short_help = true)]
     clients: Option<u32>,
     /// dist-esgd, mpi-esgd: steps between two exchanges with the centre [default: 64]
-    #[arg(long, value_name = "STEPS")]
+    #[arg(long, value_name = "STEPS", hide_short_help = true)]
     interval: Option<u64>,
-    /// dist-esgd, mpi-esgd: how far a client and the centre go towards each other then, above 0 and at most 1
+    /// dist-esgd, mpi-esgd: how far a client and the centre move
+    ///
+    /// Towards each other in an exchange, above 0 and at most 1.
     /// [default: 0.9 / clients, as Zhang et al. 2015 have it]
-    #[arg(long, value_name = "A")]
+    #[arg(long, value_name = "A", hide_short_help = true)]
     alpha: Option<f64>,
-    /// allreduce, mpi-sgd: reduce gradients in the order of ranks, so that every algorithm, transport and run has the
-    /// same bits (ps, dist-sgd and local always do)
-    #[arg(long)]
+    /// allreduce, mpi-sgd: reduce gradients in the order of ranks
+    ///
+    /// So that every algorithm, transport and run has the same bits (ps, dist-sgd and local always do).
+    #[arg(long, hide_short_help = true)]
     deterministic: bool,
-    /// allreduce, mpi-...: how gradients are all-reduced [default: what is fastest for their size by --table, or by
-    /// a model of the transport]
-    #[arg(long, value_enum)]
+    /// allreduce, mpi-...: how gradients are all-reduced
+    ///
+    /// [default: what is fastest for their size by --table, or by a model of the transport]
+    #[arg(long, value_name = "NAME", hide_short_help = true, value_enum)]
     algorithm: Option<AlgorithmArg>,
-    /// allreduce, mpi-...: what is fastest here, as `bench allreduce --tune FILE` wrote it [default: a model of
-    /// the transport]
-    #[arg(long, value_name = "FILE", conflicts_with = "algorithm")]
+    /// allreduce, mpi-...: what is fastest here
+    ///
+    /// As `bench allreduce --tune FILE` wrote it. [default: a model of the transport]
+    #[arg(long, value_name = "FILE", hide_short_help = true, conflicts_with = "algorithm")]
     table: Option<PathBuf>,
 }
 

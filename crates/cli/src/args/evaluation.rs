@@ -11,15 +11,18 @@ use super::ExchangeArg;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  tensorwire bench evaluation --quick --json results.jsonl --report evaluation.html
-                                                  everything, in less than 30 minutes on 2 cores, and a page of it
+  tensorwire bench evaluation --quick --json results.jsonl --report page.html
+      everything, in less than 30 minutes on 2 cores, and a page of it
   tensorwire bench evaluation --only transfer,modes
-  tensorwire bench evaluation --list              which figures there are, and of which paper
+  tensorwire bench evaluation --list
+      which figures there are, and of which paper
 
-A case that fails is said, and the rest goes on; what a job refuses on this machine is left out, and that is said,
-too. With --quick each figure has its minutes, after which nothing of it is begun any more.
+A case that fails is said, and the rest goes on; what a job refuses on this
+machine is left out, and that is said, too. With --quick each figure has its
+minutes, after which nothing of it is begun any more.
 
-Exit status: 0 all cases done or left out; 1 a case failed; 2 something given cannot be right.";
+Exit status: 0 all cases done or left out; 1 a case failed; 2 something given
+cannot be right.";
 
 #[derive(Args, Debug)]
 pub(crate) struct EvaluationArgs {
@@ -33,10 +36,14 @@ pub(crate) struct EvaluationArgs {
     /// Fewer cases, repetitions and steps
     #[arg(long)]
     quick: bool,
-    /// Append the lines of JSON that each benchmark gives to this file
+    /// Append the lines of JSON of each benchmark
+    ///
+    /// To this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Make a page of that file's lines at the end, as `tensorwire report` does
+    /// Make a page of that file's lines at the end
+    ///
+    /// As `tensorwire report` does.
     #[arg(long, value_name = "FILE", requires = "json")]
     pub(crate) report: Option<PathBuf>,
 }

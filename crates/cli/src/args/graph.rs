@@ -3,6 +3,7 @@
 use clap::Args;
 use tensorwire_train::{Budget, ConfigError, TrainConfig};
 
+use super::headings::{OUTPUT, STRATEGY};
 use super::{DEFAULTS, JobArgs};
 
 #[derive(Args, Debug)]
@@ -10,10 +11,10 @@ pub(crate) struct GraphArgs {
     #[command(flatten)]
     job: JobArgs,
     /// The plan of one worker's session, as `train --async` has it
-    #[arg(long = "async")]
+    #[arg(long = "async", help_heading = STRATEGY, hide_short_help = true)]
     asynchronous: bool,
     /// Print the whole graph in Graphviz's language instead
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) dot: bool,
 }
 

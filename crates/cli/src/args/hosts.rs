@@ -6,17 +6,23 @@ use clap::Args;
 use tensorwire_launch::{Hosts, HostsError, RSH};
 
 use super::TransportArg;
+use super::headings::PROCESSES;
 
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = PROCESSES)]
 pub(crate) struct HostArgs {
-    /// Where the processes run, round-robin: `node0,node1:2` (:2 = two in a turn) [default: this machine]
+    /// Where the processes run: node0,node1:2
+    ///
+    /// Round-robin; :2 = two in a turn. [default: this machine]
     #[arg(long, value_name = "LIST")]
     hosts: Option<String>,
     /// What starts a process on another host: it is given the host and a command
-    #[arg(long, value_name = "COMMAND", requires = "hosts", default_value = RSH)]
+    #[arg(long, value_name = "COMMAND", hide_short_help = true, requires = "hosts", default_value = RSH)]
     rsh: String,
-    /// Where the other hosts call this one [default: this machine's address towards the first of them]
-    #[arg(long, value_name = "ADDRESS:PORT", requires = "hosts")]
+    /// Where the other hosts call this one
+    ///
+    /// [default: this machine's address towards the first of them]
+    #[arg(long, value_name = "ADDRESS:PORT", hide_short_help = true, requires = "hosts")]
     pub(crate) listen: Option<SocketAddr>,
 }
 

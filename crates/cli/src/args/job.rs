@@ -14,6 +14,7 @@ use tensorwire_train::{
 use tensorwire_zoo::data::{SampleKind, Source};
 
 use super::clients::{self, ClientArgs};
+use super::headings::{COMPUTE, FAILURES, MODEL, PROCESSES, STRATEGY, WIRE};
 use super::{DEFAULTS, ExchangeArg, LearnArgs, TransportArg, WireArgs, with_default};
 
 /// Who splits variables.
@@ -27,60 +28,80 @@ const SERVERS: &str = "jobs with servers, which --strategy allreduce has not";
 #[derive(Args, Clone, Debug)]
 pub(crate) struct JobArgs {
     /// Model to train (see `tensorwire models`)
-    #[arg(long, default_value_t = DEFAULTS.model.clone())]
+    #[arg(long, value_name = "NAME", help_heading = MODEL, default_value_t = DEFAULTS.model.clone())]
     model: String,
-    /// Data. Images: `digits` (comes with the program), `mnist:DIR`, `cifar10:DIR`, `images:DIR[,skip-bad]` (JPEG
-    /// and PNG, a folder a class). Tables: `npz:FILE`, `csv:FILE[,TEST]`. Running text: `kjv` (comes with the
-    /// program), `chars:FILE`, `lm:FILE[,TOKENIZER]`, `tokens:FILE[,TEST][,vocab=N]`. Sentences and their
-    /// translations: `text:SOURCE,TARGET` (two files, a sentence a line), `grammar[:N]`, `reverse[:N]` (made up).
-    /// Made up for any model: `synthetic[:N]` [default: digits, or kjv for gpt-mini, or synthetic where the model
-    /// takes no such images]
-    #[arg(long)]
+    /// Data: digits, mnist:DIR, images:DIR, csv:FILE, …
+    ///
+    /// Images: `digits` (comes with the program), `mnist:DIR`, `cifar10:DIR`, `images:DIR[,skip-bad]` (JPEG and PNG, a
+    /// folder a class). Tables: `npz:FILE`, `csv:FILE[,TEST]`. Running text: `kjv` (comes with the program),
+    /// `chars:FILE`, `lm:FILE[,TOKENIZER]`, `tokens:FILE[,TEST][,vocab=N]`. Sentences and their translations:
+    /// `text:SOURCE,TARGET` (two files, a sentence a line), `grammar[:N]`, `reverse[:N]` (made up). Made up for any
+    /// model: `synthetic[:N]`.
+    ///
+    /// [default: digits, or kjv for gpt-mini, or synthetic where the model takes no such images]
+    #[arg(long, help_heading = MODEL)]
     data: Option<String>,
     /// Tokens of a window of text [default: as many as the model takes]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = MODEL, hide_short_help = true)]
     sequence: Option<usize>,
-    /// `ps`: variables on servers as parts of the graph, replicas on workers. `dist-sgd`, `dist-asgd`: variables
-    /// in a key-value store, to which workers push and from which they pull, in step or each at its own pace.
-    /// `allreduce`: variables on every worker, gradients all-reduced. `mpi-sgd`, `mpi-asgd`: as `dist-...`, by
-    /// groups of workers (--clients). `dist-esgd`, `mpi-esgd`: workers (groups) train weights of their own, which
-    /// are averaged with a centre now and then (--interval). `local`: the same replicas as `ps` in one process
-    #[arg(long, value_parser = clients::strategy(), default_value = DEFAULTS.strategy.name())]
+    /// Samples per worker and step
+    #[arg(long, value_name = "B", help_heading = MODEL, default_value_t = DEFAULTS.batch)]
+    batch: usize,
+    /// Seed of first values and the order of samples
+    ///
+    /// Equal seeds give equal bits.
+    #[arg(long, value_name = "S", help_heading = MODEL, default_value_t = DEFAULTS.seed)]
+    seed: u64,
+    /// One of ps, allreduce, dist-sgd, local, …
+    ///
+    /// `ps`: variables on servers as parts of the graph, replicas on workers. `dist-sgd`, `dist-asgd`: variables in a
+    /// key-value store, to which workers push and from which they pull, in step or each at its own pace. `allreduce`:
+    /// variables on every worker, gradients all-reduced. `mpi-sgd`, `mpi-asgd`: as `dist-...`, by groups of workers
+    /// (--clients). `dist-esgd`, `mpi-esgd`: workers (groups) train weights of their own, which are averaged with a
+    /// centre now and then (--interval). `local`: the same replicas as `ps` in one process. `ddp` is another name of
+    /// `allreduce`, `parameter-server` of `ps`.
+    #[arg(long, value_name = "NAME", help_heading = STRATEGY, value_parser = clients::strategy(),
+          default_value = DEFAULTS.strategy.name())]
     strategy: Strategy,
-    #[arg(long, value_name = "N|MIN..MAX", help = with_default(
-        "Worker processes (with `local`: replicas, reduced in the same order). MIN..MAX: MAX, and as few as MIN where workers \
-         or hosts are lost or `tensorwire scale` asks for it; a step takes as many samples as ever (with --checkpoint)",
-        format_args!("{}, or half of the processes that mpirun, srun or torchrun started", DEFAULTS.workers),
-    ))]
-    pub(crate) workers: Option<Workers>,
-    #[arg(long, value_name = "K", help = with_default(
-        "Server processes. `allreduce` has none; `ps` and `mpi-sgd` may have 0",
-        format_args!("{}, or the rest of those processes", DEFAULTS.servers),
-    ))]
-    pub(crate) servers: Option<u32>,
-    /// ps: no servers; every worker holds a share of the variables and updates it (as --servers 0)
-    #[arg(long, conflicts_with = "servers")]
-    colocate: bool,
-    /// ps: which server gets which variable. `balanced`: by bytes, the largest first; what is larger than a server's equal
-    /// share is split by rows. `round-robin`: one after another, as they are declared [default: balanced]
-    #[arg(long, value_enum)]
+    /// ps: which server gets which variable [default: balanced]
+    ///
+    /// `balanced`: by bytes, the largest first; what is larger than a server's equal share is split by rows.
+    /// `round-robin`: one after another, as they are declared.
+    #[arg(long, value_name = "HOW", help_heading = STRATEGY, hide_short_help = true, value_enum)]
     placement: Option<PlacementArg>,
-    /// ps, balanced: split no variable of at most so many bytes [default: 4MiB; 64MiB where all processes share memory,
-    /// since rows are written there and a whole is read where it lies]. 0: split every one that may be
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    /// ps, balanced: split no variable of at most so many bytes
+    ///
+    /// 0: split every one that may be. [default: 4MiB; 64MiB where all processes share memory, since rows are written
+    /// there and a whole is read where it lies]
+    #[arg(long, value_name = "SIZE", help_heading = STRATEGY, hide_short_help = true, value_parser = parse_bytes)]
     split_above: Option<usize>,
     #[command(flatten)]
     clients: ClientArgs,
-    #[arg(long, value_enum, help = with_default("How bytes travel", DEFAULTS.transport.name()))]
-    transport: Option<TransportArg>,
-    #[command(flatten)]
-    wire: WireArgs,
-    /// Encrypt what leaves a host, tensors too (AES-256-GCM); over TCP, not over RDMA
-    #[arg(long)]
-    encrypt: bool,
-    /// Where the processes run: `node0,node1:2` (:2 = two in a turn), or `@FILE` with a host in each line
-    /// [default: this machine]
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "N", help_heading = PROCESSES,
+        help = with_default("Worker processes; MIN..MAX: elastic", DEFAULTS.workers),
+        long_help = with_default(
+            "Worker processes (with `local`: replicas, reduced in the same order). MIN..MAX: MAX, and as few as MIN where workers \
+             or hosts are lost or `tensorwire scale` asks for it; a step takes as many samples as ever (with --checkpoint)",
+            format_args!("{}, or half of the processes that mpirun, srun or torchrun started", DEFAULTS.workers),
+        ))]
+    pub(crate) workers: Option<Workers>,
+    #[arg(long, value_name = "K", help_heading = PROCESSES,
+        help = with_default("Server processes", DEFAULTS.servers),
+        long_help = with_default(
+            "Server processes. `allreduce` has none; `ps` and `mpi-sgd` may have 0",
+            format_args!("{}, or the rest of those processes", DEFAULTS.servers),
+        ))]
+    pub(crate) servers: Option<u32>,
+    /// ps: no servers; every worker holds a share of the variables
+    ///
+    /// And updates it, so that less crosses. As --servers 0.
+    #[arg(long, help_heading = PROCESSES, hide_short_help = true, conflicts_with = "servers")]
+    colocate: bool,
+    /// Where they run: node0,node1:2 or @FILE [default: here]
+    ///
+    /// `node0,node1:2` (:2 = two in a turn), or `@FILE` with a host in each line. The processes go to the hosts
+    /// round-robin, workers first. [default: this machine]
+    #[arg(long, value_name = "LIST", help_heading = PROCESSES)]
     pub(crate) hosts: Option<String>,
     /// As many workers as there may be, where somebody else started these
     #[arg(skip)]
@@ -88,51 +109,70 @@ pub(crate) struct JobArgs {
     /// Where they run that somebody else started
     #[arg(skip)]
     pub(crate) placed: Option<Hosts>,
-    #[arg(long, value_name = "COMMAND", help = with_default(
+    #[arg(long, value_name = "COMMAND", help_heading = PROCESSES, hide_short_help = true, help = with_default(
         "What starts a process on another host: it is given the host and a command line", RSH,
     ))]
     rsh: Option<String>,
-    #[arg(long, value_enum, help = with_default("How a tensor crosses", DEFAULTS.exchange.name()))]
-    exchange: Option<ExchangeArg>,
-    /// Samples per worker and step
-    #[arg(long, value_name = "B", default_value_t = DEFAULTS.batch)]
-    batch: usize,
+    /// Where the launcher listens for its processes
+    ///
+    /// Port 0: the system chooses. [default: loopback, or this machine's address towards the other hosts]
+    #[arg(long, value_name = "ADDRESS:PORT", help_heading = PROCESSES, hide_short_help = true)]
+    pub(crate) listen: Option<SocketAddr>,
     #[command(flatten)]
     learn: LearnArgs,
-    /// Seed of first values and of the order of samples: equal seeds give equal bits
-    #[arg(long, value_name = "S", default_value_t = DEFAULTS.seed)]
-    seed: u64,
-    /// Threads of each process [default: the workers of a machine share its cores, a server has all]
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
-    /// Which kernels compute. `auto`: `onednn` where libdnnl.so.3 is installed, else `cpu`. `reference`: plain
-    /// loops, slow, to check against
-    #[arg(long, value_enum, default_value = DEFAULTS.kernels.name())]
-    kernels: KernelsArg,
-    /// What computes in workers: `cpu`, `cuda` (each worker of a machine takes the next GPU), `cuda:N` (that one) or `auto`
-    /// (a GPU where there is one)
-    #[arg(long, value_name = "DEVICE", default_value_t = DEFAULTS.device)]
+    /// What computes: cpu, cuda, cuda:N, auto
+    ///
+    /// In workers: `cpu`, `cuda` (each worker of a machine takes the next GPU), `cuda:N` (that one) or `auto` (a GPU
+    /// where there is one).
+    #[arg(long, value_name = "DEVICE", help_heading = COMPUTE, default_value_t = DEFAULTS.device)]
     device: DeviceChoice,
-    /// The library of CUDA's driver [default: libcuda.so.1, where the dynamic linker finds it]
-    #[arg(long, value_name = "FILE")]
+    /// Threads of each process
+    ///
+    /// [default: the workers of a machine share its cores, a server has all]
+    #[arg(long, value_name = "N", help_heading = COMPUTE, hide_short_help = true)]
+    threads: Option<usize>,
+    /// Which kernels compute
+    ///
+    /// `auto`: `onednn` where libdnnl.so.3 is installed, else `cpu`. `reference`: plain loops, slow, to check against.
+    #[arg(long, value_name = "NAME", help_heading = COMPUTE, hide_short_help = true, value_enum,
+          default_value = DEFAULTS.kernels.name())]
+    kernels: KernelsArg,
+    /// The library of CUDA's driver
+    ///
+    /// [default: libcuda.so.1, where the dynamic linker finds it]
+    #[arg(long, value_name = "FILE", help_heading = COMPUTE, hide_short_help = true)]
     cuda_driver: Option<PathBuf>,
-    #[arg(long, value_name = "SECONDS", help = with_default(
+    #[arg(long, value_name = "SIZE", help_heading = COMPUTE, hide_short_help = true, value_parser = parse_size,
+        help = with_default(
+            "Most memory of each kind that a process gives to tensors whose size is known only when they exist: `512MiB`",
+            human_bytes(DEFAULTS.dynamic_bytes_max as u64),
+        ))]
+    dynamic_memory: Option<usize>,
+    #[arg(long, value_name = "NAME", help_heading = WIRE, value_enum,
+          help = with_default("One of auto, shm, tcp, verbs", DEFAULTS.transport.name()),
+          long_help = with_default(
+              "How bytes travel; `rdma` is another name of verbs", DEFAULTS.transport.name(),
+          ))]
+    transport: Option<TransportArg>,
+    #[arg(long, value_name = "NAME", help_heading = WIRE, hide_short_help = true, value_enum,
+          help = with_default("How a tensor crosses", DEFAULTS.exchange.name()))]
+    exchange: Option<ExchangeArg>,
+    #[command(flatten)]
+    wire: WireArgs,
+    /// Encrypt what leaves a host, tensors too
+    ///
+    /// AES-256-GCM; over TCP, not over RDMA.
+    #[arg(long, help_heading = WIRE, hide_short_help = true)]
+    encrypt: bool,
+    #[arg(long, value_name = "SECONDS", help_heading = FAILURES, hide_short_help = true, help = with_default(
         "Seconds within which the job ends when one of its processes dies or stops",
         seconds(DEFAULTS.deadline_ms),
     ))]
     deadline: Option<f64>,
     /// Seconds that a step waits at most for processes that are alive
-    #[arg(long, value_name = "SECONDS", default_value_t = seconds(DEFAULTS.step_deadline_ms))]
+    #[arg(long, value_name = "SECONDS", help_heading = FAILURES, hide_short_help = true,
+          default_value_t = seconds(DEFAULTS.step_deadline_ms))]
     step_deadline: f64,
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, help = with_default(
-        "Most memory of each kind that a process gives to tensors whose size is known only when they exist: `512MiB`",
-        human_bytes(DEFAULTS.dynamic_bytes_max as u64),
-    ))]
-    dynamic_memory: Option<usize>,
-    /// Where the launcher listens for its processes; port 0: the system chooses [default: loopback, or this
-    /// machine's address towards the other hosts]
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub(crate) listen: Option<SocketAddr>,
 }
 
 /// How many workers there are, and how few there may be.
@@ -166,7 +206,7 @@ enum PlacementArg {
 enum KernelsArg {
     Auto,
     Cpu,
-    #[value(name = "onednn")]
+    #[value(name = "onednn", alias = "mkldnn")]
     OneDnn,
     Reference,
 }

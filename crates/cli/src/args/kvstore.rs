@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use tensorwire_bench::{Pull, WORKERS_MAX, parse_size};
 use tensorwire_train::StoreWire;
 
+use super::headings::{MEASUREMENT, OUTPUT, PROCESSES, WIRE};
 use super::hosts::HostArgs;
 use super::repeat::RepeatArgs;
 use super::{TransportArg, WireArgs};
@@ -17,35 +18,51 @@ const EXCHANGES: &[&str] =
 
 #[derive(Args, Debug)]
 pub(crate) struct KvstoreArgs {
-    /// Numbers of worker processes, each a measurement [default: 1 to 32 by twos; with --quick to 4]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = of_a_store())]
+    /// Numbers of workers, each a measurement
+    ///
+    /// [default: 1 to 32 by twos; with --quick to 4]
+    #[arg(long, value_name = "LIST", help_heading = PROCESSES, value_delimiter = ',', value_parser = of_a_store())]
     pub(crate) workers: Vec<u32>,
-    /// Numbers of server processes: one for all, or one for each of --workers [default: as many as workers]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = of_a_store())]
+    /// Numbers of server processes
+    ///
+    /// One for all, or one for each of --workers. [default: as many as workers]
+    #[arg(long, value_name = "LIST", help_heading = PROCESSES, value_delimiter = ',', value_parser = of_a_store())]
     pub(crate) servers: Vec<u32>,
-    /// Sizes of the value: `4KiB,1MiB,16MB` [default: the paper's 100,000 numbers]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    #[command(flatten)]
+    pub(crate) hosts: HostArgs,
+    /// Sizes of the value: 4KiB,1MiB,16MB
+    ///
+    /// [default: the paper's 100,000 numbers]
+    #[arg(long, value_name = "LIST", help_heading = MEASUREMENT, value_delimiter = ',', value_parser = parse_size)]
     pub(crate) sizes: Vec<usize>,
     #[command(flatten)]
     pub(crate) repeat: RepeatArgs,
-    #[command(flatten)]
-    pub(crate) hosts: HostArgs,
-    /// Which transports to measure; ZeroMQ is over TCP beside each [default: shm and tcp; with --hosts auto and tcp]
-    #[arg(long, value_enum, value_delimiter = ',')]
+    /// How a worker has the sum
+    ///
+    /// In the end.
+    #[arg(long, value_name = "LIST", help_heading = MEASUREMENT, value_enum, value_delimiter = ',',
+          default_values = ["shown", "filled"])]
+    pub(crate) pull: Vec<PullArg>,
+    /// Fewer repetitions and processes
+    ///
+    /// In one job each.
+    #[arg(long, help_heading = MEASUREMENT)]
+    pub(crate) quick: bool,
+    /// Transports to measure
+    ///
+    /// ZeroMQ is over TCP beside each. [default: shm and tcp; with --hosts auto and tcp]
+    #[arg(long, value_name = "LIST", help_heading = WIRE, value_enum, value_delimiter = ',')]
     transport: Vec<TransportArg>,
+    /// What messages go over
+    ///
+    /// Those of the store.
+    #[arg(long, value_name = "LIST", help_heading = WIRE, value_enum, value_delimiter = ',',
+          default_values = EXCHANGES)]
+    pub(crate) exchange: Vec<StoreWireArg>,
     #[command(flatten)]
     pub(crate) wire: WireArgs,
-    /// What the store's messages go over
-    #[arg(long, value_enum, value_delimiter = ',', default_values = EXCHANGES)]
-    pub(crate) exchange: Vec<StoreWireArg>,
-    /// How a worker has the sum in the end
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["shown", "filled"])]
-    pub(crate) pull: Vec<PullArg>,
-    /// Fewer repetitions, in one job each, and fewer processes
-    #[arg(long)]
-    pub(crate) quick: bool,
-    /// Append one line of JSON a result to this file
-    #[arg(long, value_name = "FILE")]
+    /// Append a line of JSON a result to this file
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) json: Option<PathBuf>,
 }
 

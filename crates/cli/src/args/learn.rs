@@ -6,63 +6,89 @@ use tensorwire_bench::QUIET_RATE;
 use tensorwire_nn::{Method, Optimizer, Schedule};
 use tensorwire_train::{ConfigError, FloatType, TrainConfig, WireType};
 
+use super::headings::{OPTIMIZER, WIRE};
 use super::{DEFAULTS, with_default};
 
 /// What `--momentum` is where it is not given.
 pub(super) const MOMENTUM: f64 = 0.9;
 
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = OPTIMIZER)]
 pub(crate) struct LearnArgs {
-    /// How a variable changes, given the mean gradient of a step
-    #[arg(long, value_enum, default_value = DEFAULTS.optimizer.kind())]
+    /// One of sgd, momentum, adam, adamw, …
+    ///
+    /// How a variable changes, given the mean gradient of a step.
+    #[arg(long, value_name = "NAME", value_enum, default_value = DEFAULTS.optimizer.kind())]
     optimizer: OptimizerArg,
-    #[arg(long, value_name = "RATE", help = with_default(
-        "Learning rate",
-        format_args!("{}; bench step: {QUIET_RATE}, at which no model diverges", DEFAULTS.optimizer.rate),
-    ))]
+    #[arg(long, value_name = "RATE",
+        help = with_default("Learning rate", DEFAULTS.optimizer.rate),
+        long_help = with_default(
+            "Learning rate",
+            format_args!("{}; bench step: {QUIET_RATE}, at which no model diverges", DEFAULTS.optimizer.rate),
+        ))]
     lr: Option<f64>,
-    #[arg(long, value_name = "M", help = with_default(
+    #[arg(long, value_name = "M", hide_short_help = true, help = with_default(
         "--optimizer momentum, nesterov: from 0 to below 1", MOMENTUM,
     ))]
     momentum: Option<f64>,
-    /// How much what multiplies (no biases, no scales) is drawn to 0: of adamw and lamb decoupled from the gradient,
-    /// else as the gradient of an L2 norm [default: adamw, lamb: 0.01, else 0]
-    #[arg(long, value_name = "LAMBDA")]
+    /// How much what multiplies is drawn to 0
+    ///
+    /// Biases and scales are not. Of adamw and lamb decoupled from the gradient, else as the gradient of an L2 norm.
+    /// [default: adamw, lamb: 0.01, else 0]
+    #[arg(long, value_name = "LAMBDA", hide_short_help = true)]
     weight_decay: Option<f64>,
+    /// Rate over the steps: linear, cosine, …
+    ///
     /// Rate of each step as a factor of --lr: `constant`, `step:EVERY,FACTOR`, `exponential:FACTOR`, `linear[:LEAST]` or
-    /// `cosine[:LEAST]`, the last two over all steps, down to LEAST (0) of it
+    /// `cosine[:LEAST]`, the last two over all steps, down to LEAST (0) of it.
     #[arg(long, value_name = "CURVE", default_value_t = Schedule::constant())]
     schedule: Schedule,
     /// Steps in which the rate first grows from 0 to --lr
-    #[arg(long, value_name = "STEPS", default_value_t = 0)]
+    #[arg(long, value_name = "STEPS", hide_short_help = true, default_value_t = 0)]
     warmup: u64,
-    /// Parameters that do not decay besides, by name; `*` stands for any characters (`wte,*norm*`)
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    /// Parameters that do not decay besides, by name
+    ///
+    /// `*` stands for any characters (`wte,*norm*`).
+    #[arg(long, value_name = "NAMES", hide_short_help = true, value_delimiter = ',')]
     no_decay: Vec<String>,
-    /// Average the parameters over the steps, each step counting DECAY times the one behind it, and evaluate and save the
-    /// averages in their place [default: the parameters themselves]
-    #[arg(long, value_name = "DECAY")]
+    /// Average the parameters over the steps
+    ///
+    /// Each step counts DECAY times the one behind it; the averages are evaluated and saved in their place.
+    /// [default: the parameters themselves]
+    #[arg(long, value_name = "DECAY", hide_short_help = true)]
     ema: Option<f64>,
-    /// Scale the mean gradient of all variables down to this norm where its own is larger [default: never]
-    #[arg(long, value_name = "NORM")]
+    /// Largest norm of the mean gradient [default: any]
+    ///
+    /// The mean gradient of all variables is scaled down to this norm where its own is larger.
+    #[arg(long, value_name = "NORM", hide_short_help = true)]
     clip_norm: Option<f64>,
-    /// Batches of which each worker's gradient is the mean: so many times the samples of a step in the memory of one
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// Batches of which each worker's gradient is the mean
+    ///
+    /// So many times the samples of a step in the memory of one.
+    #[arg(long, value_name = "N", hide_short_help = true, default_value_t = 1)]
     accumulate: usize,
-    /// Type of variables and activations; sums of bf16 are made in f32
-    #[arg(long, value_enum, default_value = DEFAULTS.dtype.name())]
+    /// Type of variables and activations
+    ///
+    /// Sums of bf16 are made in f32.
+    #[arg(long, value_name = "TYPE", hide_short_help = true, value_enum, default_value = DEFAULTS.dtype.name())]
     dtype: FloatArg,
-    /// Type of activations, if it is another: `bf16` keeps variables and optimizer in --dtype [default: --dtype]
-    #[arg(long, value_enum)]
+    /// Type of activations [default: --dtype]
+    ///
+    /// `bf16` keeps variables and optimizer in --dtype.
+    #[arg(long, value_name = "TYPE", hide_short_help = true, value_enum)]
     precision: Option<FloatArg>,
-    /// What gradients and weights of f32 cross as between processes: bf16 rounds them, and sends half of the bytes
-    #[arg(long, value_enum, default_value = DEFAULTS.wire.name())]
+    /// Type that crosses: f32, bf16
+    ///
+    /// What gradients and weights of f32 cross as between processes: bf16 rounds them, and sends half of the bytes.
+    #[arg(long, value_name = "TYPE", help_heading = WIRE, value_enum, default_value = DEFAULTS.wire.name())]
     wire: WireArg,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum WireArg {
+    #[value(alias = "fp32", alias = "float32")]
     F32,
+    #[value(alias = "bfloat16")]
     Bf16,
 }
 
@@ -92,8 +118,11 @@ enum OptimizerArg {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum FloatArg {
+    #[value(alias = "fp32", alias = "float32")]
     F32,
+    #[value(alias = "fp64", alias = "float64")]
     F64,
+    #[value(alias = "bfloat16")]
     Bf16,
 }
 

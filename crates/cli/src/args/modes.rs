@@ -7,6 +7,7 @@ use tensorwire_nn::Method;
 use tensorwire_train::{Budget, ClientConfig, Strategy, TrainConfig};
 
 use super::clients::strategy;
+use super::headings::{MEASUREMENT, MODEL, OPTIMIZER, OUTPUT, PROCESSES, STRATEGY, WIRE};
 use super::job::default_data;
 use super::{DEFAULTS, TransportArg, with_default};
 
@@ -15,54 +16,62 @@ const QUICK_EPOCHS: u64 = 5;
 
 #[derive(Args, Debug)]
 pub(crate) struct ModesArgs {
-    /// Which ways of training, one after the other
-    #[arg(long, value_parser = strategy(), value_delimiter = ',',
+    /// Ways of training, one after the other
+    #[arg(long, value_name = "LIST", help_heading = STRATEGY, value_parser = strategy(), value_delimiter = ',',
+          hide_default_value = true,
           default_values = ["dist-sgd", "dist-asgd", "dist-esgd", "mpi-sgd", "mpi-asgd", "mpi-esgd"])]
     modes: Vec<Strategy>,
-    /// Model to train
-    #[arg(long, default_value_t = DEFAULTS.model.clone())]
-    model: String,
-    /// Data, as `train` takes them [default: digits, or synthetic where the model takes no such images]
-    #[arg(long)]
-    data: Option<String>,
-    /// Worker processes
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    workers: u32,
-    /// mpi-...: groups of workers
-    #[arg(long, value_name = "C", default_value_t = 2)]
-    clients: u32,
-    /// Server processes
-    #[arg(long, value_name = "K", default_value_t = 1)]
-    servers: u32,
-    #[arg(long, value_name = "E", help = with_default("Passes over the data", Budget::EPOCHS))]
-    epochs: Option<u64>,
-    /// ...-esgd: steps between two exchanges with the centre [default: 64]
-    #[arg(long, value_name = "STEPS")]
+    /// ...-esgd: steps between two exchanges [default: 64]
+    ///
+    /// With the centre.
+    #[arg(long, value_name = "STEPS", help_heading = STRATEGY)]
     pub(crate) interval: Option<u64>,
-    /// Samples per worker and step. Gradients are means over what is reduced: of all workers (...-sgd), of a client
-    /// (mpi-asgd, mpi-esgd), of a worker
-    #[arg(long, value_name = "B", default_value_t = 16)]
+    /// mpi-...: groups of workers
+    #[arg(long, value_name = "C", help_heading = STRATEGY, default_value_t = 2)]
+    clients: u32,
+    /// Model to train
+    #[arg(long, value_name = "NAME", help_heading = MODEL, default_value_t = DEFAULTS.model.clone())]
+    model: String,
+    /// Data, as `train` takes them
+    ///
+    /// [default: digits, or synthetic where the model takes no such images]
+    #[arg(long, help_heading = MODEL)]
+    data: Option<String>,
+    #[arg(long, value_name = "E", help_heading = MODEL, help = with_default("Passes over the data", Budget::EPOCHS))]
+    epochs: Option<u64>,
+    /// Samples per worker and step
+    ///
+    /// Gradients are means over what is reduced: of all workers (...-sgd), of a client (mpi-asgd, mpi-esgd), of a worker.
+    #[arg(long, value_name = "B", help_heading = MODEL, default_value_t = 16)]
     batch: usize,
+    /// Seed of first values and the order of samples
+    #[arg(long, value_name = "S", help_heading = MODEL, default_value_t = DEFAULTS.seed)]
+    seed: u64,
     /// Learning rate
-    #[arg(long, value_name = "RATE", default_value_t = DEFAULTS.optimizer.rate)]
+    #[arg(long, value_name = "RATE", help_heading = OPTIMIZER, default_value_t = DEFAULTS.optimizer.rate)]
     lr: f64,
     /// Momentum, from 0 to below 1
-    #[arg(long, value_name = "M", default_value_t = super::learn::MOMENTUM)]
+    #[arg(long, value_name = "M", help_heading = OPTIMIZER, default_value_t = super::learn::MOMENTUM)]
     momentum: f64,
-    /// Seed of first values and of the order of samples
-    #[arg(long, value_name = "S", default_value_t = DEFAULTS.seed)]
-    seed: u64,
+    /// Worker processes
+    #[arg(long, value_name = "N", help_heading = PROCESSES, default_value_t = 4)]
+    workers: u32,
+    /// Server processes
+    #[arg(long, value_name = "K", help_heading = PROCESSES, default_value_t = 1)]
+    servers: u32,
     /// How bytes travel
-    #[arg(long, value_enum, default_value = DEFAULTS.transport.name())]
+    #[arg(long, value_name = "NAME", help_heading = WIRE, value_enum, default_value = DEFAULTS.transport.name())]
     transport: TransportArg,
     /// The accuracy to be reached
-    #[arg(long, value_name = "A", default_value_t = 0.955)]
+    #[arg(long, value_name = "A", help_heading = MEASUREMENT, default_value_t = 0.955)]
     pub(crate) target: f64,
     /// 5 epochs
-    #[arg(long, conflicts_with = "epochs")]
+    #[arg(long, help_heading = MEASUREMENT, conflicts_with = "epochs")]
     quick: bool,
-    /// Append one line of JSON an epoch and mode to this file
-    #[arg(long, value_name = "FILE")]
+    /// Append a line of JSON an epoch and mode
+    ///
+    /// To this file.
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) json: Option<PathBuf>,
 }
 

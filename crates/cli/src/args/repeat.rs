@@ -4,12 +4,17 @@ use std::num::NonZeroUsize;
 
 use clap::Args;
 
+use super::headings::MEASUREMENT;
+
 #[derive(Args, Clone, Copy, Debug)]
+#[command(next_help_heading = MEASUREMENT)]
 pub(crate) struct RepeatArgs {
     /// Measured repetitions of each size [default: by the size]
     #[arg(long, value_name = "N", alias = "times")]
     pub(crate) iterations: Option<NonZeroUsize>,
-    /// Repetitions before those that are not measured, in each job of new processes [default: 2 or 3]
+    /// Repetitions before those [default: 2 or 3]
+    ///
+    /// In each job of new processes, unmeasured.
     #[arg(long, value_name = "N")]
     pub(crate) warm_up: Option<usize>,
 }

@@ -12,72 +12,93 @@ use tensorwire_zoo::Shipped;
 use super::super::Failure;
 use super::DEFAULTS;
 use super::clients::AlgorithmArg;
+use super::headings::{CLUSTER, MEASUREMENT, MODEL, OUTPUT, STRATEGY};
 
 /// As far as it was tried.
 const WORKERS_MAX: i64 = 4096;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
-  tensorwire simulate --model vgg16 --preset paper-xue --workers 1,2,4,8    beside Xue et al.'s figure 11
-  tensorwire simulate --model inception-v3 --strategy ps,allreduce,dist-sgd --workers 8,64,512,4096 --compute-ms 120
-  tensorwire simulate --calibrate here.toml                                 this machine, as a file to change
+  tensorwire simulate --model vgg16 --preset paper-xue --workers 1,2,4,8
+      beside Xue et al.'s figure 11
+  tensorwire simulate --model inception-v3 --strategy ps,allreduce,dist-sgd \\
+      --workers 8,64,512,4096 --compute-ms 120
+  tensorwire simulate --calibrate here.toml
+      this machine, as a file to change
   tensorwire simulate --model mlp --network here.toml --workers 2,4 --validate
 
-Nothing is trained: the plan and the schedules that a job would run are, in a discrete-event simulation. Kernels share
-cores, messages share NIC ports, both max-min fairly. Machines that do the same are simulated once; so are members of
-a group, and like rounds of a collective. Steps are those of a job in its stride.
+Nothing is trained: the plan and the schedules that a job would run are, in a
+discrete-event simulation. Kernels share cores, messages share NIC ports, both
+max-min fairly. Machines that do the same are simulated once; so are members of
+a group, and like rounds of a collective. Steps are those of a job in its
+stride.
 
-What one worker computes: --compute-ms, or Xue et al.'s table 2 with --preset paper-xue, else it is measured here
-first, and with --validate beside each job, by one process and by several at once. It is spread over the model's nodes
-by their operations and bytes; updates take what --calibrate measured of them.
+What one worker computes: --compute-ms, or Xue et al.'s table 2 with --preset
+paper-xue, else it is measured here first, and with --validate beside each job,
+by one process and by several at once. It is spread over the model's nodes by
+their operations and bytes; updates take what --calibrate measured of them.
 
-Presets: rdma-100g (100 Gb/s, a worker a machine of 32 cores), paper-xue (theirs: 100 Gb/s, a GPU without GPUDirect, a
-worker and a server a machine), loopback (all on one machine of 2 cores, reading in place).";
+Presets: rdma-100g (100 Gb/s, a worker a machine of 32 cores), paper-xue
+(theirs: 100 Gb/s, a GPU without GPUDirect, a worker and a server a machine),
+loopback (all on one machine of 2 cores, reading in place).";
 
 #[derive(Args, Debug)]
 pub(crate) struct SimulateArgs {
     /// Model (see `tensorwire models`)
-    #[arg(long, default_value_t = DEFAULTS.model.clone())]
+    #[arg(long, value_name = "NAME", help_heading = MODEL, default_value_t = DEFAULTS.model.clone())]
     model: String,
-    /// Ways of training
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["ps"])]
-    strategy: Vec<StrategyArg>,
-    /// Numbers of workers
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["2", "4", "8"],
-          value_parser = up_to_most())]
-    workers: Vec<u32>,
-    /// Servers; allreduce has none [default: as many as workers, but no more than variables, or than 64]
-    #[arg(long, value_name = "K", value_parser = up_to_most())]
-    servers: Option<u32>,
-    /// mpi-sgd: groups of workers [default: 1]
-    #[arg(long, value_name = "C", value_parser = up_to_most())]
-    clients: Option<u32>,
-    /// allreduce, mpi-sgd: how gradients are all-reduced [default: as a job on this machine chooses]
-    #[arg(long, value_enum)]
-    algorithm: Option<AlgorithmArg>,
-    /// The cluster, as --calibrate writes it
-    #[arg(long, value_name = "FILE", conflicts_with = "preset")]
-    pub(crate) network: Option<PathBuf>,
-    /// A cluster that comes with the program
-    #[arg(long, value_parser = Network::PRESETS, default_value = "rdma-100g")]
-    pub(crate) preset: String,
-    /// How tensors cross
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["zero-copy"])]
-    exchange: Vec<ExchangeArg>,
     /// Samples per worker and step
-    #[arg(long, value_name = "B", default_value_t = 32)]
+    #[arg(long, value_name = "B", help_heading = MODEL, default_value_t = 32)]
     batch: usize,
-    /// A step of one worker that has a machine for itself, in milliseconds
-    #[arg(long, value_name = "MS")]
+    /// Ways of training
+    #[arg(long, value_name = "LIST", help_heading = STRATEGY, value_enum, value_delimiter = ',',
+          default_values = ["ps"])]
+    strategy: Vec<StrategyArg>,
+    /// mpi-sgd: groups of workers [default: 1]
+    #[arg(long, value_name = "C", help_heading = STRATEGY, value_parser = up_to_most())]
+    clients: Option<u32>,
+    /// allreduce, mpi-sgd: how gradients are reduced
+    ///
+    /// [default: as a job on this machine chooses]
+    #[arg(long, value_name = "NAME", help_heading = STRATEGY, value_enum)]
+    algorithm: Option<AlgorithmArg>,
+    /// How tensors cross
+    #[arg(long, value_name = "LIST", help_heading = STRATEGY, value_enum, value_delimiter = ',',
+          default_values = ["zero-copy"])]
+    exchange: Vec<ExchangeArg>,
+    /// Numbers of workers
+    #[arg(long, value_name = "LIST", help_heading = CLUSTER, value_delimiter = ',',
+          default_values = ["2", "4", "8"], value_parser = up_to_most())]
+    workers: Vec<u32>,
+    /// Servers; allreduce has none
+    ///
+    /// [default: as many as workers, but no more than variables, or than 64]
+    #[arg(long, value_name = "K", help_heading = CLUSTER, value_parser = up_to_most())]
+    servers: Option<u32>,
+    /// The cluster, as --calibrate writes it
+    #[arg(long, value_name = "FILE", help_heading = CLUSTER, conflicts_with = "preset")]
+    pub(crate) network: Option<PathBuf>,
+    /// A cluster that is built in
+    #[arg(long, value_name = "NAME", help_heading = CLUSTER, value_parser = Network::PRESETS,
+          default_value = "rdma-100g")]
+    pub(crate) preset: String,
+    /// Milliseconds of a step of one worker
+    ///
+    /// That has a machine for itself.
+    #[arg(long, value_name = "MS", help_heading = CLUSTER)]
     pub(crate) compute_ms: Option<f64>,
-    /// Also run each job on this machine, all its processes here, and compare
-    #[arg(long)]
+    /// Also run each job on this machine, and compare
+    ///
+    /// All its processes here.
+    #[arg(long, help_heading = MEASUREMENT)]
     pub(crate) validate: bool,
-    /// Measure this machine, write it to this file as --network takes it, and do nothing else
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["network", "validate"])]
+    /// Measure this machine, for --network
+    ///
+    /// Write it to this file as --network takes it, and do nothing else.
+    #[arg(long, value_name = "FILE", help_heading = MEASUREMENT, conflicts_with_all = ["network", "validate"])]
     pub(crate) calibrate: Option<PathBuf>,
     /// Append one line of JSON a result to this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) json: Option<PathBuf>,
 }
 
@@ -87,9 +108,10 @@ fn up_to_most() -> RangedI64ValueParser<u32> {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum StrategyArg {
+    #[value(alias = "parameter-server")]
     Ps,
     DistSgd,
-    #[value(name = "allreduce")]
+    #[value(name = "allreduce", alias = "ddp", alias = "all-reduce")]
     AllReduce,
     MpiSgd,
 }

@@ -6,6 +6,7 @@ use clap::Args;
 use tensorwire_bench::QUIET_RATE;
 use tensorwire_train::{Budget, ConfigError, Exchange, TraceConfig, TrainConfig};
 
+use super::headings::{MEASUREMENT, MODEL, OUTPUT};
 use super::{ExchangeArg, JobArgs};
 
 /// Enough to see which are alike.
@@ -16,23 +17,31 @@ pub(crate) struct StepArgs {
     #[command(flatten)]
     job: JobArgs,
     /// Steps of each measurement
-    #[arg(long, value_name = "N", default_value_t = 60)]
+    #[arg(long, value_name = "N", help_heading = MODEL, default_value_t = 60)]
     steps: u64,
-    /// Measurements of each kind; the median counts
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    /// Measurements; the median counts
+    ///
+    /// Of each kind.
+    #[arg(long, value_name = "N", help_heading = MEASUREMENT, default_value_t = 5)]
     pub(crate) repetitions: usize,
-    /// Measure the same job by these exchanges, too, in turns
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "EXCHANGE")]
+    /// Measure by these exchanges, too, in turns
+    ///
+    /// The same job.
+    #[arg(long, help_heading = MEASUREMENT, value_enum, value_delimiter = ',', value_name = "LIST")]
     against: Vec<ExchangeArg>,
-    /// Measure what the workers compute and what the job exchanges by themselves, too, and say how much of a step
-    /// they share
-    #[arg(long)]
+    /// Say how much of a step is overlapped
+    ///
+    /// Measure what the workers compute and what the job exchanges by themselves, too, and say how much of a step they
+    /// share.
+    #[arg(long, help_heading = MEASUREMENT)]
     pub(crate) overlap: bool,
-    /// Write what every process did in the first 10 steps of a last job to this file (see `train --trace`)
-    #[arg(long, value_name = "FILE")]
+    /// Trace 10 steps for ui.perfetto.dev
+    ///
+    /// Write what every process did in the first 10 steps of a last job to this file (see `train --trace`).
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     trace: Option<PathBuf>,
-    /// Append one line of JSON a result to this file
-    #[arg(long, value_name = "FILE")]
+    /// Append a line of JSON a result to this file
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) json: Option<PathBuf>,
 }
 

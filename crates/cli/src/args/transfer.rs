@@ -13,29 +13,33 @@ use super::{ExchangeArg, TransportArg, WireArgs};
 
 #[derive(Args, Debug)]
 pub(crate) struct TransferArgs {
-    /// Tensor sizes: `4KiB,1MiB,16MB` (KiB, MiB, GiB: powers of 1024; kB, MB, GB: of 1000) [default:
-    /// 4 KiB to 1 GiB by fours]
+    /// Tensor sizes: 4KiB,1MiB,16MB
+    ///
+    /// KiB, MiB, GiB: powers of 1024; kB, MB, GB: of 1000. [default: 4 KiB to 1 GiB by fours]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub(crate) sizes: Vec<usize>,
     #[command(flatten)]
     pub(crate) hosts: HostArgs,
-    /// Which transports to measure [default: shm and tcp; with --hosts tcp]
-    #[arg(long, value_enum, value_delimiter = ',')]
+    /// Transports to measure [default: shm and tcp; with --hosts tcp]
+    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
     transport: Vec<TransportArg>,
     #[command(flatten)]
     pub(crate) wire: WireArgs,
-    /// Which exchanges to measure
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["zero-copy", "write", "copy"])]
+    /// Exchanges to measure
+    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',',
+          default_values = ["zero-copy", "write", "copy"])]
     pub(crate) exchange: Vec<ExchangeArg>,
-    /// Whether the plan knows the tensor's size before the run
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["static", "dynamic"])]
+    /// Size: known before, or not
+    ///
+    /// Whether the plan knows the tensor's size before the run.
+    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',', default_values = ["static", "dynamic"])]
     pub(crate) kind: Vec<KindArg>,
     #[command(flatten)]
     pub(crate) repeat: RepeatArgs,
-    /// Fewer repetitions, and sizes only up to 64 MiB
+    /// Fewer repetitions, and sizes up to 64 MiB
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Append one line of JSON a result to this file
+    /// Append a line of JSON a result to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::headings::WIRE;
 use clap::{Args, ValueEnum};
 use tensorwire_launch::{ArrivalMode, GidChoice, Transport, VerbsOptions};
 
@@ -10,23 +11,30 @@ pub(crate) enum TransportArg {
     /// Shared memory within a host; between hosts verbs if every one can, else tcp
     Auto,
     /// Shared memory; all processes on one host
+    #[value(alias = "shmem", alias = "shared-memory")]
     Shm,
     Tcp,
     /// RDMA
+    #[value(alias = "rdma", alias = "ib", alias = "infiniband", alias = "roce", alias = "ibverbs")]
     Verbs,
 }
 
 /// Which NIC carries RDMA, and how.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = WIRE)]
 pub(crate) struct WireArgs {
-    /// RDMA device to use, as in mlx5_0 or mlx5_0:2 [default: the first with an active port]
-    #[arg(long, value_name = "NAME[:PORT]")]
+    /// RDMA device to use, as in mlx5_0 or mlx5_0:2
+    ///
+    /// [default: the first with an active port]
+    #[arg(long, value_name = "NAME[:PORT]", hide_short_help = true)]
     nic: Option<String>,
-    /// Entry of the device's GID table, by its index or its address [default: RoCE v2, routable]
-    #[arg(long, value_name = "INDEX|ADDRESS", value_parser = parse_gid)]
+    /// Entry of the device's GID table, by its index or its address
+    ///
+    /// [default: RoCE v2, routable]
+    #[arg(long, value_name = "INDEX|ADDRESS", hide_short_help = true, value_parser = parse_gid)]
     gid: Option<GidChoice>,
     /// How a tensor's arrival is signalled over RDMA [default: write-imm]
-    #[arg(long, value_enum)]
+    #[arg(long, value_name = "HOW", hide_short_help = true, value_enum)]
     arrival: Option<ArrivalArg>,
 }
 

@@ -11,30 +11,37 @@ use super::{TransportArg, WireArgs};
 
 #[derive(Args, Debug)]
 pub(crate) struct WriteArgs {
-    /// Sizes of a write: `4KiB,1MiB,16MB` [default: 4 KiB to 64 MiB by fours]
+    /// Sizes of a write: 4KiB,1MiB,16MB
+    ///
+    /// [default: 4 KiB to 64 MiB by fours]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub(crate) sizes: Vec<usize>,
     #[command(flatten)]
     pub(crate) hosts: HostArgs,
-    /// Which transports to measure [default: shm and tcp; with --hosts tcp]
-    #[arg(long, value_enum, value_delimiter = ',')]
+    /// Transports to measure [default: shm and tcp; with --hosts tcp]
+    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
     transport: Vec<TransportArg>,
     #[command(flatten)]
     pub(crate) wire: WireArgs,
-    /// Measure this too, between the same processes, with the same bytes, in alternation
-    #[arg(long, value_enum)]
+    /// Measure this, too: grpc
+    ///
+    /// Between the same processes, with the same bytes, in alternation.
+    #[arg(long, value_name = "NAME", value_enum)]
     pub(crate) against: Option<AgainstArg>,
-    /// Writes (or calls) under way at a time when throughput is measured; of large ones fewer
+    /// Writes under way at a time
+    ///
+    /// Or calls, when throughput is measured; of large ones fewer.
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(crate) window: usize,
-    /// The address of this host on which both processes listen: of the RDMA NIC's interface, to compare
-    /// both on one wire
+    /// Where both processes listen
+    ///
+    /// The address of this host: of the RDMA NIC's interface, to compare both on one wire.
     #[arg(long, value_name = "IP", default_value = "127.0.0.1", conflicts_with = "hosts")]
     pub(crate) address: IpAddr,
     /// Fewer and shorter measurements
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Append one line of JSON a result to this file
+    /// Append a line of JSON a result to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }

@@ -31,7 +31,10 @@ fn message(arguments: &str) -> String {
 fn numbers_and_names_that_make_no_sense() {
     for (arguments, says) in [
         ("--model perceptron", "there is no model 'perceptron'; known models: mlp"),
-        ("--data cifar", "unknown data 'cifar'; known are: digits, mnist:DIR, cifar10:DIR"),
+        (
+            "--data cifar",
+            "unknown data 'cifar'; did you mean 'cifar10'? known are: digits, mnist:DIR",
+        ),
         ("--workers 0", "--workers must be at least 1"),
         ("--servers 0", "--servers must be at least 1"),
         ("--batch 0", "--batch must be at least 1"),

@@ -6,6 +6,7 @@ mod bench;
 mod checkpoint;
 mod checkpoint_async;
 mod clients;
+mod command_line;
 mod device;
 mod doctor;
 mod evaluation;

@@ -183,6 +183,7 @@ impl Work {
             let _ = std::fs::remove_dir_all(self.folder.partial(step));
             return;
         }
+        tracing::info!("checkpoint of step {step} written to {}", self.folder.path().display());
         let best = self.best_at(step).filter(|_| self.config.best).map(|best| best.step);
         let marked = best.map_or(Ok(()), |best| self.folder.mark_best(best));
         if let Err(error) = marked.and_then(|()| self.folder.prune(step, self.config.keep, best)) {

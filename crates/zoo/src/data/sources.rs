@@ -14,6 +14,7 @@ use super::kind::SampleKind;
 use super::pairs::Pairs;
 use super::sentences::Sentences;
 use super::{characters, photos, sheets, subwords, token_files, windows, zipped};
+use crate::nearest::nearest;
 
 /// The most samples that are generated, as by `synthetic:N`. Sentences and labels are kept in memory.
 const MADE_SAMPLES_MAX: usize = 1_000_000;
@@ -266,7 +267,8 @@ impl FromStr for Source {
         };
         let unknown = || {
             let known = known(|_| true);
-            DataError::UnknownSource { given: given.to_owned(), known }
+            let nearest = nearest(name, SOURCES.iter().map(|row| row.name));
+            DataError::UnknownSource { given: given.to_owned(), nearest, known }
         };
         let row = SOURCES.iter().find(|row| row.name == name).ok_or_else(unknown)?;
         let argument = match (row.opens, argument) {
@@ -354,8 +356,18 @@ mod tests {
                      grammar, grammar:N, text:SOURCE,TARGET, images:DIR[,skip-bad], kjv, chars:FILE, \
                      lm:FILE[,TOKENIZER], tokens:FILE[,TEST][,vocab=N], npz:FILE, csv:FILE[,TEST]";
         let message = |text: &str| text.parse::<Source>().unwrap_err().to_string();
-        for text in ["", "imagenet", "Digits", "digits:x", "digits:", "cifar100:there"] {
+        for text in ["", "imagenet", "photos"] {
             assert_eq!(message(text), format!("unknown data '{text}'; known are: {known}"));
+        }
+        for (text, meant) in [
+            ("Digits", "digits"),
+            ("digits:x", "digits"),
+            ("digits:", "digits"),
+            ("minst:there", "mnist"),
+            ("cifar100:there", "cifar10"),
+        ] {
+            let said = format!("unknown data '{text}'; did you mean '{meant}'? known are: {known}");
+            assert_eq!(message(text), said);
         }
         for name in ["mnist", "cifar10"] {
             assert!(message(name).contains(&format!("{name}:DIR")));
