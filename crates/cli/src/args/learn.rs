@@ -15,7 +15,7 @@ pub(super) const MOMENTUM: f64 = 0.9;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = OPTIMIZER)]
 pub(crate) struct LearnArgs {
-    /// One of sgd, momentum, adam, adamw, …
+    /// One of sgd, momentum, adam, …
     ///
     /// How a variable changes, given the mean gradient of a step.
     #[arg(long, value_name = "NAME", value_enum, default_value = DEFAULTS.optimizer.kind())]
@@ -37,7 +37,7 @@ pub(crate) struct LearnArgs {
     /// [default: adamw, lamb: 0.01, else 0]
     #[arg(long, value_name = "LAMBDA", hide_short_help = true)]
     weight_decay: Option<f64>,
-    /// Rate over the steps: linear, cosine, …
+    /// Rate: linear, cosine, …
     ///
     /// Rate of each step as a factor of --lr: `constant`, `step:EVERY,FACTOR`, `exponential:FACTOR`, `linear[:LEAST]` or
     /// `cosine[:LEAST]`, the last two over all steps, down to LEAST (0) of it.
