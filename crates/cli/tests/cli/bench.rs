@@ -335,7 +335,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_measured() {
         ("allreduce --transport tcp --algorithm shared", "processes that share memory"),
         ("allreduce --algorithm rings", "possible values: auto, shared"),
         ("allreduce --algorithm hierarchical", "hierarchical for several hosts (--hosts)"),
-        ("allreduce --hosts a,b --tune t", "cannot be used with"),
+        ("allreduce --devices 2 --tune t", "cannot be used with"),
         ("allreduce --design reg", "--devices <D>"),
         ("allreduce --ranks 2 --devices 40", "80 vectors are more than have exact sums"),
         ("allreduce --table none", "cannot read the table none"),
