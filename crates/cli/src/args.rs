@@ -3,6 +3,7 @@
 mod allreduce;
 mod batches;
 mod bench;
+mod check;
 mod checkpoint;
 mod clients;
 mod doctor;
@@ -32,6 +33,7 @@ use tensorwire_train::TrainConfig;
 pub(crate) use allreduce::AllreduceArgs;
 pub(crate) use batches::BatchesArgs;
 pub(crate) use bench::{BenchArgs, Scenario};
+pub(crate) use check::CheckArgs;
 pub(crate) use checkpoint::{CheckpointArgs, CheckpointCommand};
 pub(crate) use clients::read_table;
 pub(crate) use doctor::DoctorArgs;
@@ -43,7 +45,7 @@ pub(crate) use kvstore::KvstoreArgs;
 pub(crate) use launch::LaunchArgs;
 pub(crate) use learn::LearnArgs;
 pub(crate) use modes::ModesArgs;
-pub(crate) use report::ReportArgs;
+pub(crate) use report::{ReportArgs, ReportFormat};
 pub(crate) use simulate::SimulateArgs;
 pub(crate) use status::{ScaleArgs, StatusArgs};
 pub(crate) use step::StepArgs;
@@ -51,6 +53,8 @@ pub(crate) use train::TrainArgs;
 pub(crate) use transfer::TransferArgs;
 pub(crate) use wire::{TransportArg, WireArgs};
 pub(crate) use write::WriteArgs;
+
+use check::tolerance;
 
 /// What a job is where nothing else is said.
 static DEFAULTS: LazyLock<TrainConfig> = LazyLock::new(TrainConfig::default);
@@ -98,6 +102,7 @@ pub(crate) enum Command {
     #[command(after_help = simulate::EXAMPLES)]
     Simulate(SimulateArgs),
     /// Make one page of plots and tables of what `bench` and bench/peers measured, or of training runs
+    #[command(after_help = report::EXAMPLES)]
     Report(ReportArgs),
     /// Say what this machine can do, what is wrong, and the fix
     #[command(after_help = doctor::EXAMPLES)]
