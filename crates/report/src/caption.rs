@@ -8,15 +8,23 @@ use crate::measure::Between;
 use crate::plots::{Dot, Plot};
 use crate::runs::RUN;
 
-/// In sentences. `has_spreads`: bars, or brackets, are there to be explained.
-pub(crate) fn caption(figure: &Figure, plot: &Plot, has_spreads: bool) -> String {
+/// What a caption belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shown {
+    Drawing,
+    /// Which has no axes, and brackets instead of bars.
+    Table,
+}
+
+/// In sentences.
+pub(crate) fn caption(figure: &Figure, plot: &Plot, shown: Shown) -> String {
     let what = match plot.title.as_str() {
         "" => format!("{}: {}.", figure.source, figure.title),
         title => format!("{}: {} ({title}).", figure.source, figure.title),
     };
-    let mut sentences = vec![what, axes(figure), repetitions(figure, plot)];
-    if has_spreads {
-        sentences.push(spreads(plot));
+    let mut sentences = vec![what, axes(figure, shown), repetitions(figure, plot)];
+    if plot.dots().any(|dot| dot.y.spread.is_some()) {
+        sentences.push(spreads(plot, shown));
     }
     if !is_of_runs(figure) || plot.dots().any(|dot| !dot.origins.is_empty()) {
         sentences.push(plot.provenance().sentence());
@@ -29,27 +37,33 @@ fn is_of_runs(figure: &Figure) -> bool {
     figure.kinds == [RUN]
 }
 
-fn axes(figure: &Figure) -> String {
-    let better = match (is_of_runs(figure), figure.better) {
-        (true, _) => "",
-        (_, Better::Lower) => "; lower is better",
-        (_, Better::Higher) => "; higher is better",
+fn axes(figure: &Figure, shown: Shown) -> String {
+    if is_of_runs(figure) {
+        return "A curve a file; of a run with many steps a point is the mean of several.".to_string();
+    }
+    let better = match figure.better {
+        Better::Lower => "; lower is better",
+        Better::Higher => "; higher is better",
     };
-    let y = capital(&axis(figure.y));
+    let y = capital(&axis(figure.y, shown));
     match figure.shape {
-        Shape::Lines(x) => format!("{y} by {}{better}.", axis(x)),
-        Shape::Curves(x, key) => format!("{y} by {}, a point a {key}{better}.", axis(x)),
+        Shape::Lines(x) => format!("{y} by {}{better}.", axis(x, shown)),
+        Shape::Curves(x, key) => format!("{y} by {}, a point a {key}{better}.", axis(x, shown)),
         Shape::Bars => format!("{y}{better}."),
     }
 }
 
 /// Its title with unit and scale; a title of plain numbers is their unit.
-fn axis(axis: Axis) -> String {
+fn axis(axis: Axis, shown: Shown) -> String {
     let unit = match axis.unit {
         Unit::Bytes => Some("bytes"),
         Unit::Seconds => Some("seconds"),
         Unit::Plain => None,
     };
+    if shown == Shown::Table {
+        // its cells have their units
+        return axis.title.to_string();
+    }
     let scale = (axis.scale != Scale::Linear).then_some("logarithmic");
     let words: Vec<&str> = [unit, scale].into_iter().flatten().collect();
     match words.is_empty() {
@@ -80,7 +94,7 @@ fn repetitions(figure: &Figure, plot: &Plot) -> String {
     }
 }
 
-fn spreads(plot: &Plot) -> String {
+fn spreads(plot: &Plot, shown: Shown) -> String {
     let with = |dot: &&Dot| dot.y.spread.is_some();
     let kinds: BTreeSet<Between> =
         plot.dots().filter_map(|dot| dot.y.spread).map(|spread| spread.between).collect();
@@ -89,7 +103,8 @@ fn spreads(plot: &Plot) -> String {
         true => "",
         false => ", where the lines have them",
     };
-    format!("Spreads: {}{where_known}.", kinds.join(", or "))
+    let what = if shown == Shown::Table { "In brackets" } else { "Error bars" };
+    format!("{what}: {}{where_known}.", kinds.join(", or "))
 }
 
 fn said(between: Between) -> &'static str {

@@ -6,7 +6,7 @@ mod rows;
 
 use std::fmt;
 
-use crate::figure::{Better, Unit};
+use crate::figure::Better;
 use crate::line::Line;
 use crate::measure::Measure;
 use crate::plot::label;
@@ -125,7 +125,12 @@ pub fn compare_last(
     if all.is_empty() {
         return Err(NothingToCompare::NoRows { file: name.to_string() });
     }
-    let mut found = Comparison::new([name, "its last lines"], tolerance);
+    let (before, last) = lines.split_at(lines.len().saturating_sub(1));
+    let machines = [before, last].map(machines);
+    let mut found = Comparison {
+        machines: (machines[0] != machines[1]).then_some(machines),
+        ..Comparison::new([name, "its last lines"], tolerance)
+    };
     for row in &all {
         match row.measures.as_slice() {
             [before @ .., last] if !before.is_empty() => {

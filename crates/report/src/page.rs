@@ -215,14 +215,14 @@ fn claim_table(figure: &Figure, claims: &[(&Claim, Vec<Verdict>)]) -> Markup {
                         @if verdicts.is_empty() {
                             tr.unmeasured {
                                 td { (claim.says) (about(claim)) }
-                                td { (claim.wants.says()) }
+                                td.wanted { (claim.wants.says()) }
                                 td { "not measured: no lines of " (absent(claim)) }
                             }
                         }
                         @for verdict in verdicts {
                             tr {
                                 td { (place(claim, verdict)) }
-                                td { (claim.wants.says()) }
+                                td.wanted { (claim.wants.says()) }
                                 td { (shown(figure, &verdict.found)) }
                             }
                         }

@@ -3,10 +3,10 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::caption::caption;
+use crate::caption::{Shown, caption};
 use crate::plot::{Looks, draw};
 use crate::section::{Evaluation, Section};
-use crate::table::{Table, csv_of_plot};
+use crate::table::csv_of_plot;
 
 /// A plot to be saved, each as a file of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl PlotFiles {
         let Section { figure, plots, .. } = section;
         let looks = Looks::of(plots);
         let files = plots.iter().map(|plot| {
-            let caption = caption(figure, plot, Table::of(figure, plot).has_spreads);
+            let caption = caption(figure, plot, Shown::Drawing);
             PlotFiles {
                 name: plot.name.clone(),
                 svg: draw(figure, plot, &looks, &caption).into_string(),

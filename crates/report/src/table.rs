@@ -5,7 +5,7 @@ mod csv;
 mod latex;
 mod markdown;
 
-use crate::caption::caption;
+use crate::caption::{Shown, caption};
 use crate::figure::{Axis, Figure, Shape, Unit, Wants};
 use crate::plot::label;
 use crate::plots::{Dot, Plot, Series};
@@ -30,8 +30,6 @@ pub enum TableFormat {
 pub(crate) struct Table {
     pub(crate) head: Vec<String>,
     pub(crate) rows: Vec<Vec<Cell>>,
-    /// True if some cell has a spread.
-    pub(crate) has_spreads: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -59,7 +57,7 @@ fn each(
 ) -> String {
     let tables = evaluation.plots().map(|(section, plot)| {
         let table = Table::of(section.figure, plot);
-        write(plot, &caption(section.figure, plot, table.has_spreads), &table)
+        write(plot, &caption(section.figure, plot, Shown::Table), &table)
     });
     let tables: Vec<String> = tables.collect();
     if tables.is_empty() { String::new() } else { format!("{preamble}{}", tables.join("\n")) }
@@ -72,8 +70,7 @@ impl Table {
             Shape::Curves(x, key) => over_key(figure, x, key, plot),
             Shape::Bars => numbers(figure, plot),
         };
-        let has_spreads = rows.iter().flatten().any(|cell: &Cell| cell.spread.is_some());
-        Table { head, rows, has_spreads }
+        Table { head, rows }
     }
 }
 

@@ -141,11 +141,11 @@ fn error_bars_are_where_lines_have_percentiles() {
     for id in ["xue-8", "xue-9", "xue-12", "li-7", "kvstore", "allreduce", "mamidala-17"] {
         assert!(!all(&page, &format!("#{id} svg .spread")).is_empty(), "{id}");
         let captions = texts(&page, &format!("#{id} figcaption"));
-        assert!(captions.iter().all(|it| it.contains("Spreads: 10th to 90th percentile")), "{id}");
+        assert!(captions.iter().all(|it| it.contains("Error bars: 10th to 90th percentile")), "{id}");
     }
     // its lines have medians alone
     assert!(all(&page, "#write svg .spread").is_empty());
-    assert!(texts(&page, "#write figcaption").iter().all(|it| !it.contains("Spreads")));
+    assert!(texts(&page, "#write figcaption").iter().all(|it| !it.contains("Error bars")));
 }
 
 /// What a caption has to say is said by each.
@@ -235,11 +235,17 @@ fn a_comparison_is_on_the_page_with_marks() {
     assert_eq!(
         rows,
         [
-            "transfer, write, static, tcp, 4 KiB: end to end100 ns150 ns+50.0 %▲ regressed",
-            "transfer, zero-copy, static, tcp, 4 KiB: end to end100 ns100 ns+0.0 %= same",
+            "transfer, write, tcp, 4 KiB: end to end100 ns150 ns+50.0 %▲ regressed",
+            "transfer, zero-copy, tcp, 4 KiB: end to end100 ns100 ns+0.0 %= same",
         ]
     );
     assert_eq!(texts(&page, "#compared .short"), ["▲ regressed"]);
+}
+
+#[test]
+fn a_plot_of_one_size_names_it() {
+    let page = parsed(&of(&transfer("write", "tcp", 400_000, 100.0)));
+    assert!(texts(&page, "#xue-8 svg text").contains(&"390.6 KiB".to_string()));
 }
 
 #[test]

@@ -27,7 +27,7 @@ impl Comparison {
                                     td.number { (row.before) }
                                     td.number { (row.after) }
                                     td.number { (row.change()) }
-                                    td { span class=(class(row.verdict)) { (sign(row.verdict)) " " (row.verdict) } }
+                                    td.verdict { span class=(class(row.verdict)) { (sign(row.verdict)) " " (row.verdict) } }
                                 }
                             }
                         }

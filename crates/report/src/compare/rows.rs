@@ -85,17 +85,27 @@ const QUANTITIES: &[Quantity] = &[
 /// Numbers that say what was measured, as `--bytes` would, in the order of names, with their words.
 const SETTINGS: &[(&str, &str)] = &[
     ("bytes", ""),
-    ("workers", " workers"),
-    ("servers", " servers"),
-    ("clients", " clients"),
-    ("ranks", " ranks"),
-    ("devices", " devices each"),
-    ("hosts", " hosts"),
-    ("threads", " threads"),
-    ("batch", " a batch"),
-    ("steps", " steps"),
-    ("interval", " steps between averages"),
-    ("window", " under way"),
+    ("workers", "workers"),
+    ("servers", "servers"),
+    ("clients", "clients"),
+    ("ranks", "ranks"),
+    ("devices", "devices"),
+    ("hosts", "hosts"),
+    ("threads", "threads"),
+    ("batch", "a batch"),
+    ("steps", "steps"),
+    ("interval", "steps apart"),
+    ("window", "under way"),
+];
+
+/// What goes without saying in a name.
+const USUAL: &[(&str, &str)] = &[
+    ("system", "tensorwire"),
+    ("collective", "all-reduce"),
+    ("dtype", "f32"),
+    ("sizes", "static"),
+    ("devices", "1"),
+    ("hosts", "1"),
 ];
 
 /// Texts and truths that say how it went, or where.
@@ -145,9 +155,10 @@ fn identity(kind: &str, quantity: &Quantity, line: &Line) -> (String, String) {
                 let Some(at) = SETTINGS.iter().position(|(setting, _)| *setting == name) else {
                     continue;
                 };
-                let shown = match (SETTINGS[at].0, number.as_u64()) {
+                let shown = match (name, number.as_u64()) {
                     ("bytes", Some(bytes)) => human_bytes(bytes),
-                    _ => format!("{number}{}", SETTINGS[at].1),
+                    (_, Some(1)) => format!("1 {}", SETTINGS[at].1.trim_end_matches('s')),
+                    _ => format!("{number} {}", SETTINGS[at].1),
                 };
                 fields.push((3 + at, name, number.to_string(), shown));
             }
@@ -159,7 +170,10 @@ fn identity(kind: &str, quantity: &Quantity, line: &Line) -> (String, String) {
     let key: Vec<(&str, &str)> =
         fields.iter().map(|(_, name, value, _)| (*name, value.as_str())).collect();
     let key = serde_json::json!([kind, quantity.name, key]).to_string();
-    let shown = fields.iter().map(|(.., shown)| shown.as_str()).filter(|shown| !shown.is_empty());
+    let is_told = |(_, name, value, shown): &&(usize, &str, String, String)| {
+        !shown.is_empty() && !USUAL.contains(&(*name, value.as_str()))
+    };
+    let shown = fields.iter().filter(is_told).map(|(.., shown)| shown.as_str());
     let shown: Vec<&str> = std::iter::once(kind).chain(shown).collect();
     (key, format!("{}: {}", shown.join(", "), quantity.name))
 }

@@ -79,7 +79,7 @@ pub(super) fn lines(
             path.grid d=(format!("M{LEFT} {at:.1}H{RIGHT}")) fill="none" stroke=(RULE) {}
             text x=(LEFT - 6.0) y=(format!("{:.1}", at + 4.0)) text-anchor="end" { (label) }
         }
-        @for (at, label) in place.across.ticks() {
+        @for (at, label) in along(x, plot, &place.across) {
             @let at = LEFT + 12.0 + at * (RIGHT - LEFT - 24.0);
             path.grid d=(format!("M{at:.1} {BOTTOM}v5")) fill="none" stroke=(RULE) {}
             text x=(format!("{at:.1}")) y=(BOTTOM + 18.0) text-anchor="middle" { (label) }
@@ -93,6 +93,16 @@ pub(super) fn lines(
         (legend.draw(HEIGHT))
     };
     whole(HEIGHT + legend.height, &described(x, y, plot), caption, &inside)
+}
+
+/// The ticks along x. Of one value that one, which round ones would be beside.
+fn along(x: Axis, plot: &Plot, across: &Scaled) -> Vec<(f64, String)> {
+    match plot.dots().next() {
+        Some(first) if plot.dots().all(|dot| dot.x == first.x) => {
+            vec![(across.at(first.x), label(x.unit, first.x))]
+        }
+        _ => across.ticks(),
+    }
 }
 
 /// One series: its line, and at its markers its error bars.
@@ -151,9 +161,12 @@ pub(super) fn bars(y: Axis, plot: &Plot, looks: &Looks, caption: &str) -> Markup
                     title { (readable(&series.name)) ": " (said(y, dot)) }
                 }
             }
-            @if let Some(Spread { low, high, .. }) = dot.y.spread {
-                path.axis.spread d=(format!("M{:.1} {:.1}v5m0 -2.5H{:.1}m0 -2.5v5", 2.0 + length(low), top + 19.0, 2.0 + length(high)))
-                    fill="none" stroke=(QUIET) {}
+            @if let Some(spread) = dot.y.spread {
+                @let ends = [spread.low, spread.high].map(|end| 2.0 + length(end));
+                @let d = format!("M{:.1} {:.1}v5m0 -2.5H{:.1}m0 -2.5v5", ends[0], top + 19.0, ends[1]);
+                // seen on the page and on its bar
+                path.halo d=(d) fill="none" stroke=(PAGE) stroke-width="3" {}
+                path.whisker.spread d=(d) fill="none" stroke=(TEXT) {}
             }
             text.ink x=(format!("{:.1}", 8.0 + length(end))) y=(top + 26.0) fill=(TEXT) { (label(y.unit, dot.y.median)) }
         }

@@ -80,7 +80,7 @@ mod tests {
             Cell { text: "2 µs".to_string(), spread, is_met: None },
         ];
         let head = vec!["tensor".to_string(), "{a_b}".to_string()];
-        let table = Table { head, rows: vec![cells], has_spreads: true };
+        let table = Table { head, rows: vec![cells] };
         assert_eq!(
             of_plot(&plot, "What & where.", &table),
             r"\begin{table}[t]
