@@ -160,7 +160,10 @@ fn captions_stand_alone() {
     let report = of(&line);
     assert_eq!(
         report.plots[0].caption,
-        "Beside MXNet and ZeroMQ: Push and pull of one value, by size (2 workers, 1 server, tcp). A push and a pull (seconds,          logarithmic) by tensor (bytes, logarithmic); lower is better. Medians of 40 measurements. Spreads: 10th to 90th          percentile. Measured on 2 cores, A CPU, Linux 6.1; host node0; links eth0, 10000 Mb/s; 2026-11-26; commit          0123456789ab."
+        "Beside MXNet and ZeroMQ: Push and pull of one value, by size (2 workers, 1 server, tcp). A push and a pull \
+         (seconds, logarithmic) by tensor (bytes, logarithmic); lower is better. Medians of 40 measurements. Error \
+         bars: 10th to 90th percentile. Measured on 2 cores, A CPU, Linux 6.1; host node0; links eth0, 10000 Mb/s; \
+         2026-11-26; commit 0123456789ab."
     );
     let page = parsed(&report);
     assert_eq!(texts(&page, "#kvstore figcaption"), std::slice::from_ref(&report.plots[0].caption));
@@ -168,7 +171,9 @@ fn captions_stand_alone() {
     for fact in ["2 cores, A CPU, Linux 6.1", "node0", "2026-11-26", "eth0, 10000 Mb/s"] {
         assert!(facts.contains(&fact.to_string()), "{fact}: {facts:?}");
     }
-    let csv = "kvstore-2-workers-1-server-tcp,Beside MXNet and ZeroMQ,\"2 workers, 1 server, tcp\",zmq,baseline,tensor,4096,B,,,               a push and a pull,0.002,0.001,0.004,,,40,s,\"2 cores, A CPU, Linux 6.1\",node0,\"eth0, 10000 Mb/s\",2026-11-26,               0123456789ab,\n";
+    let csv = "kvstore-2-workers-1-server-tcp,Beside MXNet and ZeroMQ,\"2 workers, 1 server, tcp\",zmq,baseline,\
+               tensor,4096,B,,,a push and a pull,0.002,0.001,0.004,,,40,s,\"2 cores, A CPU, Linux 6.1\",node0,\
+               \"eth0, 10000 Mb/s\",2026-11-26,0123456789ab,\n";
     assert_eq!(report.plots[0].csv.split_once('\n').unwrap().1, csv);
 }
 
