@@ -39,7 +39,8 @@ fn is_of_runs(figure: &Figure) -> bool {
 
 fn axes(figure: &Figure, shown: Shown) -> String {
     if is_of_runs(figure) {
-        return "A curve a file; of a run with many steps a point is the mean of several.".to_string();
+        return "A curve a file; of a run with many steps a point is the mean of several."
+            .to_string();
     }
     let better = match figure.better {
         Better::Lower => "; lower is better",

@@ -141,7 +141,10 @@ fn error_bars_are_where_lines_have_percentiles() {
     for id in ["xue-8", "xue-9", "xue-12", "li-7", "kvstore", "allreduce", "mamidala-17"] {
         assert!(!all(&page, &format!("#{id} svg .spread")).is_empty(), "{id}");
         let captions = texts(&page, &format!("#{id} figcaption"));
-        assert!(captions.iter().all(|it| it.contains("Error bars: 10th to 90th percentile")), "{id}");
+        assert!(
+            captions.iter().all(|it| it.contains("Error bars: 10th to 90th percentile")),
+            "{id}"
+        );
     }
     // its lines have medians alone
     assert!(all(&page, "#write svg .spread").is_empty());
@@ -154,7 +157,8 @@ fn captions_stand_alone() {
     let machine = r#""machine":{"cores":2,"cpu":"A CPU","kernel":"6.1","host":"node0","date":"2026-11-26T01:02:03Z",
         "links":["eth0, 10000 Mb/s"],"commit":"0123456789abcdef"}"#;
     let line = format!(
-        "{{"bench":"kvstore","transport":"tcp","exchange":"zmq","workers":2,"servers":1,"bytes":4096,         "repetitions":40,"median_s":0.002,"p10_s":0.001,"p90_s":0.004,{}}}",
+        "{{\"bench\":\"kvstore\",\"transport\":\"tcp\",\"exchange\":\"zmq\",\"workers\":2,\"servers\":1,\"bytes\":4096,\
+         \"repetitions\":40,\"median_s\":0.002,\"p10_s\":0.001,\"p90_s\":0.004,{}}}",
         machine.replace('\n', "")
     );
     let report = of(&line);
