@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use tensorwire_report::{
-    Change, Comparison, LeftOut, Line, PlotFiles, Report, TableFormat, compare, report,
+    Change, LeftOut, Line, PlotFiles, Report, RunComparison, TableFormat, compare, report,
     report_compared, tables,
 };
 use tensorwire_train::whole_file;
@@ -161,7 +161,7 @@ fn compared(args: &ReportArgs, output: &Path) -> Result<Report, Failure> {
 }
 
 /// Prints a comparison.
-pub(super) fn show(comparison: &Comparison) -> Result<(), Failure> {
+pub(super) fn show(comparison: &RunComparison) -> Result<(), Failure> {
     if let Some([before, after]) = &comparison.machines {
         note(format_args!("measured on other machines: {before}; then {after}"));
     }

@@ -14,7 +14,7 @@ use rows::{Row, rows};
 
 /// What became of all rows.
 #[derive(Clone, Debug)]
-pub struct Comparison {
+pub struct RunComparison {
     /// Of both runs: the regressed first, then the unclear, the improved, and those that are the same.
     pub rows: Vec<ComparedRow>,
     /// Rows that the later run lacks.
@@ -80,7 +80,7 @@ pub fn compare(
     (before_name, before): (&str, &[Line]),
     (after_name, after): (&str, &[Line]),
     tolerance: f64,
-) -> Result<Comparison, NothingToCompare> {
+) -> Result<RunComparison, NothingToCompare> {
     let (earlier, later) = (rows(before), rows(after));
     for (file, rows) in [(before_name, &earlier), (after_name, &later)] {
         if rows.is_empty() {
@@ -88,9 +88,9 @@ pub fn compare(
         }
     }
     let machines = [before, after].map(machines);
-    let mut found = Comparison {
+    let mut found = RunComparison {
         machines: (machines[0] != machines[1]).then_some(machines),
-        ..Comparison::new([before_name, after_name], tolerance)
+        ..RunComparison::new([before_name, after_name], tolerance)
     };
     for row in &earlier {
         match later.iter().find(|other| other.key == row.key) {
@@ -120,16 +120,16 @@ pub fn compare(
 pub fn compare_last(
     (name, lines): (&str, &[Line]),
     tolerance: f64,
-) -> Result<Comparison, NothingToCompare> {
+) -> Result<RunComparison, NothingToCompare> {
     let all = rows(lines);
     if all.is_empty() {
         return Err(NothingToCompare::NoRows { file: name.to_string() });
     }
     let (before, last) = lines.split_at(lines.len().saturating_sub(1));
     let machines = [before, last].map(machines);
-    let mut found = Comparison {
+    let mut found = RunComparison {
         machines: (machines[0] != machines[1]).then_some(machines),
-        ..Comparison::new([name, "its last lines"], tolerance)
+        ..RunComparison::new([name, "its last lines"], tolerance)
     };
     for row in &all {
         match row.measures.as_slice() {
@@ -146,9 +146,9 @@ pub fn compare_last(
     }
 }
 
-impl Comparison {
-    fn new(names: [&str; 2], tolerance: f64) -> Comparison {
-        Comparison {
+impl RunComparison {
+    fn new(names: [&str; 2], tolerance: f64) -> RunComparison {
+        RunComparison {
             rows: Vec::new(),
             missing: Vec::new(),
             added: Vec::new(),

@@ -20,7 +20,7 @@ mod section;
 mod table;
 mod verdict;
 
-pub use compare::{Change, ComparedRow, Comparison, NothingToCompare, compare, compare_last};
+pub use compare::{Change, ComparedRow, NothingToCompare, RunComparison, compare, compare_last};
 pub use line::{Line, LineError};
 pub use saved::PlotFiles;
 pub use section::LeftOut;
@@ -86,7 +86,10 @@ pub fn report(lines: &[Line]) -> Result<Report, NothingToReport> {
 ///
 /// # Errors
 /// As [`report`].
-pub fn report_compared(lines: &[Line], comparison: &Comparison) -> Result<Report, NothingToReport> {
+pub fn report_compared(
+    lines: &[Line],
+    comparison: &RunComparison,
+) -> Result<Report, NothingToReport> {
     Ok(page_of(&evaluated(lines)?, Some(comparison)))
 }
 
@@ -112,7 +115,7 @@ fn evaluated(lines: &[Line]) -> Result<Evaluation, NothingToReport> {
     }
 }
 
-fn page_of(evaluation: &Evaluation, comparison: Option<&Comparison>) -> Report {
+fn page_of(evaluation: &Evaluation, comparison: Option<&RunComparison>) -> Report {
     let count = evaluation.count();
     let plots = saved::PlotFiles::of(evaluation);
     Report {

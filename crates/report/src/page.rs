@@ -3,7 +3,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::compare::Comparison;
+use crate::compare::RunComparison;
 use crate::figure::{Axis, Claim, Figure, Shape, Unit};
 use crate::origin::joined;
 use crate::plot::label;
@@ -18,7 +18,7 @@ const STYLE: &str = include_str!("page.css");
 pub(crate) fn page(
     evaluation: &Evaluation,
     files: &[PlotFiles],
-    comparison: Option<&Comparison>,
+    comparison: Option<&RunComparison>,
 ) -> Markup {
     let mut files = files.iter();
     let mut shown = |section: &Section| figure(section, files.by_ref().take(section.plots.len()));

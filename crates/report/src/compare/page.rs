@@ -2,9 +2,9 @@
 
 use maud::{Markup, html};
 
-use super::{Change, Comparison};
+use super::{Change, RunComparison};
 
-impl Comparison {
+impl RunComparison {
     pub(crate) fn section(&self) -> Markup {
         let [before, after] = &self.names;
         html! {

@@ -118,7 +118,7 @@ fn line(
     let at = |dot: &Dot| (place.column(dot.x) + shift, place.row(dot.y.median));
     // fits: lines are in memory
     let every = (series.dots.len() as f64 / marks_max).ceil().max(1.0) as usize;
-    let is_marked = |index: usize| index % every == 0 || index + 1 == series.dots.len();
+    let is_marked = |index: usize| index.is_multiple_of(every) || index + 1 == series.dots.len();
     let marked = series.dots.iter().enumerate().filter(|(index, _)| is_marked(*index));
     let marked: Vec<&Dot> = marked.map(|(_, dot)| dot).collect();
     html! {
