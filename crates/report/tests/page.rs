@@ -245,8 +245,8 @@ fn a_comparison_is_on_the_page_with_marks() {
     assert_eq!(
         rows,
         [
-            "transfer, write, tcp, 4 KiB: end to end100 ns150 ns+50.0 %▲ regressed",
-            "transfer, zero-copy, tcp, 4 KiB: end to end100 ns100 ns+0.0 %= same",
+            "transfer, write, tcp, 4 KiB: end to end+50.0 %▲ regressed100 ns150 ns",
+            "transfer, zero-copy, tcp, 4 KiB: end to end+0.0 %= same100 ns100 ns",
         ]
     );
     assert_eq!(texts(&page, "#compared .short"), ["▲ regressed"]);

@@ -19,15 +19,15 @@ impl RunComparison {
                 }
                 div.wide {
                     table {
-                        thead { tr { th { "row" } th.number { "before" } th.number { "after" } th.number { "change" } th { "verdict" } } }
+                        thead { tr { th { "row" } th.number { "change" } th { "verdict" } th.number { "before" } th.number { "after" } } }
                         tbody {
                             @for row in &self.rows {
                                 tr {
                                     td { (row.name) }
-                                    td.number { (row.before) }
-                                    td.number { (row.after) }
                                     td.number { (row.change()) }
                                     td.verdict { span class=(class(row.verdict)) { (sign(row.verdict)) " " (row.verdict) } }
+                                    td.number { (row.before) }
+                                    td.number { (row.after) }
                                 }
                             }
                         }
