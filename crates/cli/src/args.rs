@@ -3,6 +3,7 @@
 mod allreduce;
 mod batches;
 mod bench;
+mod check;
 mod checkpoint;
 mod clients;
 mod completions;
@@ -37,6 +38,7 @@ use tensorwire_train::TrainConfig;
 pub(crate) use allreduce::AllreduceArgs;
 pub(crate) use batches::BatchesArgs;
 pub(crate) use bench::{BenchArgs, Scenario};
+pub(crate) use check::CheckArgs;
 pub(crate) use checkpoint::{CheckpointArgs, CheckpointCommand};
 pub(crate) use clients::read_table;
 pub(crate) use completions::{CompletionsArgs, ManArgs};
@@ -52,7 +54,7 @@ pub(crate) use learn::LearnArgs;
 pub(crate) use models::ModelsArgs;
 pub(crate) use modes::ModesArgs;
 pub(crate) use program::{ColorArg, ProgramArgs};
-pub(crate) use report::ReportArgs;
+pub(crate) use report::{ReportArgs, ReportFormat};
 pub(crate) use simulate::SimulateArgs;
 pub(crate) use status::{ScaleArgs, StatusArgs};
 pub(crate) use step::StepArgs;
@@ -60,6 +62,8 @@ pub(crate) use train::TrainArgs;
 pub(crate) use transfer::TransferArgs;
 pub(crate) use wire::{TransportArg, WireArgs};
 pub(crate) use write::WriteArgs;
+
+use check::tolerance;
 
 /// What a job is where nothing else is said.
 static DEFAULTS: LazyLock<TrainConfig> = LazyLock::new(TrainConfig::default);
@@ -123,6 +127,7 @@ pub(crate) enum Command {
     /// Make a page of plots and tables of measurements
     ///
     /// Of what `bench` and bench/peers measured, or of training runs.
+    #[command(after_long_help = report::EXAMPLES)]
     Report(ReportArgs),
     /// Say what this machine can do, what is wrong, and the fix
     #[command(after_long_help = doctor::EXAMPLES)]

@@ -1,6 +1,7 @@
 //! `tensorwire bench`: tables for people, lines of JSON for programs.
 
 mod allreduce;
+mod check;
 mod evaluation;
 mod kvstore;
 mod modes;
@@ -39,6 +40,7 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), Failure> {
         Scenario::Allreduce(args) => allreduce::run(&args),
         Scenario::Modes(args) => modes::run(&args),
         Scenario::Evaluation(args) => evaluation::run(&args),
+        Scenario::Check(args) => check::run(&args),
     }
 }
 

@@ -1,17 +1,39 @@
-//! `tensorwire report`: what was measured, as a page.
+//! `tensorwire report`: what was measured, as a page, as files of plots, or as tables.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use tensorwire_report::{Line, report};
+use tensorwire_report::{
+    Change, LeftOut, Line, PlotFiles, Report, RunComparison, TableFormat, compare, report,
+    report_compared, tables,
+};
 use tensorwire_train::whole_file;
 
-use super::args::ReportArgs;
-use super::{Failure, output::print};
+use super::args::{ReportArgs, ReportFormat};
+use super::output::{note, print};
+use super::{Failure, table::table};
+
+/// Reasons for which lines were left out, in the terminal; the page has all.
+const REASONS_MAX: usize = 5;
 
 pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
-    check_output(&args.output, &args.lines)?;
-    write(&args.output, &args.lines)
+    let output = args.output();
+    check_output(&output, &args.lines)?;
+    args.plots.as_deref().map(make_folder).transpose()?;
+    let report = match (args.compare, args.format) {
+        (true, ReportFormat::Html) => compared(args, &output)?,
+        (true, _) => {
+            return Err(Failure::user(
+                "--compare makes a page; leave --format out, or compare without it",
+            ));
+        }
+        (false, ReportFormat::Html) => page(&output, &args.lines)?,
+        (false, ReportFormat::Latex) => written(args, &output, TableFormat::Latex)?,
+        (false, ReportFormat::Markdown) => written(args, &output, TableFormat::Markdown)?,
+        (false, ReportFormat::Csv) => written(args, &output, TableFormat::Csv)?,
+    };
+    args.plots.as_deref().map(|folder| save(folder, &report.plots)).transpose()?;
+    Ok(())
 }
 
 /// Fails if a page cannot be written there, or would replace the lines that it is made of.
@@ -36,47 +58,156 @@ pub(super) fn check_lines(files: &[PathBuf]) -> Result<(), Failure> {
             "no page can be made of {}, which is no file; give --json a file",
             file.display()
         ))),
-        None => read(files).map(drop),
+        None => files.iter().try_for_each(|file| read(file).map(drop)),
     }
 }
 
-fn read(files: &[PathBuf]) -> Result<Vec<Line>, Failure> {
-    let mut lines = Vec::new();
-    for file in files {
-        let name = file.display().to_string();
-        let text = std::fs::read_to_string(file).map_err(|error| {
-            Failure::user(format!(
-                "cannot read lines from {name}: {error}; give files of JSON lines"
-            ))
-        })?;
-        lines.extend(Line::read_all(&name, &text).map_err(Failure::user)?);
+fn read(file: &Path) -> Result<Vec<Line>, Failure> {
+    let name = file.display().to_string();
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        Failure::user(format!("cannot read lines from {name}: {error}; give files of JSON lines"))
+    })?;
+    Line::read_all(&name, &text).map_err(Failure::user)
+}
+
+/// The lines of a file that must have some.
+pub(super) fn read_file(file: &Path) -> Result<Vec<Line>, Failure> {
+    let lines = read(file)?;
+    if lines.is_empty() {
+        return Err(Failure::user(format!(
+            "there are no lines in {}; write some first: tensorwire bench transfer --quick --json {0}",
+            file.display()
+        )));
     }
     Ok(lines)
 }
 
+fn read_files(files: &[PathBuf]) -> Result<Vec<Line>, Failure> {
+    let each = files.iter().map(|file| read_file(file)).collect::<Result<Vec<_>, _>>()?;
+    Ok(each.concat())
+}
+
 /// Makes a page of the lines in files.
 pub(super) fn write(output: &Path, files: &[PathBuf]) -> Result<(), Failure> {
+    page(output, files).map(drop)
+}
+
+fn page(output: &Path, files: &[PathBuf]) -> Result<Report, Failure> {
+    let report = report(&read_files(files)?).map_err(Failure::user)?;
+    keep(output, &report.html)?;
+    announce(output, &report)?;
+    Ok(report)
+}
+
+/// Says what the page has, and what it has not.
+fn announce(output: &Path, report: &Report) -> Result<(), Failure> {
     let shown = output.display();
-    let lines = read(files)?;
-    let report = report(&lines).map_err(Failure::user)?;
-    whole_file::write(output, |file| file.write_all(report.html.as_bytes()))
-        .map_err(|error| Failure::other(format!("writing a page to {shown}: {error}")))?;
-    let left_out = match report.left_out {
-        0 => String::new(),
-        count => format!("; {count} of {} lines left out, the page says why", lines.len()),
-    };
     let runs = match report.runs {
         0 => String::new(),
         1 => "; 1 training run".to_string(),
         count => format!("; {count} training runs"),
     };
     if report.figures == 0 && report.runs > 0 {
-        return print(format_args!("{shown}{}{left_out}", runs.replacen(';', ":", 1)));
+        print(format_args!("{shown}{}", runs.replacen(';', ":", 1)))?;
+    } else {
+        let Report { figures, met, short, unmeasured, .. } = report;
+        let figures =
+            if *figures == 1 { "1 figure".to_string() } else { format!("{figures} figures") };
+        print(format_args!(
+            "{shown}: {figures}; claims met {met}, short {short}, not measured {unmeasured}{runs}"
+        ))?;
     }
-    print(format_args!(
-        "{shown}: {} figures; claims met {}, short {}, not measured {}{runs}{left_out}",
-        report.figures, report.met, report.short, report.unmeasured
-    ))
+    say_left_out(&report.left_out);
+    Ok(())
+}
+
+fn say_left_out(all: &[LeftOut]) {
+    for left_out in all.iter().take(REASONS_MAX) {
+        note(format_args!("left out: {left_out}"));
+    }
+    let rest: usize = all.iter().skip(REASONS_MAX).map(|left_out| left_out.count).sum();
+    if rest > 0 {
+        note(format_args!("left out: {rest} more lines; the page says why"));
+    }
+}
+
+/// Writes the data of all plots as tables.
+fn written(args: &ReportArgs, output: &Path, format: TableFormat) -> Result<Report, Failure> {
+    let lines = read_files(&args.lines)?;
+    keep(output, &tables(&lines, format).map_err(Failure::user)?)?;
+    let report = report(&lines).map_err(Failure::user)?;
+    print(format_args!("{}: the data of {}", output.display(), plots(report.plots.len())))?;
+    say_left_out(&report.left_out);
+    Ok(report)
+}
+
+/// Makes a page of the second file, held against the first.
+fn compared(args: &ReportArgs, output: &Path) -> Result<Report, Failure> {
+    let [before, after] = args.lines.as_slice() else {
+        return Err(Failure::user(format!(
+            "--compare is for two files, the earlier first, not {}",
+            args.lines.len()
+        )));
+    };
+    let [earlier, later] = [read_file(before)?, read_file(after)?];
+    let [before, after] = [before, after].map(|file| file.display().to_string());
+    let comparison = compare((&before, &earlier), (&after, &later), args.tolerance);
+    let comparison = comparison.map_err(Failure::user)?;
+    let report = report_compared(&later, &comparison).map_err(Failure::user)?;
+    keep(output, &report.html)?;
+    show(&comparison)?;
+    announce(output, &report)?;
+    Ok(report)
+}
+
+/// Prints a comparison.
+pub(super) fn show(comparison: &RunComparison) -> Result<(), Failure> {
+    if let Some([before, after]) = &comparison.machines {
+        note(format_args!("measured on other machines: {before}; then {after}"));
+    }
+    let row = |row: &tensorwire_report::ComparedRow| {
+        let name = row.name.clone();
+        vec![name, row.before.clone(), row.after.clone(), row.change(), row.verdict.to_string()]
+    };
+    let rows: Vec<Vec<String>> = comparison.rows.iter().map(row).collect();
+    print(table(&["row", "before", "after", "change", "verdict"], &rows, &[1, 2, 3]))?;
+    for (what, names) in [("missing", &comparison.missing), ("new", &comparison.added)] {
+        names.iter().for_each(|name| note(format_args!("{what}: {name}")));
+    }
+    if comparison.of(Change::Unclear).next().is_some() {
+        note(
+            "unclear: changed by more than the tolerance, but within the spread; measure again, or longer",
+        );
+    }
+    print(comparison.summary())
+}
+
+fn make_folder(folder: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(folder).map_err(|error| {
+        Failure::user(format!(
+            "cannot make the folder {}: {error}; give --plots another",
+            folder.display()
+        ))
+    })
+}
+
+/// Writes each plot as files of its own.
+fn save(folder: &Path, all: &[PlotFiles]) -> Result<(), Failure> {
+    for plot in all {
+        keep(&folder.join(format!("{}.svg", plot.name)), &plot.svg)?;
+        keep(&folder.join(format!("{}.csv", plot.name)), &plot.csv)?;
+    }
+    let count = plots(all.len());
+    print(format_args!("{}: {count}, each as .svg and .csv", folder.display()))
+}
+
+fn plots(count: usize) -> String {
+    if count == 1 { "1 plot".to_string() } else { format!("{count} plots") }
+}
+
+fn keep(file: &Path, text: &str) -> Result<(), Failure> {
+    whole_file::write(file, |file| file.write_all(text.as_bytes()))
+        .map_err(|error| Failure::other(format!("writing {}: {error}", file.display())))
 }
 
 /// Do both names lead to one file?

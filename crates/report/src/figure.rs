@@ -1,7 +1,11 @@
 //! What a figure is: which lines it shows, along which axes, and what its paper claims. Data, and the functions that
 //! take a line apart; the figures themselves are in `figures/`.
 
+use std::rc::Rc;
+
 use crate::line::{Lacks, Line};
+use crate::measure::Measure;
+use crate::origin::Origin;
 
 /// A figure of a paper, or one that sets us beside a peer.
 #[derive(Debug)]
@@ -77,7 +81,9 @@ pub(crate) struct Point {
     /// What is the same in repetitions, of which the median is shown: x, or the epoch or step of a curve.
     pub(crate) key: f64,
     pub(crate) x: f64,
-    pub(crate) y: f64,
+    pub(crate) y: Measure,
+    /// Of its line, where that says it.
+    pub(crate) origin: Option<Rc<Origin>>,
 }
 
 /// Who a series is. In the order of legends.

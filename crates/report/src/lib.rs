@@ -3,26 +3,38 @@
 //! no files, no clock and no machine; what a figure is and what its paper claims is data (`figures/`, `runs.rs`).
 #![forbid(unsafe_code)]
 
+mod caption;
+mod compare;
 mod faults;
 mod figure;
 mod figures;
 mod line;
+mod measure;
+mod origin;
 mod page;
 mod plot;
 mod plots;
 mod runs;
+mod saved;
 mod section;
+mod table;
 mod verdict;
 
+pub use compare::{Change, ComparedRow, NothingToCompare, RunComparison, compare, compare_last};
 pub use line::{Line, LineError};
+pub use saved::PlotFiles;
+pub use section::LeftOut;
+pub use table::TableFormat;
 
-use section::Evaluation;
+use section::{Evaluation, UselessFile};
 
 /// The page, and what is in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// One file that needs no other.
     pub html: String,
+    /// All plots, in the order of the page.
+    pub plots: Vec<PlotFiles>,
     /// With lines.
     pub figures: usize,
     /// Training runs whose curves are shown.
@@ -33,7 +45,7 @@ pub struct Report {
     /// Claims for which there are no lines.
     pub unmeasured: usize,
     /// Lines that no figure could use; the page says why.
-    pub left_out: usize,
+    pub left_out: Vec<LeftOut>,
 }
 
 /// There is nothing to report.
@@ -44,43 +56,76 @@ pub enum NothingToReport {
          tensorwire train --metrics metrics.jsonl"
     )]
     NoLines,
-    /// No figure, no goal and no curve could use a line.
+    /// No figure, no goal and no curve could use a line of this file.
     #[error(
-        "none of the {count} lines can be shown: {reason} ({first}); give files that `tensorwire bench … --json FILE` or \
+        "no line of {file} can be shown ({count} left out); {first}: {reason}; give files that `tensorwire bench … --json FILE` or \
          `tensorwire train --metrics FILE` wrote"
     )]
     Unusable {
+        file: String,
         count: usize,
         /// Why the first cannot, and where it stands.
         reason: String,
         first: String,
     },
+    /// Goals and failures alone.
+    #[error("the lines have no plot, and so no table; `tensorwire report` makes a page of them")]
+    NoTable,
 }
 
 /// Puts lines together, of however many benchmarks and files. Where something was measured several times, the median
 /// counts.
 ///
 /// # Errors
-/// When there are none, or none can be shown.
+/// When there are none, or a file has none that can be shown.
 pub fn report(lines: &[Line]) -> Result<Report, NothingToReport> {
-    let Some(first) = lines.first() else {
+    Ok(page_of(&evaluated(lines)?, None))
+}
+
+/// The same of the later run that a comparison is of, with what became of each row.
+///
+/// # Errors
+/// As [`report`].
+pub fn report_compared(
+    lines: &[Line],
+    comparison: &RunComparison,
+) -> Result<Report, NothingToReport> {
+    Ok(page_of(&evaluated(lines)?, Some(comparison)))
+}
+
+/// The data of all plots as text for a paper or a program.
+///
+/// # Errors
+/// As [`report`], and when there is no plot.
+pub fn tables(lines: &[Line], format: TableFormat) -> Result<String, NothingToReport> {
+    let tables = table::tables(&evaluated(lines)?, format);
+    if tables.is_empty() { Err(NothingToReport::NoTable) } else { Ok(tables) }
+}
+
+fn evaluated(lines: &[Line]) -> Result<Evaluation, NothingToReport> {
+    if lines.is_empty() {
         return Err(NothingToReport::NoLines);
-    };
-    let evaluation = Evaluation::of(lines);
-    if !evaluation.shows_any() {
-        let (count, first) = (lines.len(), first.place());
-        let of_first = evaluation.left_out.iter().find(|left| left.first == first);
-        let reason = of_first.map(|left| left.reason.clone()).unwrap_or_default();
-        return Err(NothingToReport::Unusable { count, reason, first });
     }
+    let mut evaluation = Evaluation::of(lines);
+    match evaluation.useless.take() {
+        Some(UselessFile { file, count, reason, first }) => {
+            Err(NothingToReport::Unusable { file, count, reason, first })
+        }
+        None => Ok(evaluation),
+    }
+}
+
+fn page_of(evaluation: &Evaluation, comparison: Option<&RunComparison>) -> Report {
     let count = evaluation.count();
-    Ok(Report {
-        html: page::page(&evaluation).into_string(),
+    let plots = saved::PlotFiles::of(evaluation);
+    Report {
+        html: page::page(evaluation, &plots, comparison).into_string(),
+        plots,
         figures: evaluation.sections.len(),
         runs: evaluation.runs(),
         met: count.met,
         short: count.short,
         unmeasured: count.unmeasured,
-        left_out: evaluation.left_out.iter().map(|left| left.count).sum(),
-    })
+        left_out: evaluation.left_out.clone(),
+    }
 }

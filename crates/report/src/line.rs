@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::measure::{Between, Measure, Spread};
 use crate::runs::RUN;
 
 /// One measurement, as a benchmark wrote it.
@@ -108,6 +109,43 @@ impl Line {
         numbers.ok_or(Lacks::List(path))
     }
 
+    /// The median at a path such as `limit_ns.median`, with what stands beside it: `p10`, `p90` and `count` of repetitions, or
+    /// `min` and `max` of the line's `rounds`.
+    pub(crate) fn quantiles(&self, path: &'static str) -> Result<Measure, Lacks> {
+        let median = self.number(path)?;
+        let beside = path.strip_suffix("median").unwrap_or(path);
+        let number = |name: &str| self.optional_number(&format!("{beside}{name}"));
+        Ok(match number("p10").zip(number("p90")) {
+            Some(ends) => {
+                Measure::new(median, Some(spread(Between::Percentiles, ends)), number("count"))
+            }
+            None => {
+                let ends = number("min").zip(number("max"));
+                let spread = ends.map(|ends| spread(Between::Rounds, ends));
+                Measure::new(median, spread, self.optional_number("rounds"))
+            }
+        })
+    }
+
+    /// The median of seconds at a path, with the line's `p10_s`, `p90_s` and `repetitions`.
+    pub(crate) fn seconds(&self, path: &'static str) -> Result<Measure, Lacks> {
+        let ends = self.optional_number("p10_s").zip(self.optional_number("p90_s"));
+        let spread = ends.map(|ends| spread(Between::Percentiles, ends));
+        Ok(Measure::new(self.number(path)?, spread, self.optional_number("repetitions")))
+    }
+
+    /// All fields of the line itself, if it is an object.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.value.as_object().into_iter().flatten().map(|(name, value)| (name.as_str(), value))
+    }
+
+    /// All texts of an object, by name; none if there is no object.
+    pub(crate) fn texts_by_name(&self, path: &str) -> Vec<(String, String)> {
+        let object = self.find(path).and_then(Value::as_object);
+        let all = object.into_iter().flatten();
+        all.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_string()))).collect()
+    }
+
     /// All numbers of an object, by name; none if there is no object.
     pub(crate) fn numbers_by_name(&self, path: &str) -> Vec<(String, f64)> {
         let object = self.find(path).and_then(Value::as_object);
@@ -118,6 +156,10 @@ impl Line {
     fn find(&self, path: &str) -> Option<&Value> {
         path.split('.').try_fold(&self.value, |value, name| value.get(name))
     }
+}
+
+fn spread(between: Between, (low, high): (f64, f64)) -> Spread {
+    Spread { low, high, between }
 }
 
 /// True if it is a step of `train --metrics`, or the summary that ends them.
@@ -146,5 +188,23 @@ mod tests {
         assert_eq!(line.number("n"), Err(Lacks::Number("n")));
         assert_eq!(line.numbers("l"), Ok(vec![1.0, 2.0]));
         assert_eq!(line.numbers("a"), Err(Lacks::List("a")));
+    }
+
+    #[test]
+    fn spreads_are_found_beside_their_median() {
+        let text = r#"{"a":{"count":9,"p10":1,"median":2,"p90":4},"b":{"median":2,"min":1,"max":3},"rounds":3,
+            "median_s":2,"p10_s":1,"p90_s":8,"repetitions":7,"c":{"median":5}}"#;
+        let line = Line::read_all("a", &text.replace('\n', "")).unwrap().remove(0);
+        let of = |measure: Measure| {
+            let ends = measure.spread.map(|it| (it.low, it.high, it.between));
+            (measure.median, ends, measure.count)
+        };
+        let percentiles = |low, high| Some((low, high, Between::Percentiles));
+        let (a, b) = (line.quantiles("a.median").unwrap(), line.quantiles("b.median").unwrap());
+        assert_eq!(of(a), (2.0, percentiles(1.0, 4.0), Some(9.0)));
+        assert_eq!(of(b), (2.0, Some((1.0, 3.0, Between::Rounds)), Some(3.0)));
+        assert_eq!(of(line.seconds("median_s").unwrap()), (2.0, percentiles(1.0, 8.0), Some(7.0)));
+        assert_eq!(of(line.quantiles("c.median").unwrap()), (5.0, None, Some(3.0)));
+        assert_eq!(line.quantiles("d.median"), Err(Lacks::Number("d.median")));
     }
 }

@@ -3,15 +3,25 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::figure::{Axis, Claim, Figure, Shape, Unit, Wants};
-use crate::plot::{Looks, draw, label};
-use crate::plots::{Plot, Series};
+use crate::compare::RunComparison;
+use crate::figure::{Axis, Claim, Figure, Shape, Unit};
+use crate::origin::joined;
+use crate::plot::label;
+use crate::saved::PlotFiles;
 use crate::section::{Evaluation, Section};
-use crate::verdict::{Found, State, Verdict, compared, ratios, times};
+use crate::table::{Cell, Table};
+use crate::verdict::{Found, State, Verdict, times};
 
 const STYLE: &str = include_str!("page.css");
 
-pub(crate) fn page(evaluation: &Evaluation) -> Markup {
+/// `files` are all plots, in the order of the page.
+pub(crate) fn page(
+    evaluation: &Evaluation,
+    files: &[PlotFiles],
+    comparison: Option<&RunComparison>,
+) -> Markup {
+    let mut files = files.iter();
+    let mut shown = |section: &Section| figure(section, files.by_ref().take(section.plots.len()));
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -28,12 +38,13 @@ pub(crate) fn page(evaluation: &Evaluation) -> Markup {
                         (head_of_runs(evaluation))
                     } @else {
                         (head(evaluation))
+                        @if let Some(comparison) = comparison { (comparison.section()) }
                         (shortfalls(evaluation))
-                        @for section in &evaluation.sections { (figure(section)) }
+                        @for section in &evaluation.sections { (shown(section)) }
                         (goals(evaluation))
                         (evaluation.faults.section())
                     }
-                    @for section in &evaluation.curves { (figure(section)) }
+                    @for section in &evaluation.curves { (shown(section)) }
                     @if !evaluation.is_of_runs() { (missing(evaluation)) }
                     (left_out(evaluation))
                 }
@@ -57,33 +68,42 @@ fn head_of_runs(evaluation: &Evaluation) -> Markup {
 }
 
 fn head(evaluation: &Evaluation) -> Markup {
-    let Evaluation { sections, machines, commits, days, links, lines, .. } = evaluation;
+    let Evaluation { sections, provenance, lines, .. } = evaluation;
     html! {
         h1 { "The papers' evaluation, measured" }
         p {
             "What three papers on distributed deep learning claim, what tensorwire shows of it, and what others do on the same \
-             machine. Where something was measured several times, the median counts. A ratio above 1 is ours being better. "
+             machine. Points are medians; bars around them reach from the 10th to the 90th percentile of the repetitions, or from the \
+             least to the greatest round, where lines have them. A ratio above 1 is ours being better. "
             b { "Met" } " and " b { "short" } " compare it with the paper's, whose machines were others: "
             "their ratios include the difference between their networks, these do not."
         }
         dl {
             dt { "Measured on" }
             dd {
-                @if machines.is_empty() { "a machine that the lines do not name" }
-                @for machine in machines { span.machine { (machine) } }
-                @if machines.len() > 1 { em { " Lines of several machines: ratios between them say little." } }
+                @if provenance.machines.is_empty() { "a machine that the lines do not name" }
+                @for machine in &provenance.machines { span.machine { (machine) } }
+                @if provenance.machines.len() > 1 { em { " Lines of several machines: ratios between them say little." } }
             }
-            @if let (Some(first), Some(last)) = (days.first(), days.last()) {
+            @if !provenance.hosts.is_empty() {
+                dt { (if provenance.hosts.len() == 1 { "Host" } else { "Hosts" }) }
+                dd { (joined(&provenance.hosts, ", ")) }
+            }
+            @if let Some(date) = provenance.date() {
                 dt { "Date" }
-                dd { (first) @if first != last { " to " (last) } }
+                dd { (date) }
             }
-            @if !links.is_empty() {
+            @if !provenance.links.is_empty() {
                 dt { "Links" }
-                dd { @for link in links { span.machine { (link) } } }
+                dd { @for link in &provenance.links { span.machine { (link) } } }
             }
-            @if !commits.is_empty() {
+            @if !provenance.commits.is_empty() {
                 dt { "Commit" }
-                dd { @for commit in commits { code { (commit) } " " } }
+                dd { @for commit in &provenance.commits { code { (commit) } " " } }
+            }
+            @if !provenance.versions.is_empty() {
+                dt { "Versions" }
+                dd { (joined(&provenance.versions, ", ")) }
             }
             dt { "Lines" }
             dd { (lines) }
@@ -128,26 +148,60 @@ fn shortfalls(evaluation: &Evaluation) -> Markup {
     }
 }
 
-fn figure(section: &Section) -> Markup {
+fn figure<'a>(section: &Section, files: impl Iterator<Item = &'a PlotFiles>) -> Markup {
     let Section { figure, plots, claims } = section;
-    let looks = Looks::of(plots);
     html! {
         section id=(figure.id) {
             h2 { (figure.source) ": " (figure.title) }
             @if !figure.says.is_empty() { p.says { (figure.says) } }
             @if !claims.is_empty() { (claim_table(figure, claims)) }
-            (looks.legend())
             div.plots {
-                @for plot in plots {
+                @for (plot, file) in plots.iter().zip(files) {
                     figure {
-                        @if !plot.title.is_empty() { figcaption { (plot.title) } }
-                        (draw(figure, plot, &looks))
+                        @if !plot.title.is_empty() { p.plot-title { (plot.title) } }
+                        (PreEscaped(&file.svg))
+                        figcaption { (file.caption) }
+                        p.save {
+                            "Save "
+                            a download=(format!("{}.svg", file.name)) href=(file.svg_address()) { "SVG" }
+                            " "
+                            a download=(format!("{}.csv", file.name)) href=(file.csv_address()) { "CSV" }
+                        }
                     }
                 }
             }
-            @for plot in plots { (data(figure, plot)) }
+            @for plot in plots {
+                details {
+                    summary { "Data: " (if plot.title.is_empty() { figure.title } else { &plot.title }) }
+                    div.wide { (table(&Table::of(figure, plot))) }
+                }
+            }
             p.run { "Lines by " code { (figure.run) } }
         }
+    }
+}
+
+fn table(table: &Table) -> Markup {
+    let number = |index: usize| if index == 0 { None } else { Some("number") };
+    html! {
+        table {
+            thead {
+                tr { @for (index, head) in table.head.iter().enumerate() { th class=[number(index)] { (head) } } }
+            }
+            tbody {
+                @for row in &table.rows {
+                    tr { @for (index, one) in row.iter().enumerate() { td class=[number(index)] { (cell(one)) } } }
+                }
+            }
+        }
+    }
+}
+
+fn cell(cell: &Cell) -> Markup {
+    let class = cell.is_met.map(|is_met| if is_met { "met" } else { "short" });
+    html! {
+        span class=[class] { (cell.text) }
+        @if let Some([low, high]) = &cell.spread { " " small { "[" (low) ", " (high) "]" } }
     }
 }
 
@@ -161,14 +215,14 @@ fn claim_table(figure: &Figure, claims: &[(&Claim, Vec<Verdict>)]) -> Markup {
                         @if verdicts.is_empty() {
                             tr.unmeasured {
                                 td { (claim.says) (about(claim)) }
-                                td { (claim.wants.says()) }
+                                td.wanted { (claim.wants.says()) }
                                 td { "not measured: no lines of " (absent(claim)) }
                             }
                         }
                         @for verdict in verdicts {
                             tr {
                                 td { (place(claim, verdict)) }
-                                td { (claim.wants.says()) }
+                                td.wanted { (claim.wants.says()) }
                                 td { (shown(figure, &verdict.found)) }
                             }
                         }
@@ -219,145 +273,6 @@ fn along(axis: Axis, at: f64) -> String {
         Unit::Plain => format!("{}: {}", axis.title, label(axis.unit, at)),
         Unit::Bytes | Unit::Seconds => label(axis.unit, at),
     }
-}
-
-fn data(figure: &Figure, plot: &Plot) -> Markup {
-    let title = if plot.title.is_empty() { figure.title } else { &plot.title };
-    html! {
-        details {
-            summary { "Data: " (title) }
-            div.wide {
-                @match figure.shape {
-                    Shape::Lines(x) => (over_x(figure, x, plot)),
-                    Shape::Curves(x, key) => (over_key(figure, x, key, plot)),
-                    Shape::Bars => (numbers(figure, plot)),
-                }
-            }
-        }
-    }
-}
-
-fn over_x(figure: &Figure, x: Axis, plot: &Plot) -> Markup {
-    let comparisons = comparisons(figure, plot);
-    html! {
-        table {
-            thead {
-                tr {
-                    th { (x.title) }
-                    @for series in &plot.series { th.number { (series.name) } }
-                    @for one in &comparisons { th.number { (one.ours) " over " (one.against) } }
-                }
-            }
-            tbody {
-                @for key in keys(&plot.series) {
-                    tr {
-                        td { (label(x.unit, key)) }
-                        @for series in &plot.series {
-                            @let dot = series.dots.iter().find(|dot| dot.key == key);
-                            td.number { (dot.map(|dot| label(figure.y.unit, dot.y)).unwrap_or_default()) }
-                        }
-                        @for one in &comparisons {
-                            @let ratio = one.ratios.iter().find(|(at, _)| *at == key);
-                            td.number { @if let Some((_, ratio)) = ratio { (judged(one.least, *ratio)) } }
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn over_key(figure: &Figure, x: Axis, key_name: &str, plot: &Plot) -> Markup {
-    html! {
-        table {
-            thead {
-                tr {
-                    th { (key_name) }
-                    @for series in &plot.series { th.number { (series.name) } }
-                }
-            }
-            tbody {
-                @for key in keys(&plot.series) {
-                    tr {
-                        td { (label(Unit::Plain, key)) }
-                        @for series in &plot.series {
-                            td.number {
-                                @if let Some(dot) = series.dots.iter().find(|dot| dot.key == key) {
-                                    (label(figure.y.unit, dot.y)) " at " (label(x.unit, dot.x)) " s"
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn numbers(figure: &Figure, plot: &Plot) -> Markup {
-    html! {
-        table {
-            thead { tr { th { "series" } th.number { (figure.y.title) } } }
-            tbody {
-                @for series in &plot.series {
-                    @for dot in &series.dots {
-                        tr { td { (series.name) } td.number { (label(figure.y.unit, dot.y)) } }
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Two series of a plot that a claim compares.
-struct Comparison<'a> {
-    ours: &'a str,
-    against: &'a str,
-    ratios: Vec<(f64, f64)>,
-    /// Where a claim says so for every x.
-    least: Option<f64>,
-}
-
-/// Each pair once.
-fn comparisons<'a>(figure: &Figure, plot: &'a Plot) -> Vec<Comparison<'a>> {
-    let mut all: Vec<Comparison<'a>> = Vec::new();
-    for claim in figure.claims.iter().filter(|claim| claim.only.iter().all(|w| plot.is_about(w))) {
-        let Some((ours, against)) = compared(claim, plot) else {
-            continue;
-        };
-        let least = match claim.wants {
-            Wants::Least(least) => Some(least),
-            _ => None,
-        };
-        let known = all.iter_mut().find(|one| one.ours == ours.name && one.against == against.name);
-        match known {
-            Some(known) => known.least = known.least.or(least),
-            None => all.push(Comparison {
-                ours: &ours.name,
-                against: &against.name,
-                ratios: ratios(figure.better, ours, against),
-                least,
-            }),
-        }
-    }
-    all
-}
-
-fn judged(least: Option<f64>, ratio: f64) -> Markup {
-    let class = match least {
-        Some(least) if ratio < least => "short",
-        Some(_) => "met",
-        None => "",
-    };
-    html! { span class=(class) { (times(ratio)) } }
-}
-
-/// All of them, ascending.
-fn keys(series: &[Series]) -> Vec<f64> {
-    let mut keys: Vec<f64> = series.iter().flat_map(|one| &one.dots).map(|dot| dot.key).collect();
-    keys.sort_unstable_by(f64::total_cmp);
-    keys.dedup();
-    keys
 }
 
 fn goals(evaluation: &Evaluation) -> Markup {

@@ -1,13 +1,21 @@
 //! The points of lines, put together: which plots a figure has, and which series they show.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use crate::figure::{Figure, Point, Role, Scale, Shape};
 use crate::line::{Lacks, Line};
+use crate::measure::{Measure, middle};
+use crate::origin::{Origin, Provenance};
+
+/// Letters of a plot's name, at most.
+const SLUG_MAX: usize = 80;
 
 /// What is seen at once: one subject in one place.
 #[derive(Debug)]
 pub(crate) struct Plot {
+    /// Of its files, when it is saved: no other plot of the page has it.
+    pub(crate) name: String,
     /// Words, separated by commas.
     pub(crate) title: String,
     pub(crate) series: Vec<Series>,
@@ -21,12 +29,14 @@ pub(crate) struct Series {
     pub(crate) dots: Vec<Dot>,
 }
 
-/// The medians of what was measured for one key.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// What was measured for one key.
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Dot {
     pub(crate) key: f64,
     pub(crate) x: f64,
-    pub(crate) y: f64,
+    pub(crate) y: Measure,
+    /// Of its lines.
+    pub(crate) origins: BTreeSet<Rc<Origin>>,
 }
 
 /// Why a figure could not use a line.
@@ -41,6 +51,16 @@ pub(crate) enum Why {
 impl Plot {
     pub(crate) fn series(&self, name: &str) -> Option<&Series> {
         self.series.iter().find(|series| series.name == name)
+    }
+
+    /// All of them, by series.
+    pub(crate) fn dots(&self) -> impl Iterator<Item = &Dot> {
+        self.series.iter().flat_map(|series| &series.dots)
+    }
+
+    /// Where all that it shows was measured.
+    pub(crate) fn provenance(&self) -> Provenance {
+        Provenance::of(self.dots().flat_map(|dot| &dot.origins))
     }
 
     /// Is `word` one of the title's?
@@ -61,24 +81,38 @@ pub(crate) fn points(figure: &Figure, line: &Line) -> Result<Vec<Point>, Why> {
         at.is_finite()
             && (at > 0.0 || may_be_negative(scale) || (at == 0.0 && scale == Scale::Linear))
     };
-    if points.iter().all(|point| shown(x_scale, point.x) && shown(figure.y.scale, point.y)) {
-        Ok(points)
-    } else {
-        Err(Why::OffAxis)
-    }
+    let origin = Origin::of(line);
+    let placed = |mut point: Point| {
+        let is_shown = shown(x_scale, point.x) && shown(figure.y.scale, point.y.median);
+        point.y.spread = point.y.spread.filter(|it| shown(figure.y.scale, it.low));
+        point.origin.clone_from(&origin);
+        is_shown.then_some(point).ok_or(Why::OffAxis)
+    };
+    points.into_iter().map(placed).collect()
 }
 
-/// All plots of a figure's points, by title.
-pub(crate) fn plots(points: &[Point]) -> Vec<Plot> {
+/// All plots of the points of the figure with this `id`, by title.
+pub(crate) fn plots(id: &str, points: &[Point]) -> Vec<Plot> {
     let mut titles: BTreeSet<(&str, Option<&str>)> =
         points.iter().map(|point| (point.subject.as_str(), point.place.as_deref())).collect();
     let placed: BTreeSet<&str> =
         titles.iter().filter(|(_, place)| place.is_some()).map(|(subject, _)| *subject).collect();
     titles.retain(|(subject, place)| place.is_some() || !placed.contains(subject));
-    titles.into_iter().map(|(subject, place)| plot(points, subject, place)).collect()
+    let plots = titles.into_iter().map(|(subject, place)| plot(points, subject, place));
+    let mut names = BTreeSet::new();
+    let named = |(title, series): (String, Vec<Series>)| {
+        let name = slug(&format!("{id} {title}"));
+        let others = (2..).map(|number| format!("{name}-{number}"));
+        let free = std::iter::once(name.clone()).chain(others).find(|one| !names.contains(one));
+        let name = free.unwrap_or_default();
+        names.insert(name.clone());
+        Plot { name, title, series }
+    };
+    plots.map(named).collect()
 }
 
-fn plot(points: &[Point], subject: &str, place: Option<&str>) -> Plot {
+/// Title and series.
+fn plot(points: &[Point], subject: &str, place: Option<&str>) -> (String, Vec<Series>) {
     let mut found: BTreeMap<(Role, &str), Vec<&Point>> = BTreeMap::new();
     for point in points {
         let elsewhere = point.place.is_some() && point.place.as_deref() != place;
@@ -93,25 +127,40 @@ fn plot(points: &[Point], subject: &str, place: Option<&str>) -> Plot {
     });
     let words = [subject, place.unwrap_or_default()];
     let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
-    Plot { title: words.join(", "), series: series.collect() }
+    (words.join(", "), series.collect())
 }
 
 fn dots(mut points: Vec<&Point>) -> Vec<Dot> {
     points.sort_by(|a, b| a.key.total_cmp(&b.key));
     let same = points.chunk_by(|a, b| a.key == b.key);
-    same.map(|same| Dot {
-        key: same[0].key,
-        x: median(same.iter().map(|point| point.x)),
-        y: median(same.iter().map(|point| point.y)),
-    })
-    .collect()
+    let dot = |same: &[&Point]| {
+        let mut all_x: Vec<f64> = same.iter().map(|point| point.x).collect();
+        all_x.sort_unstable_by(f64::total_cmp);
+        let measures: Vec<Measure> = same.iter().map(|point| point.y).collect();
+        Dot {
+            key: same[0].key,
+            x: middle(&all_x),
+            y: Measure::pooled(&measures),
+            origins: same.iter().filter_map(|point| point.origin.clone()).collect(),
+        }
+    };
+    same.map(dot).collect()
 }
 
-/// Of at least one.
-fn median(numbers: impl Iterator<Item = f64>) -> f64 {
-    let mut sorted: Vec<f64> = numbers.collect();
-    sorted.sort_unstable_by(f64::total_cmp);
-    f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
+/// A file's name in lower case, of letters, digits and dashes.
+fn slug(text: &str) -> String {
+    let mut slug = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter.to_ascii_lowercase() {
+            letter if letter.is_ascii_alphanumeric() => slug.push(letter),
+            _ if !slug.is_empty() && !slug.ends_with('-') => slug.push('-'),
+            _ => {}
+        }
+        if slug.len() >= SLUG_MAX {
+            break;
+        }
+    }
+    slug.trim_end_matches('-').to_string()
 }
 
 #[cfg(test)]
@@ -127,7 +176,8 @@ mod tests {
             role: Role::Ours,
             key,
             x: key,
-            y,
+            y: y.into(),
+            origin: None,
         }
     }
 
@@ -138,17 +188,28 @@ mod tests {
             point(Some("shm"), "a", 1.0, 2.0),
             point(None, "peer", 1.0, 3.0),
         ];
-        let plots = plots(&points);
+        let plots = plots("f", &points);
         let titles: Vec<&str> = plots.iter().map(|plot| plot.title.as_str()).collect();
         assert_eq!(titles, ["s, shm", "s, tcp"]);
         assert!(plots.iter().all(|plot| plot.series("peer").is_some()));
         assert!(plots[0].is_about("shm") && !plots[0].is_about("tcp"));
-        assert_eq!(super::plots(&points[2..]).len(), 1, "alone it has a plot of its own");
+        assert_eq!(super::plots("f", &points[2..]).len(), 1, "alone it has a plot of its own");
     }
 
     #[test]
     fn repetitions_count_by_their_median() {
         let points = [1.0, 9.0, 3.0].map(|y| point(None, "a", 4.0, y));
-        assert_eq!(plots(&points)[0].series[0].dots, [Dot { key: 4.0, x: 4.0, y: 3.0 }]);
+        let plots = plots("f", &points);
+        let dot = &plots[0].series[0].dots[0];
+        assert_eq!((dot.key, dot.x, dot.y.median, dot.y.count), (4.0, 4.0, 3.0, Some(3.0)));
+        assert_eq!(dot.y.spread.map(|it| (it.low, it.high)), Some((1.0, 9.0)));
+    }
+
+    #[test]
+    fn each_plot_has_a_file_name_of_its_own() {
+        let points = ["a, b", "a b", "../A"].map(|place| point(Some(place), "s", 1.0, 1.0));
+        let names: Vec<String> = plots("f-1", &points).into_iter().map(|plot| plot.name).collect();
+        assert_eq!(names, ["f-1-s-a", "f-1-s-a-b", "f-1-s-a-b-2"]);
+        assert!(slug(&"é/".repeat(99)).is_empty() && slug(&"a".repeat(99)).len() == SLUG_MAX);
     }
 }

@@ -90,7 +90,8 @@ fn point(line: &Line, subject: &str, step: f64, y: f64) -> Point {
         role: Role::Ours,
         key: step,
         x: step,
-        y,
+        y: y.into(),
+        origin: None,
     }
 }
 
@@ -107,8 +108,8 @@ pub(crate) fn thinned(points: Vec<Point>) -> Vec<Point> {
         let several = curve.len().div_ceil(POINTS_MAX).max(1);
         let means = curve.chunks(several).filter_map(|several| {
             // fits: lines are in memory
-            let y = several.iter().map(|point| point.y).sum::<f64>() / several.len() as f64;
-            Some(Point { y, ..several.last()?.clone() })
+            let y = several.iter().map(|point| point.y.median).sum::<f64>() / several.len() as f64;
+            Some(Point { y: y.into(), ..several.last()?.clone() })
         });
         means.collect::<Vec<Point>>()
     };
@@ -131,7 +132,7 @@ mod tests {
         let thin = thinned(points);
         let of = |series: &str| {
             let points = thin.iter().filter(|point| point.series == series);
-            points.map(|point| (point.x, point.y)).collect::<Vec<_>>()
+            points.map(|point| (point.x, point.y.median)).collect::<Vec<_>>()
         };
         assert_eq!(of("short"), [(1.0, 1.0), (2.0, 2.0), (3.0, 3.0)]);
         assert_eq!((of("long").len(), of("long")[0]), (400, (3.0, 2.0)));

@@ -1,11 +1,13 @@
 //! All lines, by the figures that show them; and those that none shows.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use crate::faults::{FAULTS, Matrix};
 use crate::figure::{Claim, Figure, Point};
 use crate::figures::{FIGURES, GOALS};
 use crate::line::Line;
+use crate::origin::{Origin, Provenance};
 use crate::plots::{Plot, plots, points};
 use crate::runs::{self, RUN};
 use crate::verdict::{State, Verdict, verdicts};
@@ -23,13 +25,10 @@ pub(crate) struct Evaluation {
     /// What is known of training runs.
     pub(crate) curves: Vec<Section>,
     pub(crate) left_out: Vec<LeftOut>,
-    /// Processors that the lines name.
-    pub(crate) machines: BTreeSet<String>,
-    pub(crate) commits: BTreeSet<String>,
-    /// Days on which lines were measured.
-    pub(crate) days: BTreeSet<String>,
-    /// Links of the machines.
-    pub(crate) links: BTreeSet<String>,
+    /// The first file of which nothing is shown.
+    pub(crate) useless: Option<UselessFile>,
+    /// Where the lines were measured.
+    pub(crate) provenance: Provenance,
     pub(crate) lines: usize,
 }
 
@@ -51,11 +50,35 @@ pub(crate) struct Goal {
 }
 
 /// Lines of one kind that no figure could use, for one reason.
-#[derive(Debug)]
-pub(crate) struct LeftOut {
-    pub(crate) kind: String,
-    pub(crate) reason: String,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// What the lines say that they are; empty where they say nothing.
+    pub kind: String,
+    pub reason: String,
+    pub count: usize,
+    /// Where the first stands: `file:line`.
+    pub first: String,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LeftOut { kind, reason, count, first } = self;
+        write!(f, "{count} {}", if *count == 1 { "line" } else { "lines" })?;
+        if !kind.is_empty() {
+            write!(f, " of kind {kind}")?;
+        }
+        write!(f, ": {reason}; the first is {first}")
+    }
+}
+
+/// A file of which nothing is shown.
+#[derive(Clone, Debug)]
+pub(crate) struct UselessFile {
+    pub(crate) file: String,
+    /// Its lines.
     pub(crate) count: usize,
+    /// Why the first cannot be shown, and where it stands.
+    pub(crate) reason: String,
     pub(crate) first: String,
 }
 
@@ -72,6 +95,7 @@ impl Evaluation {
         let mut of_runs: Vec<Vec<Point>> = runs::FIGURES.iter().map(|_| Vec::new()).collect();
         let (mut goals, mut faults) = (Vec::new(), Matrix::default());
         let mut left_out: BTreeMap<(String, String), (usize, String)> = BTreeMap::new();
+        let mut useless: BTreeMap<&str, Option<UselessFile>> = BTreeMap::new();
         for line in lines {
             let used = match goal(line) {
                 Some(goal) => goal.map(|goal| goals.push(goal)),
@@ -79,6 +103,15 @@ impl Evaluation {
                 None if line.kind() == Some(RUN) => add_points(line, runs::FIGURES, &mut of_runs),
                 None => add_points(line, FIGURES, &mut found),
             };
+            let useless = useless.entry(line.file()).or_insert_with(|| match &used {
+                Ok(()) => None,
+                Err(reason) => Some(UselessFile::of(line, reason)),
+            });
+            match (&used, &mut *useless) {
+                (Ok(()), _) => *useless = None,
+                (Err(_), Some(file)) => file.count += 1,
+                (Err(_), None) => {}
+            }
             if let Err(reason) = used {
                 let kind = line.kind().unwrap_or_default().to_string();
                 left_out.entry((kind, reason)).or_insert((0, line.place())).0 += 1;
@@ -106,18 +139,18 @@ impl Evaluation {
             faults,
             curves: curves.collect(),
             left_out: left_out.collect(),
-            machines: lines.iter().filter_map(machine).collect(),
-            commits: lines.iter().filter_map(commit).collect(),
-            days: lines.iter().filter_map(day).collect(),
-            links: lines.iter().flat_map(links).collect(),
+            useless: useless.into_values().flatten().next(),
+            provenance: Provenance::of(
+                &lines.iter().filter_map(Origin::of).collect::<BTreeSet<_>>(),
+            ),
             lines: lines.len(),
         }
     }
 
-    /// True if a line could be used.
-    pub(crate) fn shows_any(&self) -> bool {
-        let has_none = self.sections.is_empty() && self.goals.is_empty();
-        !(has_none && self.curves.is_empty() && self.faults.is_empty())
+    /// All plots with their figures, in the order of the page.
+    pub(crate) fn plots(&self) -> impl Iterator<Item = (&Section, &Plot)> {
+        let sections = self.sections.iter().chain(&self.curves);
+        sections.flat_map(|section| section.plots.iter().map(move |plot| (section, plot)))
     }
 
     /// True if there is nothing but training runs.
@@ -143,9 +176,17 @@ impl Evaluation {
     }
 }
 
+impl UselessFile {
+    /// Before its lines are counted.
+    fn of(line: &Line, reason: &str) -> UselessFile {
+        let (file, first) = (line.file().to_string(), line.place());
+        UselessFile { file, count: 0, reason: reason.to_string(), first }
+    }
+}
+
 impl Section {
     fn of(figure: &'static Figure, points: &[Point]) -> Section {
-        let plots = plots(points);
+        let plots = plots(figure.id, points);
         let claims = figure.claims.iter().map(|claim| (claim, verdicts(figure, claim, &plots)));
         Section { claims: claims.collect(), figure, plots }
     }
@@ -207,30 +248,4 @@ fn goal(line: &Line) -> Option<Result<Goal, String>> {
         })
     };
     Some(read().map_err(|lacks: crate::line::Lacks| lacks.to_string()))
-}
-
-fn machine(line: &Line) -> Option<String> {
-    let cpu = line.optional_text("machine.cpu")?;
-    let machine = match line.optional_number("machine.cores") {
-        Some(cores) => format!("{cores} cores, {cpu}"),
-        None => cpu.to_string(),
-    };
-    Some(match line.optional_text("machine.kernel") {
-        Some(kernel) => format!("{machine}, Linux {kernel}"),
-        None => machine,
-    })
-}
-
-fn day(line: &Line) -> Option<String> {
-    let date = line.optional_text("machine.date")?;
-    Some(date.chars().take("2026-11-26".len()).collect())
-}
-
-fn links(line: &Line) -> Vec<String> {
-    line.optional_texts("machine.links").into_iter().map(str::to_string).collect()
-}
-
-fn commit(line: &Line) -> Option<String> {
-    let commit = line.optional_text("commit").or(line.optional_text("machine.commit"))?;
-    Some(commit.chars().take(12).collect())
 }

@@ -95,8 +95,8 @@ pub(crate) fn ratios(better: Better, ours: &Series, other: &Series) -> Vec<(f64,
     let ratio = |dot: &Dot| {
         let theirs = same(dot)?;
         let ratio = match better {
-            Better::Lower => theirs.y / dot.y,
-            Better::Higher => dot.y / theirs.y,
+            Better::Lower => theirs.y.median / dot.y.median,
+            Better::Higher => dot.y.median / theirs.y.median,
         };
         ratio.is_finite().then_some((dot.key, ratio))
     };
@@ -113,7 +113,7 @@ fn judge(better: Better, claim: &Claim, plot: &Plot) -> Option<Found> {
     let wants = claim.wants;
     let ratios: Vec<(f64, f64)> = if claim.against.is_empty() {
         let ours = claim.ours.iter().find_map(|name| plot.series(name))?;
-        ours.dots.iter().map(|dot| (dot.key, dot.y)).collect()
+        ours.dots.iter().map(|dot| (dot.key, dot.y.median)).collect()
     } else {
         let (ours, other) = compared(claim, plot)?;
         match wants {
@@ -168,11 +168,12 @@ fn time_ratio(better: Better, ours: &Series, other: &Series) -> Option<f64> {
         Better::Higher => y >= goal,
     };
     let best = |series: &Series| {
-        series.dots.iter().map(|dot| dot.y).reduce(|a, b| if is_there(a, b) { a } else { b })
+        series.dots.iter().map(|dot| dot.y.median).reduce(|a, b| if is_there(a, b) { a } else { b })
     };
     let (a, b) = (best(ours)?, best(other)?);
     let goal = if is_there(a, b) { b } else { a };
-    let first = |series: &Series| series.dots.iter().find(|dot| is_there(dot.y, goal)).map(|d| d.x);
+    let first =
+        |series: &Series| series.dots.iter().find(|dot| is_there(dot.y.median, goal)).map(|d| d.x);
     let ratio = first(other)? / first(ours)?;
     ratio.is_finite().then_some(ratio)
 }
@@ -202,18 +203,26 @@ fn percent(share: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::figure::Role;
 
     fn series(name: &str, dots: &[(f64, f64)]) -> Series {
-        let dots = dots.iter().map(|&(x, y)| Dot { key: x, x, y }).collect();
+        let dots = dots
+            .iter()
+            .map(|&(x, y)| Dot { key: x, x, y: y.into(), origins: BTreeSet::new() })
+            .collect();
         Series { name: name.to_string(), role: Role::Ours, dots }
+    }
+
+    fn plot(series: Vec<Series>) -> Plot {
+        Plot { name: String::new(), title: String::new(), series }
     }
 
     fn judged(better: Better, wants: Wants, ours: &[(f64, f64)], other: &[(f64, f64)]) -> String {
         let claim = Claim { says: "", only: &[], ours: &["absent", "a"], against: &["b"], wants };
-        let plot =
-            Plot { title: String::new(), series: vec![series("a", ours), series("b", other)] };
+        let plot = plot(vec![series("a", ours), series("b", other)]);
         judge(better, &claim, &plot).unwrap().to_string()
     }
 
@@ -253,7 +262,6 @@ mod tests {
         let claim =
             Claim { says: "", only: &[], ours: &["a"], against: &["b"], wants: Wants::Least(1.0) };
         let apart = vec![series("a", &[(1.0, 1.0)]), series("b", &[(2.0, 1.0)])];
-        let plot = Plot { title: String::new(), series: apart };
-        assert_eq!(judge(Better::Lower, &claim, &plot), None);
+        assert_eq!(judge(Better::Lower, &claim, &plot(apart)), None);
     }
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use scraper::{ElementRef, Html, Selector};
-use tensorwire_report::{Line, Report, report};
+use tensorwire_report::{Line, Report, TableFormat, compare, report, report_compared, tables};
 
 /// Written by `tensorwire bench … --quick --json`.
 const MEASURED: &str = include_str!("measured.jsonl");
@@ -43,14 +43,13 @@ fn real_lines_give_each_figure_a_plot_a_legend_and_its_data() {
         "kvstore",
         "write",
     ] {
-        for part in ["svg.plot", "ul.legend li", "details table td", ".says", "text.axis-title"] {
+        for part in ["svg.plot text", "details table td", ".says", "figcaption", ".save a"] {
             assert!(!all(&page, &format!("section#{id} {part}")).is_empty(), "#{id} {part}");
         }
         let plots = all(&page, &format!("#{id} svg.plot")).len();
         assert_eq!(plots, all(&page, &format!("#{id} details")).len(), "data of each plot: {id}");
     }
-    assert_eq!(report.left_out, 0);
-    assert!(all(&page, "#left-out").is_empty());
+    assert!(report.left_out.is_empty() && all(&page, "#left-out").is_empty());
     let missing = texts(&page, "#missing li");
     assert!(missing.iter().any(|one| one.contains("Fig. 10") && one.contains("tensorwire bench")));
     assert_eq!(texts(&page, ".machine").len(), 1);
@@ -59,7 +58,7 @@ fn real_lines_give_each_figure_a_plot_a_legend_and_its_data() {
 #[test]
 fn the_limit_of_the_machine_is_a_line_of_its_own() {
     let page = parsed(&of(MEASURED));
-    let legend = texts(&page, "#xue-8 .legend li");
+    let legend = texts(&page, "#xue-8 .legend text");
     assert!(legend.contains(&"limit: one memcpy".to_string()), "{legend:?}");
     assert!(legend.contains(&"limit: raw loopback TCP".to_string()), "{legend:?}");
 }
@@ -71,12 +70,17 @@ fn nothing_outside_is_referred_to() {
     for attribute in ["href", "src", "srcset", "data", "action"] {
         for element in all(&page, &format!("[{attribute}]")) {
             let to = element.attr(attribute).unwrap();
+            if to.starts_with("data:") {
+                assert!(element.attr("download").is_some(), "it is saved, not shown");
+                continue;
+            }
             assert!(to.starts_with('#'), "{attribute}={to}");
             assert_eq!(all(&page, to).len(), 1, "{to}");
         }
     }
+    let html = report.html.replace("xmlns=\"http://www.w3.org/2000/svg\"", "");
     for word in ["http:", "https:", "url(", "@import", "<script", "<link"] {
-        assert!(!report.html.contains(word), "{word}");
+        assert!(!html.contains(word), "{word}");
     }
 }
 
@@ -84,12 +88,184 @@ fn nothing_outside_is_referred_to() {
 fn dark_is_a_matter_of_variables() {
     let html = of(MEASURED).html;
     let (before, dark) = html.split_once("prefers-color-scheme: dark").unwrap();
-    for variable in ["--page:", "--text:", "--c0:", "--c7:", "--short:"] {
+    for variable in ["--page:", "--text:", "--rule:", "--short:"] {
         assert!(before.contains(variable) && dark.contains(variable), "{variable}");
     }
-    let plots: Vec<String> =
-        all(&parsed(&of(MEASURED)), "svg").iter().map(ElementRef::html).collect();
-    assert!(plots.iter().all(|svg| !svg.contains("fill=") && !svg.contains("stroke=")));
+}
+
+/// A drawing by itself, outside of any page.
+fn alone(svg: &str) -> Html {
+    let page = Html::parse_document(&format!("<!DOCTYPE html><title>t</title>{svg}"));
+    assert!(page.errors.is_empty(), "{:?}", page.errors);
+    page
+}
+
+#[test]
+fn a_saved_plot_stands_alone() {
+    let report = of(MEASURED);
+    let shown = all(&parsed(&report), "svg.plot").len();
+    assert_eq!(report.plots.len(), shown, "each plot can be saved");
+    for plot in &report.plots {
+        let svg = alone(&plot.svg);
+        let root = &all(&svg, "svg")[0];
+        let namespace = "xmlns=\"http://www.w3.org/2000/svg\"";
+        assert!(plot.svg.starts_with("<svg ") && plot.svg.contains(namespace), "{}", plot.svg);
+        assert!(root.attr("width").is_some() && root.attr("viewBox").is_some());
+        assert_eq!(texts(&svg, "desc"), std::slice::from_ref(&plot.caption));
+        // what has a place on the drawing has colours of its own, or of a group around it
+        for part in all(&svg, "path, rect, text") {
+            let around = part.ancestors().filter_map(ElementRef::wrap).chain([part]);
+            let painted = around.filter(|it| it.attr("fill").or(it.attr("stroke")).is_some());
+            assert!(painted.count() > 0, "{}", part.html());
+        }
+        assert!(!plot.svg.contains("var(") && plot.svg.contains("prefers-color-scheme: dark"));
+        let dark = &texts(&svg, "style")[0];
+        for group in all(&svg, "g[fill]") {
+            let class = group.attr("class").unwrap();
+            assert!(dark.contains(&format!(".{class} {{")), "{class} has a dark colour");
+        }
+        assert!(
+            plot.name.bytes().all(|it| it.is_ascii_alphanumeric() || it == b'-'),
+            "{}",
+            plot.name
+        );
+    }
+    let mut names: Vec<&str> = report.plots.iter().map(|plot| plot.name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), report.plots.len());
+}
+
+#[test]
+fn error_bars_are_where_lines_have_percentiles() {
+    let page = parsed(&of(MEASURED));
+    for id in ["xue-8", "xue-9", "xue-12", "li-7", "kvstore", "allreduce", "mamidala-17"] {
+        assert!(!all(&page, &format!("#{id} svg .spread")).is_empty(), "{id}");
+        let captions = texts(&page, &format!("#{id} figcaption"));
+        assert!(
+            captions.iter().all(|it| it.contains("Error bars: 10th to 90th percentile")),
+            "{id}"
+        );
+    }
+    // its lines have medians alone
+    assert!(all(&page, "#write svg .spread").is_empty());
+    assert!(texts(&page, "#write figcaption").iter().all(|it| !it.contains("Error bars")));
+}
+
+/// What a caption has to say is said by each.
+#[test]
+fn captions_stand_alone() {
+    let machine = r#""machine":{"cores":2,"cpu":"A CPU","kernel":"6.1","host":"node0","date":"2026-11-26T01:02:03Z",
+        "links":["eth0, 10000 Mb/s"],"commit":"0123456789abcdef"}"#;
+    let line = format!(
+        "{{\"bench\":\"kvstore\",\"transport\":\"tcp\",\"exchange\":\"zmq\",\"workers\":2,\"servers\":1,\"bytes\":4096,\
+         \"repetitions\":40,\"median_s\":0.002,\"p10_s\":0.001,\"p90_s\":0.004,{}}}",
+        machine.replace('\n', "")
+    );
+    let report = of(&line);
+    assert_eq!(
+        report.plots[0].caption,
+        "Beside MXNet and ZeroMQ: Push and pull of one value, by size (2 workers, 1 server, tcp). A push and a pull \
+         (seconds, logarithmic) by tensor (bytes, logarithmic); lower is better. Medians of 40 measurements. Error \
+         bars: 10th to 90th percentile. Measured on 2 cores, A CPU, Linux 6.1; host node0; links eth0, 10000 Mb/s; \
+         2026-11-26; commit 0123456789ab."
+    );
+    let page = parsed(&report);
+    assert_eq!(texts(&page, "#kvstore figcaption"), std::slice::from_ref(&report.plots[0].caption));
+    let facts = texts(&page, "main > dl dd");
+    for fact in ["2 cores, A CPU, Linux 6.1", "node0", "2026-11-26", "eth0, 10000 Mb/s"] {
+        assert!(facts.contains(&fact.to_string()), "{fact}: {facts:?}");
+    }
+    let csv = "kvstore-2-workers-1-server-tcp,Beside MXNet and ZeroMQ,\"2 workers, 1 server, tcp\",zmq,baseline,\
+               tensor,4096,B,,,a push and a pull,0.002,0.001,0.004,,,40,s,\"2 cores, A CPU, Linux 6.1\",node0,\
+               \"eth0, 10000 Mb/s\",2026-11-26,0123456789ab,\n";
+    assert_eq!(report.plots[0].csv.split_once('\n').unwrap().1, csv);
+}
+
+fn table(format: TableFormat) -> String {
+    tables(&Line::read_all("given.jsonl", MEASURED).unwrap(), format).unwrap()
+}
+
+#[test]
+fn latex_is_balanced_and_has_each_plot() {
+    let latex = table(TableFormat::Latex);
+    let plots = of(MEASURED).plots.len();
+    for word in
+        ["\\begin{table}", "\\end{table}", "\\begin{tabular}", "\\end{tabular}", "\\label{tab:"]
+    {
+        assert_eq!(latex.matches(word).count(), plots, "{word}");
+    }
+    let bare = latex.replace("\\{", "").replace("\\}", "");
+    let mut depth = 0_i32;
+    for letter in bare.chars() {
+        depth += i32::from(letter == '{') - i32::from(letter == '}');
+        assert!(depth >= 0, "a group ends that did not begin");
+    }
+    assert_eq!(depth, 0);
+    assert_eq!(bare.matches('$').count() % 2, 0);
+    assert!(bare.is_ascii(), "{:?}", bare.chars().find(|letter| !letter.is_ascii()));
+    for table in latex.split("\\begin{tabular}{").skip(1) {
+        let columns = table.split('}').next().unwrap().len();
+        let rows = table.lines().filter(|line| line.ends_with("\\\\"));
+        for row in rows {
+            assert_eq!(row.replace("\\&", "").matches('&').count() + 1, columns, "{row}");
+        }
+    }
+}
+
+#[test]
+fn markdown_and_csv_have_as_many_cells_in_every_row() {
+    let markdown = table(TableFormat::Markdown);
+    let mut columns = None;
+    for line in markdown.lines() {
+        let bars = line.replace("\\|", "").matches('|').count();
+        if bars == 0 {
+            columns = None;
+        } else {
+            assert_eq!(*columns.get_or_insert(bars), bars, "{line}");
+        }
+    }
+    assert_eq!(markdown.matches("|---|").count(), of(MEASURED).plots.len());
+    let csv = table(TableFormat::Csv);
+    let points: usize = of(MEASURED).plots.iter().map(|plot| plot.csv.lines().count() - 1).sum();
+    assert_eq!(csv.lines().count() - 1, points, "every point of every plot, and a head");
+}
+
+#[test]
+fn a_comparison_is_on_the_page_with_marks() {
+    let lines = |step: f64| {
+        let text =
+            transfer("zero-copy", "tcp", 4096, 100.0) + &transfer("write", "tcp", 4096, step);
+        Line::read_all("given.jsonl", &text).unwrap()
+    };
+    let (before, after) = (lines(100.0), lines(150.0));
+    let comparison = compare(("a", &before), ("b", &after), 0.1).unwrap();
+    let page = parsed(&report_compared(&after, &comparison).unwrap());
+    let rows = texts(&page, "#compared tbody tr");
+    assert_eq!(
+        rows,
+        [
+            "transfer, write, tcp, 4 KiB: end to end+50.0 %▲ regressed100 ns150 ns",
+            "transfer, zero-copy, tcp, 4 KiB: end to end+0.0 %= same100 ns100 ns",
+        ]
+    );
+    assert_eq!(texts(&page, "#compared .short"), ["▲ regressed"]);
+}
+
+#[test]
+fn a_plot_of_one_size_names_it() {
+    let page = parsed(&of(&transfer("write", "tcp", 400_000, 100.0)));
+    assert!(texts(&page, "#xue-8 svg text").contains(&"390.6 KiB".to_string()));
+}
+
+#[test]
+fn runs_that_share_no_row_cannot_be_compared() {
+    let lines = |bytes| Line::read_all("f", &transfer("write", "tcp", bytes, 1.0)).unwrap();
+    let error = compare(("a", &lines(4096)), ("b", &lines(8192)), 0.1).unwrap_err().to_string();
+    assert!(error.starts_with("a and b have no row in common"), "{error}");
+    let tea = Line::read_all("f", "{\"bench\":\"tea\"}").unwrap();
+    let error = compare(("a", &lines(1)), ("b", &tea), 0.1).unwrap_err().to_string();
+    assert!(error.starts_with("no line of b can be compared"), "{error}");
 }
 
 fn transfer(exchange: &str, transport: &str, bytes: u64, ns: f64) -> String {
@@ -137,7 +313,7 @@ fn wires_are_not_mixed() {
     let report = of(&lines);
     // gRPC goes over TCP, whatever the fabric is: there is no zero-copy beside it
     assert_eq!((report.met, report.short), (0, 0));
-    assert_eq!(texts(&parsed(&report), "#xue-8 figcaption"), ["shm", "tcp"]);
+    assert_eq!(texts(&parsed(&report), "#xue-8 .plot-title"), ["shm", "tcp"]);
 }
 
 #[test]
@@ -152,7 +328,7 @@ fn what_is_read_by_reference_is_not_the_papers_write() {
     let claim = "by reference, which the paper does not have, over gRPC.RDMA, every size";
     let referred = here(&page, "xue-8", claim);
     assert_eq!(referred, [" (shm)at least 1.3×met: 1.7× of 1.3× (4 KiB)"]);
-    let legend = texts(&page, "#xue-8 .legend li");
+    let legend = texts(&page, "#xue-8 .legend text");
     assert!(legend.contains(&"zero-copy, by reference".to_string()), "{legend:?}");
     assert!(legend.contains(&"write".to_string()), "{legend:?}");
 }
@@ -194,7 +370,7 @@ fn each_kind_of_line_has_its_figure() {
         (r#"{"bench":"peers-kvstore-goal","peer":"p","goal":"g","at_least":2,"ratio":3}"#.into(), "goals"),
     ] {
         let report = of(&line);
-        assert_eq!(report.left_out, 0, "{line}");
+        assert!(report.left_out.is_empty(), "{line}");
         assert!(!all(&parsed(&report), &format!("#{id} td")).is_empty(), "{line}");
     }
 }
@@ -244,7 +420,7 @@ fn a_claim_about_eight_workers_is_not_judged_by_two() {
 
 #[test]
 fn what_lines_say_is_text() {
-    let evil = "<img src=x onerror=alert(1)> & \\\"quoted\\\" </style></svg>";
+    let evil = "<img src=x onerror=alert(1)> & \\\"q\\\" </style></svg>";
     let modes = format!(
         "{{\"bench\":\"modes\",\"mode\":\"{evil}\",\"workers\":2,\"epoch\":1,\"seconds\":1,\"test_accuracy\":0.5,\
          \"machine\":{{\"cpu\":\"{evil}\",\"cores\":2}}}}\n{{\"bench\":\"{evil}\"}}\n"
@@ -252,7 +428,7 @@ fn what_lines_say_is_text() {
     let page = parsed(&of(&modes));
     assert!(all(&page, "img").is_empty());
     let shown = evil.replace("\\\"", "\"");
-    assert_eq!(texts(&page, "#mamidala-11 .legend li"), std::slice::from_ref(&shown));
+    assert_eq!(texts(&page, "#mamidala-11 .legend text"), std::slice::from_ref(&shown));
     assert_eq!(texts(&page, "#left-out li code")[0], shown);
 }
 
@@ -262,7 +438,11 @@ fn lines_that_no_figure_shows_are_counted_and_named() {
     let lines = "{\"bench\":\"tea\"}\n{\"bench\":\"tea\"}\n{\"x\":1}\n{\"bench\":\"write\",\"transport\":\"tcp\",\"bytes\":4}\n\
                  {\"bench\":\"write\",\"transport\":\"tcp\",\"bytes\":0,\"round_trip_us\":1}\n[]\n";
     let report = of(&format!("{lines}{used}"));
-    assert_eq!(report.left_out, 6);
+    assert_eq!(report.left_out.iter().map(|it| it.count).sum::<usize>(), 6);
+    assert_eq!(
+        report.left_out[1].to_string(),
+        "2 lines of kind tea: an unknown kind of line; the first is given.jsonl:1"
+    );
     assert_eq!(
         texts(&parsed(&report), "#left-out li"),
         [
@@ -299,14 +479,17 @@ fn runs() -> Vec<Line> {
 #[test]
 fn training_runs_are_curves_a_file() {
     let report = report(&runs()).unwrap();
-    assert_eq!((report.figures, report.runs, report.left_out), (0, 2, 0));
+    assert_eq!((report.figures, report.runs, report.left_out.len()), (0, 2, 0));
     let page = parsed(&report);
     assert_eq!(texts(&page, "h1"), ["Training runs"]);
     for id in ["run-loss", "run-samples", "run-evaluation"] {
-        let legend = texts(&page, &format!("#{id} .legend li"));
+        let legend = texts(&page, &format!("#{id} figure:first-of-type .legend text"));
         assert_eq!(legend, ["first.jsonl", "other.jsonl"], "{id}");
     }
-    assert_eq!(texts(&page, "#run-evaluation figcaption"), ["test accuracy", "test loss", "top-5"]);
+    assert_eq!(
+        texts(&page, "#run-evaluation .plot-title"),
+        ["test accuracy", "test loss", "top-5"]
+    );
     let rows = texts(&page, "#run-evaluation details:first-of-type tbody tr");
     assert_eq!(rows, ["20.25", "30.50.75"]);
     assert!(texts(&page, "#run-loss td").contains(&"-0.5".to_string()));
@@ -329,8 +512,21 @@ fn runs_beside_measurements_come_after_them() {
 fn lines_of_which_none_can_be_shown_are_an_error() {
     let lines = Line::read_all("a.jsonl", "{\"x\":1}\n{\"bench\":\"tea\"}\n").unwrap();
     let error = report(&lines).unwrap_err().to_string();
-    let says = "none of the 2 lines can be shown: it does not say what was measured (no text `bench`) (a.jsonl:1); give";
+    let says = "no line of a.jsonl can be shown (2 left out); a.jsonl:1: it does not say what was measured (no text `bench`); give";
     assert!(error.starts_with(says), "{error}");
+}
+
+#[test]
+fn a_file_of_which_nothing_is_shown_is_an_error_beside_one_that_is() {
+    let mut lines = Line::read_all("good.jsonl", MEASURED).unwrap();
+    lines.extend(Line::read_all("bad.jsonl", "{\"bench\":\"tea\"}\n").unwrap());
+    let error = report(&lines).unwrap_err().to_string();
+    assert!(
+        error.starts_with("no line of bad.jsonl can be shown (1 left out); bad.jsonl:1: "),
+        "{error}"
+    );
+    lines.extend(Line::read_all("bad.jsonl", MEASURED).unwrap());
+    assert_eq!(report(&lines).unwrap().left_out.len(), 1);
 }
 
 #[test]
@@ -367,5 +563,5 @@ fn jobs_that_were_hurt_are_counted_and_what_is_not_as_promised_is_said() {
     assert!(cells.contains(&"0 / 1, 1 wrong 2.5 s".to_string()), "{cells:?}");
     let wrong = texts(&page, "#faults dt").concat();
     assert_eq!(wrong, "<i>, shm (zero-copy), against it nothing: cut-link of host at end");
-    assert_eq!(report.left_out, 1, "it lacks its seconds");
+    assert_eq!(report.left_out.len(), 1, "it lacks its seconds");
 }

@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 
 use super::{
-    AllreduceArgs, EvaluationArgs, KvstoreArgs, ModesArgs, StepArgs, TransferArgs, WriteArgs,
-    evaluation,
+    AllreduceArgs, CheckArgs, EvaluationArgs, KvstoreArgs, ModesArgs, StepArgs, TransferArgs,
+    WriteArgs, check, evaluation,
 };
 
 #[derive(Args, Debug)]
@@ -42,4 +42,7 @@ pub(crate) enum Scenario {
     /// The figures of three papers that one machine can measure
     #[command(after_long_help = evaluation::EXAMPLES)]
     Evaluation(EvaluationArgs),
+    /// Fail where a run is slower than an earlier one, for continuous integration
+    #[command(after_help = check::EXAMPLES)]
+    Check(CheckArgs),
 }

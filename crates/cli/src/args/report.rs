@@ -2,7 +2,19 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+
+use super::tolerance;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  tensorwire report results.jsonl                        a page of plots and tables: report.html
+  tensorwire report results.jsonl --plots plots          and each plot as plots/NAME.svg and plots/NAME.csv
+  tensorwire report results.jsonl --format latex         the data of each plot as a table for a paper: report.tex
+  tensorwire report before.jsonl after.jsonl --compare   what became slower or faster, in the terminal and on the page
+  tensorwire report first.jsonl second.jsonl             training runs (train --metrics): a curve a file
+
+Exit status: 0 done, whatever a comparison says (`tensorwire bench check` judges); 2 something given cannot be right.";
 
 #[derive(Args, Debug)]
 pub(crate) struct ReportArgs {
@@ -10,7 +22,44 @@ pub(crate) struct ReportArgs {
     /// write them; each file of a training run is a curve
     #[arg(required = true, value_name = "FILE")]
     pub(crate) lines: Vec<PathBuf>,
-    /// Where the page goes: one file that needs no other
-    #[arg(long, value_name = "FILE", default_value = "report.html")]
-    pub(crate) output: PathBuf,
+    /// Where it goes: one file that needs no other [default: report.html, .tex, .md or .csv]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// A page with all plots, or their data alone as tables
+    #[arg(long, value_enum, default_value_t = ReportFormat::Html)]
+    pub(crate) format: ReportFormat,
+    /// Also write each plot as NAME.svg and NAME.csv into this folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) plots: Option<PathBuf>,
+    /// Hold the second of two files against the first, row by row; the page is of the second
+    #[arg(long)]
+    pub(crate) compare: bool,
+    /// With --compare: what a row may change by, in percent, and still count as the same
+    #[arg(long, value_name = "PERCENT", default_value = "10", allow_negative_numbers = true, value_parser = tolerance, requires = "compare")]
+    pub(crate) tolerance: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReportFormat {
+    /// The page
+    Html,
+    /// A table a plot, with the package booktabs
+    Latex,
+    /// A table a plot, as GitHub reads it
+    Markdown,
+    /// All points in one table, in seconds and bytes
+    Csv,
+}
+
+impl ReportArgs {
+    /// Where it goes.
+    pub(crate) fn output(&self) -> PathBuf {
+        let usual = match self.format {
+            ReportFormat::Html => "report.html",
+            ReportFormat::Latex => "report.tex",
+            ReportFormat::Markdown => "report.md",
+            ReportFormat::Csv => "report.csv",
+        };
+        self.output.clone().unwrap_or_else(|| PathBuf::from(usual))
+    }
 }

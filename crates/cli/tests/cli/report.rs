@@ -1,5 +1,5 @@
-//! `tensorwire report` by the real binary: a page appears whole or not at all, and a user's mistake is status 2 and one line
-//! that says how to mend it.
+//! `tensorwire report` and `bench check` by the real binary: a page appears whole or not at all, a user's mistake is status 2
+//! and one line that says how to mend it, and a run that became slower is status 1.
 
 use std::time::Duration;
 
@@ -10,6 +10,11 @@ const LINE: &str = r#"{"bench":"write","transport":"tcp","bytes":4096,"round_tri
 
 /// Runs `report` in a folder with these files.
 fn report(files: &[(&str, &str)], arguments: &str) -> (Ended, tempfile::TempDir) {
+    run(files, &format!("report {arguments}"))
+}
+
+/// Runs the program in a folder with these files.
+fn run(files: &[(&str, &str)], arguments: &str) -> (Ended, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {
         std::fs::write(folder.path().join(name), text).unwrap();
@@ -17,22 +22,148 @@ fn report(files: &[(&str, &str)], arguments: &str) -> (Ended, tempfile::TempDir)
     let mut command = std::process::Command::new("/bin/sh");
     let script = "cd \"$1\" && shift && exec \"$@\"";
     command.args(["-c", script, "sh"]).arg(folder.path());
-    command.args([env!("CARGO_BIN_EXE_tensorwire"), "report"]).args(arguments.split_whitespace());
+    command.arg(env!("CARGO_BIN_EXE_tensorwire")).args(arguments.split_whitespace());
     (Job::start_command(command).end(LIMIT), folder)
 }
 
 #[test]
 fn lines_of_several_files_become_one_page() {
-    let (ended, folder) = report(
-        &[("a.jsonl", LINE), ("b.jsonl", "{\"bench\":\"tea\"}\n")],
-        "a.jsonl b.jsonl --output p.html",
-    );
+    let tea = format!("{LINE}\n{{\"bench\":\"tea\"}}\n");
+    let (ended, folder) =
+        report(&[("a.jsonl", LINE), ("b.jsonl", &tea)], "a.jsonl b.jsonl --output p.html");
     assert!(ended.status.success(), "{}", ended.stderr);
-    assert!(ended.stdout.contains("p.html: 1 figures; claims met 1, short 0"), "{}", ended.stdout);
-    assert!(ended.stdout.contains("1 of 2 lines left out"), "{}", ended.stdout);
+    assert_eq!(ended.stdout, "p.html: 1 figure; claims met 1, short 0, not measured 0\n");
+    assert_eq!(
+        ended.stderr,
+        "left out: 1 line of kind tea: an unknown kind of line; the first is b.jsonl:2\n"
+    );
     let page = std::fs::read_to_string(folder.path().join("p.html")).unwrap();
     assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>"));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3, "nothing else is left");
+}
+
+#[test]
+fn plots_are_files_of_their_own() {
+    let (ended, folder) = report(&[("a.jsonl", LINE)], "a.jsonl --plots out/plots");
+    assert!(ended.status.success(), "{}", ended.stderr);
+    assert!(
+        ended.stdout.ends_with("out/plots: 1 plot, each as .svg and .csv\n"),
+        "{}",
+        ended.stdout
+    );
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    assert!(read("out/plots/write-tcp.svg").starts_with("<svg "));
+    let csv = read("out/plots/write-tcp.csv");
+    assert!(
+        csv.starts_with("name,figure,plot,series,role,") && csv.contains(",gRPC call,"),
+        "{csv}"
+    );
+    assert!(read("report.html").contains("download=\"write-tcp.svg\""));
+}
+
+#[test]
+fn data_become_tables_for_papers() {
+    for (format, file, says) in [
+        ("latex", "report.tex", "\\begin{tabular}{lrrr}"),
+        ("markdown", "report.md", "| 4 KiB | 12.5 µs | 50 µs | 4× |"),
+        ("csv", "report.csv", "tensor,4096,B,"),
+        ("html", "report.html", "<!DOCTYPE html>"),
+    ] {
+        let (ended, folder) = report(&[("a.jsonl", LINE)], &format!("a.jsonl --format {format}"));
+        assert!(ended.status.success(), "{format}: {}", ended.stderr);
+        let text = std::fs::read_to_string(folder.path().join(file)).unwrap();
+        assert!(text.contains(says), "{format}: {text}");
+    }
+}
+
+const SLOWER: &str = r#"{"bench":"write","transport":"tcp","bytes":4096,"round_trip_us":25}"#;
+
+#[test]
+fn two_runs_are_compared_in_the_terminal_and_on_the_page() {
+    let files = [("a.jsonl", LINE), ("b.jsonl", SLOWER)];
+    let (ended, folder) = report(&files, "a.jsonl b.jsonl --compare");
+    assert!(ended.status.success(), "a comparison judges nothing: {}", ended.stderr);
+    let row =
+        ended.stdout.lines().find(|line| line.contains("write, tcp, 4 KiB: round trip")).unwrap();
+    for word in ["12.5 µs", "25 µs", "+100.0 %", "regressed"] {
+        assert!(row.contains(word), "{word}: {row}");
+    }
+    let page = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(page.contains("Compared: b.jsonl against a.jsonl") && page.contains("▲ regressed"));
+    let (ended, _folder) = report(&files, "a.jsonl b.jsonl --compare --tolerance 150");
+    assert!(
+        ended.stdout.contains("0 regressed, 0 improved, 0 unclear, 1 same"),
+        "{}",
+        ended.stdout
+    );
+}
+
+#[test]
+fn a_slower_run_fails_a_check_and_is_named() {
+    let noisy = |median: u32, p90: u32| {
+        format!(
+            "{{\"bench\":\"kvstore\",\"transport\":\"tcp\",\"bytes\":4096,\"median_s\":{median},\"p10_s\":1,\"p90_s\":{p90}}}\n"
+        )
+    };
+    let lines = |first: &str, more: &str| format!("{first}\n{more}");
+    let baseline = lines(LINE, &noisy(10, 30));
+    let history = lines(LINE, SLOWER);
+    for (new, arguments, status) in [
+        (LINE.to_string(), "base.jsonl new.jsonl", 0),
+        (SLOWER.to_string(), "base.jsonl new.jsonl", 1),
+        (SLOWER.to_string(), "base.jsonl new.jsonl --tolerance 100", 0),
+        (noisy(20, 30), "base.jsonl new.jsonl", 0),
+        (noisy(90, 95), "base.jsonl new.jsonl", 0),
+        (history.clone(), "new.jsonl", 1),
+        (lines(&history, LINE), "new.jsonl --tolerance 5", 0),
+    ] {
+        let files = [("base.jsonl", baseline.as_str()), ("new.jsonl", &new)];
+        let (ended, _folder) = run(&files, &format!("bench check {arguments}"));
+        let said = format!("{new} {arguments}: {} {}", ended.stdout, ended.stderr);
+        assert_eq!(ended.status.code(), Some(status), "{said}");
+        let is_named = ended.stderr.contains("error: 1 row is slower than in")
+            && ended.stderr.contains("\n  write, tcp, 4 KiB: round trip: ");
+        assert_eq!(is_named, status == 1, "{said}");
+    }
+    let files = [("base.jsonl", baseline.as_str()), ("new.jsonl", LINE)];
+    let (ended, _folder) = run(&files, "bench check base.jsonl new.jsonl");
+    assert!(
+        ended.stderr.contains("missing: kvstore, tcp, 4 KiB: push and pull"),
+        "{}",
+        ended.stderr
+    );
+    assert!(ended.stdout.ends_with("no row is slower\n"), "{}", ended.stdout);
+}
+
+#[test]
+fn what_cannot_be_compared_is_the_users_mistake() {
+    let files = [("a.jsonl", LINE), ("tea.jsonl", "{\"bench\":\"tea\"}\n"), ("empty.jsonl", "")];
+    for (arguments, says) in [
+        ("bench check a.jsonl none.jsonl", "cannot read lines from none.jsonl"),
+        ("bench check a.jsonl tea.jsonl", "no line of tea.jsonl can be compared"),
+        ("bench check a.jsonl empty.jsonl", "there are no lines in empty.jsonl"),
+        ("bench check a.jsonl", "a.jsonl has no row twice; append another run"),
+        ("bench check a.jsonl a.jsonl --tolerance -1", "give a percentage of 0 or more"),
+        ("report a.jsonl --compare", "--compare is for two files, the earlier first, not 1"),
+        ("report a.jsonl a.jsonl --compare --format latex", "--compare makes a page"),
+        ("report a.jsonl tea.jsonl --compare", "no line of tea.jsonl can be compared"),
+        ("report a.jsonl tea.jsonl", "no line of tea.jsonl can be shown (1 left out)"),
+        ("report a.jsonl empty.jsonl", "there are no lines in empty.jsonl"),
+        ("report a.jsonl --plots a.jsonl/x", "cannot make the folder a.jsonl/x"),
+    ] {
+        let (ended, folder) = run(&files, arguments);
+        assert_eq!(ended.status.code(), Some(2), "{arguments}: {} {}", ended.stdout, ended.stderr);
+        assert!(
+            ended.stderr.starts_with("error: ") && ended.stderr.contains(says),
+            "{}",
+            ended.stderr
+        );
+        assert_eq!(
+            std::fs::read_dir(folder.path()).unwrap().count(),
+            3,
+            "{arguments}: nothing is left"
+        );
+    }
 }
 
 #[test]
@@ -60,14 +191,14 @@ fn training_runs_become_curves() {
 fn mistakes_leave_no_page() {
     for (text, arguments, says) in [
         ("{\"bench\":\n", "a.jsonl", "a.jsonl:1 is no line of JSON"),
-        ("\n\n", "a.jsonl", "there are no lines to report; write some first: tensorwire bench"),
+        ("\n\n", "a.jsonl", "there are no lines in a.jsonl; write some first: tensorwire bench"),
         (LINE, "none.jsonl", "cannot read lines from none.jsonl: No such file"),
         (LINE, "a.jsonl --output none/p.html", "cannot write a page to none/p.html"),
         (LINE, "a.jsonl --output a.jsonl", "the page would replace the lines in a.jsonl"),
         (
             "{\"x\":1}\n",
             "a.jsonl",
-            "none of the 1 lines can be shown: it does not say what was measured",
+            "no line of a.jsonl can be shown (1 left out); a.jsonl:1: it does not say what was measured",
         ),
         ("\u{fffd}\u{0}", "a.jsonl", "a.jsonl:1 is no line of JSON"),
     ] {

@@ -89,7 +89,7 @@ fn store(line: &Line) -> Result<Vec<Point>, Lacks> {
     // ZeroMQ is beside each transport, over TCP
     let place = line.optional_text("transport").map(str::to_string);
     let at = At::x("as many servers as workers", place, workers);
-    Ok(vec![at.point(role, series, line.number("median_s")?)])
+    Ok(vec![at.point(role, series, line.seconds("median_s")?)])
 }
 
 fn training(line: &Line) -> Result<Vec<Point>, Lacks> {
@@ -101,12 +101,12 @@ fn training(line: &Line) -> Result<Vec<Point>, Lacks> {
     let exchange = line.text("exchange")?;
     let (workers, batch) = (line.number("workers")?, line.number("batch")?);
     let step_s = match line.kind() {
-        Some("step") => line.number("ps_ms.median")? * 1e-3,
-        _ => line.number("step_s")?,
+        Some("step") => line.quantiles("ps_ms.median")?.scaled(1e-3),
+        _ => line.seconds("step_s")?,
     };
     let strategy = line.text("strategy")?;
     let subject = format!("{}, {strategy}, {}", line.text("model")?, counted(batch, "sample"));
     let place = line.optional_text("transport").map(str::to_string);
     let at = At::x(subject, place, workers);
-    Ok(vec![at.point(role(exchange), exchange, workers * batch / step_s)])
+    Ok(vec![at.point(role(exchange), exchange, step_s.rate_of(workers * batch))])
 }

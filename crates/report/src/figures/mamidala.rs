@@ -171,7 +171,7 @@ fn by_ranks(line: &Line) -> Result<Vec<Point>, Lacks> {
     let size = human_bytes(line.number("bytes")? as u64);
     let place = format!("{}, {devices}", line.text("transport")?);
     let at = At::x(size, Some(place), line.number("ranks")?);
-    Ok(vec![at.point(design_role(design), design, line.number("median_s")?)])
+    Ok(vec![at.point(design_role(design), design, line.seconds("median_s")?)])
 }
 
 fn by_size(line: &Line) -> Result<Vec<Point>, Lacks> {
@@ -180,5 +180,5 @@ fn by_size(line: &Line) -> Result<Vec<Point>, Lacks> {
     };
     let subject = format!("{}, {devices}", counted(line.number("ranks")?, "rank"));
     let at = At::x(subject, Some(line.text("transport")?.to_string()), line.number("bytes")?);
-    Ok(vec![at.point(design_role(design), design, line.number("median_s")?)])
+    Ok(vec![at.point(design_role(design), design, line.seconds("median_s")?)])
 }

@@ -9,6 +9,7 @@ mod xue;
 
 use crate::figure::{Axis, Figure, Point, Role, Scale, Unit};
 use crate::line::{Lacks, Line};
+use crate::measure::Measure;
 
 /// In the order of the page.
 pub(crate) const FIGURES: &[&Figure] = &[
@@ -62,10 +63,11 @@ impl At {
         At { subject: subject.into(), place, key: x, x }
     }
 
-    fn point(&self, role: Role, series: impl Into<String>, y: f64) -> Point {
+    fn point(&self, role: Role, series: impl Into<String>, y: impl Into<Measure>) -> Point {
         let At { ref subject, ref place, key, x } = *self;
         let (subject, place) = (subject.clone(), place.clone());
-        Point { subject, place, series: series.into(), role, key, x, y }
+        let (series, y) = (series.into(), y.into());
+        Point { subject, place, series, role, key, x, y, origin: None }
     }
 }
 

@@ -4,6 +4,7 @@ use super::li::store_series;
 use super::{At, BATCH, BYTES, counted, members, time};
 use crate::figure::{Axis, Better, Claim, Figure, Point, Role, Scale, Shape, Unit, Wants};
 use crate::line::{Lacks, Line};
+use crate::measure::{Between, Measure, Spread};
 
 const CHOSEN: &str = "tensorwire";
 const NO_PAPER: &str = "No paper's: today's systems on the same machine.";
@@ -120,8 +121,9 @@ fn all_reduce(line: &Line) -> Result<Vec<Point>, Lacks> {
     let place = line.optional_text("transport").map(str::to_string);
     if line.kind() == Some("peers-allreduce") {
         let at = At::x(ranks, place, bytes);
-        let theirs = at.point(Role::Peer, peer(line.text("peer")?), line.number("peer_s.median")?);
-        let ours = at.point(Role::Ours, CHOSEN, line.number("tensorwire_s.median")?);
+        let theirs =
+            at.point(Role::Peer, peer(line.text("peer")?), line.quantiles("peer_s.median")?);
+        let ours = at.point(Role::Ours, CHOSEN, line.quantiles("tensorwire_s.median")?);
         return Ok(vec![theirs, ours]);
     }
     let subject = match line.optional_text("collective") {
@@ -129,7 +131,7 @@ fn all_reduce(line: &Line) -> Result<Vec<Point>, Lacks> {
         Some(other) => format!("{other}, {ranks}"),
     };
     let at = At::x(subject, place, bytes);
-    let seconds = line.number("median_s")?;
+    let seconds = line.seconds("median_s")?;
     if let Some(system @ ("openmpi" | "gloo")) = line.optional_text("system") {
         return Ok(vec![at.point(Role::Peer, peer(system), seconds)]);
     }
@@ -159,12 +161,12 @@ fn store(line: &Line) -> Result<Vec<Point>, Lacks> {
     if line.kind() == Some("peers-kvstore") {
         let ours = format!("zero-copy, {}", line.text("pull")?);
         return Ok(vec![
-            at.point(Role::Peer, "MXNet dist_sync", line.number("mxnet_s.median")?),
-            at.point(Role::Ours, ours, line.number("tensorwire_s.median")?),
+            at.point(Role::Peer, "MXNet dist_sync", line.quantiles("mxnet_s.median")?),
+            at.point(Role::Ours, ours, line.quantiles("tensorwire_s.median")?),
         ]);
     }
     let (role, series) = store_series(line)?;
-    Ok(vec![at.point(role, series, line.number("median_s")?)])
+    Ok(vec![at.point(role, series, line.seconds("median_s")?)])
 }
 
 fn write(line: &Line) -> Result<Vec<Point>, Lacks> {
@@ -191,7 +193,9 @@ fn one_process(line: &Line) -> Result<Vec<Point>, Lacks> {
 fn job_over_alone(line: &Line) -> Result<Vec<Point>, Lacks> {
     let workers = counted(line.number("workers")?, "worker");
     let subject = format!("{}, batch {}, {workers}", line.text("model")?, line.number("batch")?);
-    let overhead = line.number("overhead")?;
+    let ends = line.optional_number("overhead_min").zip(line.optional_number("overhead_max"));
+    let spread = ends.map(|(low, high)| Spread { low, high, between: Between::Rounds });
+    let overhead = Measure::new(line.number("overhead")?, spread, line.optional_number("rounds"));
     let at = |place| At::x(subject, place, 0.0);
     let point = match line.optional_text("strategy") {
         Some(strategy) => {

@@ -3,6 +3,7 @@
 use super::{At, BATCH, BYTES, CLOCK, RATE, WORKERS, has_store, members, role, time, wire};
 use crate::figure::{Axis, Better, Claim, Figure, Point, Role, Scale, Shape, Unit, Wants};
 use crate::line::{Lacks, Line};
+use crate::measure::Measure;
 
 /// The paper's RDMA.zerocp, which is one write. Between hosts that is what zero-copy does, too.
 const WRITE: &[&str] = &["write", "zero-copy"];
@@ -172,7 +173,7 @@ fn named<'a>(line: &'a Line, exchange: &'a str) -> &'a str {
 
 fn transfer(line: &Line) -> Result<Vec<Point>, Lacks> {
     let bytes = line.number("bytes")?;
-    let seconds = |path| Ok(line.number(path)? * 1e-9);
+    let seconds = |path| Ok(line.quantiles(path)?.scaled(1e-9));
     if line.kind() == Some("peers-transfer") {
         let exchange = line.text("exchange")?;
         let at = At::x("", Some(line.text("transport")?.to_string()), bytes);
@@ -218,10 +219,10 @@ fn is_step_of_a_job(line: &Line) -> bool {
 }
 
 /// Of a job's step, in either kind of line.
-fn step_s(line: &Line) -> Result<f64, Lacks> {
+fn step_s(line: &Line) -> Result<Measure, Lacks> {
     match line.kind() {
-        Some("step") => Ok(line.number("ps_ms.median")? * 1e-3),
-        _ => line.number("step_s"),
+        Some("step") => Ok(line.quantiles("ps_ms.median")?.scaled(1e-3)),
+        _ => line.seconds("step_s"),
     }
 }
 
@@ -232,10 +233,11 @@ fn throughput(line: &Line) -> Result<Vec<Point>, Lacks> {
     let exchange = line.text("exchange")?;
     let at = at_batch(line, exchange)?;
     let samples = line.number("batch")? * line.number("workers")?;
-    let mut points = vec![at.point(role(exchange), named(line, exchange), samples / step_s(line)?)];
-    if let Some(ms) = line.optional_number("local_ms.median") {
+    let rate = step_s(line)?.rate_of(samples);
+    let mut points = vec![at.point(role(exchange), named(line, exchange), rate)];
+    if let Ok(ms) = line.quantiles("local_ms.median") {
         let name = "all replicas in one process";
-        points.push(at.point(Role::Limit, name, samples / (ms * 1e-3)));
+        points.push(at.point(Role::Limit, name, ms.scaled(1e-3).rate_of(samples)));
     }
     Ok(points)
 }
@@ -259,7 +261,7 @@ fn scaling(line: &Line) -> Result<Vec<Point>, Lacks> {
     let (batch, workers) = (line.number("batch")?, line.number("workers")?);
     let subject = format!("{}, batch {batch}", line.text("model")?);
     let at = At::x(subject, Some(wire(line, exchange)?.to_string()), workers);
-    let rate = workers * batch / line.number("step_s")?;
+    let rate = line.seconds("step_s")?.rate_of(workers * batch);
     let mut points = vec![at.point(role(exchange), named(line, exchange), rate)];
     if let Some(local_s) = line.optional_number("local_step_s") {
         points.push(at.point(Role::Limit, LOCAL, batch / local_s));

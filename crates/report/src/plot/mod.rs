@@ -1,18 +1,24 @@
-//! Plots as SVG. Colours are the page's variables, so that light and dark are the page's business; who cannot tell colours
-//! apart sees dashes and markers.
+//! Plots as SVG, each of which stands alone: colours, sizes and letters are its own. What shows no style sheets sees the light
+//! colours; who cannot tell colours apart sees dashes and markers.
 
+mod legend;
 mod scale;
 mod svg;
 
-use maud::{Markup, html};
+use maud::Markup;
 
 use crate::figure::{Figure, Role, Shape};
 use crate::plots::Plot;
 
 pub(crate) use scale::label;
 
-/// How many colours the page has.
-const COLOURS: usize = 8;
+/// Okabe and Ito's, darkened where they were too light for a white page. `dark.css` has those of a dark one.
+const COLOURS: [&str; 8] =
+    ["#0072b2", "#c4560a", "#007d5c", "#b03a83", "#8a6d00", "#3b8fc4", "#5b4bb5", "#333a42"];
+const PAGE: &str = "#ffffff";
+const TEXT: &str = "#1d2126";
+const QUIET: &str = "#59626c";
+const RULE: &str = "#d9dee3";
 const MARKERS: usize = 6;
 
 /// How each series of a figure looks, the same in all its plots.
@@ -23,7 +29,7 @@ pub(crate) struct Looks {
 
 /// How one looks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
+struct Look {
     role: Role,
     index: usize,
 }
@@ -41,36 +47,37 @@ impl Looks {
         let index = self.names.iter().position(|(r, n)| *r == role && n == name);
         Look { role, index: index.unwrap_or_default() }
     }
-
-    /// Colours, dashes and markers, by name.
-    pub(crate) fn legend(&self) -> Markup {
-        html! {
-            ul.legend {
-                @for (role, name) in &self.names {
-                    @let look = self.get(*role, name);
-                    li {
-                        svg class=(look.class()) viewBox="0 0 34 12" aria-hidden="true" {
-                            path.line d="M1 6H33" {}
-                            path.mark d=(look.marker(17.0, 6.0)) {}
-                        }
-                        (name)
-                    }
-                }
-            }
-        }
-    }
 }
 
 impl Look {
-    /// `limit`, or a colour; and a dash.
+    /// By which `dark.css` finds its colour.
     fn class(self) -> String {
-        let dash = match self.role {
-            Role::Ours => "ours",
-            Role::Baseline => "baseline",
-            Role::Peer => "peer",
-            Role::Limit => "limit",
-        };
-        format!("c{} {dash}", self.index % COLOURS)
+        match self.role {
+            Role::Limit => "limit".to_string(),
+            _ => format!("c{}", self.index % COLOURS.len()),
+        }
+    }
+
+    fn colour(self) -> &'static str {
+        match self.role {
+            Role::Limit => QUIET,
+            _ => COLOURS[self.index % COLOURS.len()],
+        }
+    }
+
+    /// Of its line: width, and dashes where it has them.
+    fn stroke(self) -> (f64, Option<&'static str>) {
+        match self.role {
+            Role::Ours => (2.6, None),
+            Role::Baseline => (2.0, Some("7 4")),
+            Role::Peer => (2.0, Some("2 3")),
+            Role::Limit => (1.4, Some("11 3 2 3")),
+        }
+    }
+
+    /// Of its bars.
+    fn opacity(self) -> Option<&'static str> {
+        matches!(self.role, Role::Baseline | Role::Limit).then_some("0.55")
     }
 
     /// A closed path around a point.
@@ -91,11 +98,11 @@ impl Look {
     }
 }
 
-/// One plot of a figure.
-pub(crate) fn draw(figure: &Figure, plot: &Plot, looks: &Looks) -> Markup {
+/// One plot of a figure; what it is, in words, is part of it.
+pub(crate) fn draw(figure: &Figure, plot: &Plot, looks: &Looks, caption: &str) -> Markup {
     match figure.shape {
-        Shape::Lines(x) => svg::lines(x, figure.y, plot, looks, 24),
-        Shape::Curves(x, _) => svg::lines(x, figure.y, plot, looks, 8),
-        Shape::Bars => svg::bars(figure.y, plot, looks),
+        Shape::Lines(x) => svg::lines((x, figure.y), plot, looks, caption, svg::Crowd::BY_KEY),
+        Shape::Curves(x, _) => svg::lines((x, figure.y), plot, looks, caption, svg::Crowd::BY_X),
+        Shape::Bars => svg::bars(figure.y, plot, looks, caption),
     }
 }

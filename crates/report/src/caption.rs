@@ -1,0 +1,116 @@
+//! What stands under a plot, or over a table of it, so that it can be read without the page: what, where, units, how many
+//! repetitions, what the bars are, and on which machine.
+
+use std::collections::BTreeSet;
+
+use crate::figure::{Axis, Better, Figure, Scale, Shape, Unit};
+use crate::measure::Between;
+use crate::plots::{Dot, Plot};
+use crate::runs::RUN;
+
+/// What a caption belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shown {
+    Drawing,
+    /// Which has no axes, and brackets instead of bars.
+    Table,
+}
+
+/// In sentences.
+pub(crate) fn caption(figure: &Figure, plot: &Plot, shown: Shown) -> String {
+    let what = match plot.title.as_str() {
+        "" => format!("{}: {}.", figure.source, figure.title),
+        title => format!("{}: {} ({title}).", figure.source, figure.title),
+    };
+    let mut sentences = vec![what, axes(figure, shown), repetitions(figure, plot)];
+    if plot.dots().any(|dot| dot.y.spread.is_some()) {
+        sentences.push(spreads(plot, shown));
+    }
+    if !is_of_runs(figure) || plot.dots().any(|dot| !dot.origins.is_empty()) {
+        sentences.push(plot.provenance().sentence());
+    }
+    sentences.retain(|sentence| !sentence.is_empty());
+    sentences.join(" ")
+}
+
+fn is_of_runs(figure: &Figure) -> bool {
+    figure.kinds == [RUN]
+}
+
+fn axes(figure: &Figure, shown: Shown) -> String {
+    if is_of_runs(figure) {
+        return "A curve a file; of a run with many steps a point is the mean of several."
+            .to_string();
+    }
+    let better = match figure.better {
+        Better::Lower => "; lower is better",
+        Better::Higher => "; higher is better",
+    };
+    let y = capital(&axis(figure.y, shown));
+    match figure.shape {
+        Shape::Lines(x) => format!("{y} by {}{better}.", axis(x, shown)),
+        Shape::Curves(x, key) => format!("{y} by {}, a point a {key}{better}.", axis(x, shown)),
+        Shape::Bars => format!("{y}{better}."),
+    }
+}
+
+/// Its title with unit and scale; a title of plain numbers is their unit.
+fn axis(axis: Axis, shown: Shown) -> String {
+    let unit = match axis.unit {
+        Unit::Bytes => Some("bytes"),
+        Unit::Seconds => Some("seconds"),
+        Unit::Plain => None,
+    };
+    if shown == Shown::Table {
+        // its cells have their units
+        return axis.title.to_string();
+    }
+    let scale = (axis.scale != Scale::Linear).then_some("logarithmic");
+    let words: Vec<&str> = [unit, scale].into_iter().flatten().collect();
+    match words.is_empty() {
+        true => axis.title.to_string(),
+        false => format!("{} ({})", axis.title, words.join(", ")),
+    }
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
+fn repetitions(figure: &Figure, plot: &Plot) -> String {
+    if is_of_runs(figure) {
+        return String::new();
+    }
+    let counts: Vec<f64> = plot.dots().filter_map(|dot| dot.y.count).collect();
+    let least = counts.iter().copied().reduce(f64::min);
+    let most = counts.iter().copied().reduce(f64::max);
+    let are_all = counts.len() == plot.dots().count();
+    let which = if are_all { "Medians" } else { "Where the lines say it, medians" };
+    match least.zip(most) {
+        None => "The lines do not say of how many repetitions.".to_string(),
+        Some((_, 1.0)) => "Measured once.".to_string(),
+        Some((least, most)) if least == most => format!("{which} of {most} measurements."),
+        Some((least, most)) => format!("{which} of {least} to {most} measurements."),
+    }
+}
+
+fn spreads(plot: &Plot, shown: Shown) -> String {
+    let with = |dot: &&Dot| dot.y.spread.is_some();
+    let kinds: BTreeSet<Between> =
+        plot.dots().filter_map(|dot| dot.y.spread).map(|spread| spread.between).collect();
+    let kinds: Vec<&str> = kinds.into_iter().map(said).collect();
+    let where_known = match plot.dots().filter(with).count() == plot.dots().count() {
+        true => "",
+        false => ", where the lines have them",
+    };
+    let what = if shown == Shown::Table { "In brackets" } else { "Error bars" };
+    format!("{what}: {}{where_known}.", kinds.join(", or "))
+}
+
+fn said(between: Between) -> &'static str {
+    match between {
+        Between::Percentiles => "10th to 90th percentile",
+        Between::Rounds => "least to greatest round",
+    }
+}

@@ -1,0 +1,270 @@
+//! Two runs of the same benchmarks, row by row: what became slower or faster by more than its noise. Rows are the same where all
+//! that the lines say of what was measured is the same. Knows no page and no exit status.
+
+mod page;
+mod rows;
+
+use std::fmt;
+
+use crate::figure::Better;
+use crate::line::Line;
+use crate::measure::Measure;
+use crate::plot::label;
+use rows::{Row, rows};
+
+/// What became of all rows.
+#[derive(Clone, Debug)]
+pub struct RunComparison {
+    /// Of both runs: the regressed first, then the unclear, the improved, and those that are the same.
+    pub rows: Vec<ComparedRow>,
+    /// Rows that the later run lacks.
+    pub missing: Vec<String>,
+    /// Rows that the earlier run lacks.
+    pub added: Vec<String>,
+    /// What a row may change by, as a share, and still count as the same.
+    pub tolerance: f64,
+    /// Machines, where the two runs name others.
+    pub machines: Option<[String; 2]>,
+    /// What the runs are called.
+    names: [String; 2],
+}
+
+/// A row of both.
+#[derive(Clone, Debug)]
+pub struct ComparedRow {
+    /// All that tells it from others.
+    pub name: String,
+    pub before: String,
+    pub after: String,
+    /// The later over the earlier.
+    pub ratio: f64,
+    pub verdict: Change,
+}
+
+/// What became of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Change {
+    /// Worse by more than the tolerance, and each median is outside of the other's spread.
+    Regressed,
+    /// Other by more than the tolerance, but within a spread: measure again, or longer.
+    Unclear,
+    Improved,
+    /// Within the tolerance.
+    Same,
+}
+
+/// There is nothing to compare.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NothingToCompare {
+    #[error(
+        "no line of {file} can be compared; give lines that `tensorwire bench … --json FILE` or the scripts in bench/peers wrote"
+    )]
+    NoRows { file: String },
+    #[error(
+        "{before} and {after} have no row in common; measure the same again: the first row of {before} is: {first}"
+    )]
+    NoneInCommon { before: String, after: String, first: String },
+    /// Of one file.
+    #[error(
+        "{file} has no row twice; append another run of the same benchmark to it: --json {file}"
+    )]
+    OneRun { file: String },
+}
+
+/// Holds the lines of a later run against those of an earlier one. Of several lines of a row the median counts, and their spread
+/// is that of all.
+///
+/// # Errors
+/// When the runs have no row in common.
+pub fn compare(
+    (before_name, before): (&str, &[Line]),
+    (after_name, after): (&str, &[Line]),
+    tolerance: f64,
+) -> Result<RunComparison, NothingToCompare> {
+    let (earlier, later) = (rows(before), rows(after));
+    for (file, rows) in [(before_name, &earlier), (after_name, &later)] {
+        if rows.is_empty() {
+            return Err(NothingToCompare::NoRows { file: file.to_string() });
+        }
+    }
+    let machines = [before, after].map(machines);
+    let mut found = RunComparison {
+        machines: (machines[0] != machines[1]).then_some(machines),
+        ..RunComparison::new([before_name, after_name], tolerance)
+    };
+    for row in &earlier {
+        match later.iter().find(|other| other.key == row.key) {
+            Some(other) => {
+                found.add(row, &Measure::pooled(&row.measures), &Measure::pooled(&other.measures))
+            }
+            None => found.missing.push(row.name.clone()),
+        }
+    }
+    let is_new = |row: &&Row| earlier.iter().all(|other| other.key != row.key);
+    found.added = later.iter().filter(is_new).map(|row| row.name.clone()).collect();
+    found.rows.sort_by_key(|row| row.verdict);
+    match (found.rows.is_empty(), earlier.first()) {
+        (true, Some(first)) => Err(NothingToCompare::NoneInCommon {
+            before: before_name.to_string(),
+            after: after_name.to_string(),
+            first: first.name.clone(),
+        }),
+        _ => Ok(found),
+    }
+}
+
+/// Holds the last line of each row against those before it, in a file to which runs were appended.
+///
+/// # Errors
+/// When no row was measured twice.
+pub fn compare_last(
+    (name, lines): (&str, &[Line]),
+    tolerance: f64,
+) -> Result<RunComparison, NothingToCompare> {
+    let all = rows(lines);
+    if all.is_empty() {
+        return Err(NothingToCompare::NoRows { file: name.to_string() });
+    }
+    let (before, last) = lines.split_at(lines.len().saturating_sub(1));
+    let machines = [before, last].map(machines);
+    let mut found = RunComparison {
+        machines: (machines[0] != machines[1]).then_some(machines),
+        ..RunComparison::new([name, "its last lines"], tolerance)
+    };
+    for row in &all {
+        match row.measures.as_slice() {
+            [before @ .., last] if !before.is_empty() => {
+                found.add(row, &Measure::pooled(before), last);
+            }
+            _ => found.added.push(row.name.clone()),
+        }
+    }
+    found.rows.sort_by_key(|row| row.verdict);
+    match found.rows.is_empty() {
+        true => Err(NothingToCompare::OneRun { file: name.to_string() }),
+        false => Ok(found),
+    }
+}
+
+impl RunComparison {
+    fn new(names: [&str; 2], tolerance: f64) -> RunComparison {
+        RunComparison {
+            rows: Vec::new(),
+            missing: Vec::new(),
+            added: Vec::new(),
+            tolerance,
+            machines: None,
+            names: names.map(str::to_string),
+        }
+    }
+
+    /// Rows of which this became.
+    pub fn of(&self, verdict: Change) -> impl Iterator<Item = &ComparedRow> {
+        self.rows.iter().filter(move |row| row.verdict == verdict)
+    }
+
+    /// How many rows became what, in words.
+    pub fn summary(&self) -> String {
+        let count = |verdict| format!("{} {verdict}", self.of(verdict).count());
+        let all = [Change::Regressed, Change::Improved, Change::Unclear, Change::Same].map(count);
+        format!(
+            "{}; {} missing, {} new; tolerance {} %",
+            all.join(", "),
+            self.missing.len(),
+            self.added.len(),
+            percent(self.tolerance)
+        )
+    }
+
+    fn add(&mut self, row: &Row, before: &Measure, after: &Measure) {
+        let shown = |measure: &Measure| {
+            let median = label(row.unit, measure.median);
+            let spread = measure.spread;
+            spread.map_or(median.clone(), |it| {
+                format!("{median} [{}, {}]", label(row.unit, it.low), label(row.unit, it.high))
+            })
+        };
+        self.rows.push(ComparedRow {
+            name: row.name.clone(),
+            before: shown(before),
+            after: shown(after),
+            ratio: after.median / before.median,
+            verdict: judge(row.better, before, after, self.tolerance),
+        });
+    }
+}
+
+impl ComparedRow {
+    /// By how much the median changed: `+12 %`.
+    pub fn change(&self) -> String {
+        format!("{:+.1} %", (self.ratio - 1.0) * 100.0)
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Change::Regressed => "regressed",
+            Change::Unclear => "unclear",
+            Change::Improved => "improved",
+            Change::Same => "same",
+        })
+    }
+}
+
+/// What became of a measure. A share of the smaller one, so that there and back is the same.
+fn judge(better: Better, before: &Measure, after: &Measure, tolerance: f64) -> Change {
+    let slower = match better {
+        Better::Lower => after.median / before.median,
+        Better::Higher => before.median / after.median,
+    };
+    let holds = |of: &Measure, value: f64| of.spread.is_some_and(|it| it.has(value));
+    let is_noise = holds(before, after.median) || holds(after, before.median);
+    match slower {
+        slower if (1.0 / (1.0 + tolerance)..=1.0 + tolerance).contains(&slower) => Change::Same,
+        _ if is_noise => Change::Unclear,
+        slower if slower > 1.0 => Change::Regressed,
+        _ => Change::Improved,
+    }
+}
+
+fn machines(lines: &[Line]) -> String {
+    let origins: Vec<_> = lines.iter().filter_map(crate::origin::Origin::of).collect();
+    crate::origin::joined(&crate::origin::Provenance::of(&origins).machines, "; ")
+}
+
+fn percent(share: f64) -> String {
+    crate::verdict::without_zeros(&format!("{:.2}", share * 100.0)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::{Between, Spread};
+
+    fn measure(low: f64, median: f64, high: f64) -> Measure {
+        let spread = Spread { low, high, between: Between::Percentiles };
+        Measure::new(median, Some(spread), Some(9.0))
+    }
+
+    #[test]
+    fn a_change_counts_where_it_is_more_than_tolerance_and_noise() {
+        let before = measure(9.0, 10.0, 12.0);
+        for (after, verdict) in [
+            (measure(10.0, 10.9, 11.0), Change::Same),
+            (measure(12.0, 12.5, 13.0), Change::Regressed),
+            (measure(8.0, 12.5, 13.0), Change::Unclear),
+            (measure(11.5, 11.9, 13.0), Change::Unclear),
+            (measure(5.0, 6.0, 7.0), Change::Improved),
+            (Measure::from(12.5), Change::Regressed),
+            (Measure::from(11.9), Change::Unclear),
+        ] {
+            assert_eq!(judge(Better::Lower, &before, &after, 0.1), verdict, "{after:?}");
+        }
+        let (slow, fast) = (Measure::from(1.0), Measure::from(2.0));
+        assert_eq!(judge(Better::Higher, &slow, &fast, 0.1), Change::Improved);
+        assert_eq!(judge(Better::Higher, &fast, &slow, 0.1), Change::Regressed);
+        assert_eq!(judge(Better::Lower, &slow, &fast, 1.0), Change::Same);
+        assert_eq!(judge(Better::Lower, &slow, &slow, 0.0), Change::Same);
+    }
+}

@@ -1,0 +1,219 @@
+//! Rows of lines: what tells one measurement from another, and its numbers.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use tensorwire_base::human_bytes;
+
+use crate::figure::{Better, Unit};
+use crate::line::{Lacks, Line};
+use crate::measure::Measure;
+
+/// Of one or several lines that measured the same.
+#[derive(Debug)]
+pub(super) struct Row {
+    /// Equal for what is the same.
+    pub(super) key: String,
+    /// For people.
+    pub(super) name: String,
+    pub(super) unit: Unit,
+    pub(super) better: Better,
+    /// In the order of the lines.
+    pub(super) measures: Vec<Measure>,
+}
+
+/// A number of a kind of line.
+struct Quantity {
+    kinds: &'static [&'static str],
+    name: &'static str,
+    unit: Unit,
+    better: Better,
+    take: fn(&Line) -> Result<Measure, Lacks>,
+}
+
+const fn time(
+    kinds: &'static [&'static str],
+    name: &'static str,
+    take: fn(&Line) -> Result<Measure, Lacks>,
+) -> Quantity {
+    Quantity { kinds, name, unit: Unit::Seconds, better: Better::Lower, take }
+}
+
+/// What is compared. A line has those that it has the numbers of.
+const QUANTITIES: &[Quantity] = &[
+    time(&["transfer"], "end to end", |line| {
+        Ok(line.quantiles("end_to_end_ns.median")?.scaled(1e-9))
+    }),
+    time(&["transfer"], "transfer", |line| Ok(line.quantiles("transfer_ns.median")?.scaled(1e-9))),
+    time(&["write"], "round trip", |line| {
+        Ok(Measure::from(line.number("round_trip_us")?).scaled(1e-6))
+    }),
+    Quantity {
+        kinds: &["write"],
+        name: "bytes/s",
+        unit: Unit::Plain,
+        better: Better::Higher,
+        take: |line| Ok(line.number("bytes_per_second")?.into()),
+    },
+    time(&["step"], "step", |line| Ok(line.quantiles("ps_ms.median")?.scaled(1e-3))),
+    time(&["step"], "step alone", |line| match line.optional_number("ps_ms.median") {
+        // said again beside every way of exchanging
+        Some(_) => Err(Lacks::Number("ps_ms.median")),
+        None => Ok(line.quantiles("local_ms.median")?.scaled(1e-3)),
+    }),
+    time(&["step"], "step alone", |line| {
+        Ok(Measure::from(line.number("tensorwire_ms")?).scaled(1e-3))
+    }),
+    time(&["throughput", "scaling"], "step", |line| line.seconds("step_s")),
+    time(&["simulate"], "step", |line| Ok(line.number("step_s")?.into())),
+    time(&["kvstore"], "push and pull", |line| line.seconds("median_s")),
+    time(&["allreduce"], "operation", |line| line.seconds("median_s")),
+    time(&["modes"], "epoch", |line| match line.number("epoch")? {
+        // before the first there was none
+        epoch if epoch > 0.0 => Ok(line.number("epoch_seconds")?.into()),
+        _ => Err(Lacks::Number("epoch_seconds")),
+    }),
+    time(&["peers-transfer"], "end to end", |line| {
+        Ok(line.quantiles("tensorwire_end_to_end_ns.median")?.scaled(1e-9))
+    }),
+    time(&["peers-kvstore", "peers-allreduce"], "tensorwire", |line| {
+        line.quantiles("tensorwire_s.median")
+    }),
+    time(&["peer-step"], "step", |line| Ok(Measure::from(line.number("step_ms")?).scaled(1e-3))),
+];
+
+/// Numbers that say what was measured, as `--bytes` would, in the order of names, with their words.
+const SETTINGS: &[(&str, &str)] = &[
+    ("bytes", ""),
+    ("workers", "workers"),
+    ("servers", "servers"),
+    ("clients", "clients"),
+    ("ranks", "ranks"),
+    ("devices", "devices"),
+    ("hosts", "hosts"),
+    ("threads", "threads"),
+    ("batch", "a batch"),
+    ("steps", "steps"),
+    ("interval", "steps apart"),
+    ("window", "under way"),
+];
+
+/// What goes without saying in a name.
+const USUAL: &[(&str, &str)] = &[
+    ("system", "tensorwire"),
+    ("collective", "all-reduce"),
+    ("dtype", "f32"),
+    ("sizes", "static"),
+    ("devices", "1"),
+    ("hosts", "1"),
+];
+
+/// Texts and truths that say how it went, or where.
+const RESULTS: &[&str] =
+    &["bench", "kernels", "limit", "verified", "commit", "version", "weights_sha256", "date"];
+
+/// All rows, in the order of their first lines. What has no number to compare is none.
+pub(super) fn rows(lines: &[Line]) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    let mut places: BTreeMap<String, usize> = BTreeMap::new();
+    for line in lines {
+        let Some(kind) = line.kind() else { continue };
+        for quantity in QUANTITIES.iter().filter(|one| one.kinds.contains(&kind)) {
+            let measure = (quantity.take)(line).ok();
+            let is_usable = |it: &Measure| it.median.is_finite() && it.median > 0.0;
+            let Some(measure) = measure.filter(is_usable) else { continue };
+            let (key, name) = identity(kind, quantity, line);
+            let place = *places.entry(key.clone()).or_insert(rows.len());
+            match rows.get_mut(place) {
+                Some(row) => row.measures.push(measure),
+                None => {
+                    let Quantity { unit, better, .. } = *quantity;
+                    rows.push(Row { key, name, unit, better, measures: vec![measure] });
+                }
+            }
+        }
+    }
+    rows
+}
+
+/// All that says what was measured: the key has the names of fields, the name their values.
+fn identity(kind: &str, quantity: &Quantity, line: &Line) -> (String, String) {
+    let mut fields: Vec<(usize, &str, String, String)> = Vec::new();
+    // what a table chose is a result
+    let is_chosen = |name: &str| name == "algorithm" && line.is_true("by_table");
+    for (name, value) in line.fields() {
+        if RESULTS.contains(&name) || is_chosen(name) {
+            continue;
+        }
+        match value {
+            Value::String(text) => fields.push((0, name, text.clone(), text.clone())),
+            Value::Bool(is_so) => {
+                let shown = if *is_so { name.replace('_', " ") } else { String::new() };
+                fields.push((2, name, is_so.to_string(), shown));
+            }
+            Value::Number(number) => {
+                let Some(at) = SETTINGS.iter().position(|(setting, _)| *setting == name) else {
+                    continue;
+                };
+                let shown = match (name, number.as_u64()) {
+                    ("bytes", Some(bytes)) => human_bytes(bytes),
+                    (_, Some(1)) => format!("1 {}", SETTINGS[at].1.trim_end_matches('s')),
+                    _ => format!("{number} {}", SETTINGS[at].1),
+                };
+                fields.push((3 + at, name, number.to_string(), shown));
+            }
+            Value::Null | Value::Array(_) | Value::Object(_) => {}
+        }
+    }
+    fields.sort();
+    // as JSON, in which no text of a field can pass for another field
+    let key: Vec<(&str, &str)> =
+        fields.iter().map(|(_, name, value, _)| (*name, value.as_str())).collect();
+    let key = serde_json::json!([kind, quantity.name, key]).to_string();
+    let is_told = |(_, name, value, shown): &&(usize, &str, String, String)| {
+        !shown.is_empty() && !USUAL.contains(&(*name, value.as_str()))
+    };
+    let shown = fields.iter().filter(is_told).map(|(.., shown)| shown.as_str());
+    let shown: Vec<&str> = std::iter::once(kind).chain(shown).collect();
+    (key, format!("{}: {}", shown.join(", "), quantity.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Vec<Row> {
+        rows(&Line::read_all("a", text).unwrap())
+    }
+
+    #[test]
+    fn rows_are_told_apart_by_what_was_asked_for_not_by_how_it_went() {
+        let line = |bytes: u32, more: &str| {
+            format!(
+                "{{\"bench\":\"allreduce\",\"transport\":\"tcp\",\"ranks\":2,\"bytes\":{bytes},\"by_table\":true,\
+                 \"median_s\":1,{more}}}\n"
+            )
+        };
+        let rows = of(&(line(4096, "\"algorithm\":\"ring\",\"bytes_sent\":1,\"verified\":true")
+            + &line(4096, "\"algorithm\":\"direct\",\"bytes_sent\":2,\"verified\":false")
+            + &line(8192, "\"algorithm\":\"direct\"")
+            + &line(8192, "\"dtype\":\"bf16\"")));
+        let names: Vec<(&str, usize)> =
+            rows.iter().map(|row| (row.name.as_str(), row.measures.len())).collect();
+        assert_eq!(
+            names,
+            [
+                ("allreduce, tcp, by table, 4 KiB, 2 ranks: operation", 2),
+                ("allreduce, tcp, by table, 8 KiB, 2 ranks: operation", 1),
+                ("allreduce, bf16, tcp, by table, 8 KiB, 2 ranks: operation", 1),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_has_no_number_is_no_row() {
+        assert!(of("{\"bench\":\"tea\",\"median_s\":1}\n{\"bench\":\"kvstore\"}\n[]\n").is_empty());
+        assert!(of(r#"{"bench":"kvstore","median_s":0}"#).is_empty());
+        assert_eq!(of(r#"{"bench":"kvstore","median_s":2}"#)[0].measures[0].median, 2.0);
+    }
+}

@@ -1,0 +1,164 @@
+//! Where lines come from: the machine, its links, the day, the program's commit, and the versions of others. As the lines say it.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use crate::line::Line;
+
+/// What one line says of itself; empty where it says nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Origin {
+    machine: Option<String>,
+    host: Option<String>,
+    links: Vec<String>,
+    day: Option<String>,
+    commit: Option<String>,
+    versions: Vec<String>,
+}
+
+/// What several lines say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Provenance {
+    /// Cores, processor and kernel.
+    pub(crate) machines: BTreeSet<String>,
+    pub(crate) hosts: BTreeSet<String>,
+    pub(crate) links: BTreeSet<String>,
+    pub(crate) days: BTreeSet<String>,
+    pub(crate) commits: BTreeSet<String>,
+    /// Of the systems that were measured, with their names.
+    pub(crate) versions: BTreeSet<String>,
+}
+
+impl Origin {
+    /// None if the line says nothing of it.
+    pub(crate) fn of(line: &Line) -> Option<Rc<Origin>> {
+        let text = |path: &str| line.optional_text(path).map(str::to_string);
+        let cut = |text: &str, length: usize| text.chars().take(length).collect::<String>();
+        let commit = line.optional_text("commit").or(line.optional_text("machine.commit"));
+        let origin = Origin {
+            machine: machine(line),
+            host: text("machine.host"),
+            links: line.optional_texts("machine.links").into_iter().map(str::to_string).collect(),
+            day: line.optional_text("machine.date").map(|date| cut(date, "2026-11-26".len())),
+            commit: commit.map(|commit| cut(commit, 12)),
+            versions: versions(line),
+        };
+        (origin != Origin::default()).then(|| Rc::new(origin))
+    }
+}
+
+impl Provenance {
+    pub(crate) fn of<'a>(origins: impl IntoIterator<Item = &'a Rc<Origin>>) -> Provenance {
+        let mut all = Provenance::default();
+        for origin in origins {
+            let Origin { machine, host, links, day, commit, versions } = &**origin;
+            all.machines.extend(machine.clone());
+            all.hosts.extend(host.clone());
+            all.links.extend(links.iter().cloned());
+            all.days.extend(day.clone());
+            all.commits.extend(commit.clone());
+            all.versions.extend(versions.iter().cloned());
+        }
+        all
+    }
+
+    /// `2026-11-26`, or `2026-11-24 to 2026-11-26`.
+    pub(crate) fn date(&self) -> Option<String> {
+        let (first, last) = (self.days.first()?, self.days.last()?);
+        Some(if first == last { first.clone() } else { format!("{first} to {last}") })
+    }
+
+    /// For captions, which stand alone.
+    pub(crate) fn sentence(&self) -> String {
+        let named = |what: &str, all: &BTreeSet<String>| {
+            (!all.is_empty()).then(|| format!("{what}{}", joined(all, ", ")))
+        };
+        let on = match self.machines.is_empty() {
+            true => "Measured on a machine that the lines do not name".to_string(),
+            false => format!("Measured on {}", joined(&self.machines, "; and on ")),
+        };
+        let parts = [
+            Some(on),
+            named("host ", &self.hosts),
+            named("links ", &self.links),
+            self.date(),
+            named("commit ", &self.commits),
+            named("with ", &self.versions),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        format!("{}.", parts.join("; "))
+    }
+}
+
+/// One after the other.
+pub(crate) fn joined(all: &BTreeSet<String>, between: &str) -> String {
+    all.iter().map(String::as_str).collect::<Vec<_>>().join(between)
+}
+
+fn machine(line: &Line) -> Option<String> {
+    let cpu = line.optional_text("machine.cpu")?;
+    let machine = match line.optional_number("machine.cores") {
+        Some(1.0) => format!("1 core, {cpu}"),
+        Some(cores) => format!("{cores} cores, {cpu}"),
+        None => cpu.to_string(),
+    };
+    Some(match line.optional_text("machine.kernel") {
+        Some(kernel) => format!("{machine}, Linux {kernel}"),
+        None => machine,
+    })
+}
+
+/// A comparison names several systems; a peer's own line has one version.
+fn versions(line: &Line) -> Vec<String> {
+    let named = line.texts_by_name("versions");
+    let all = named.into_iter().map(|(name, version)| format!("{} {version}", system(&name)));
+    let own = line.optional_text("system").or(line.optional_text("peer"));
+    let own = own.zip(line.optional_text("version"));
+    let own = own.map(|(name, version)| format!("{} {version}", system(name)));
+    all.chain(own).collect()
+}
+
+/// As people call it; one of ours by its program, whatever its strategy.
+fn system(name: &str) -> &str {
+    match name {
+        "tensorflow" => "TensorFlow",
+        "mxnet" => "MXNet",
+        "openmpi" => "Open MPI",
+        "gloo" => "gloo of PyTorch",
+        name if name.starts_with("tensorwire ") => "tensorwire",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(text: &str) -> Option<Rc<Origin>> {
+        Origin::of(&Line::read_all("a", text).unwrap()[0])
+    }
+
+    #[test]
+    fn a_sentence_has_all_that_lines_say() {
+        let ours = r#"{"machine":{"cores":2,"cpu":"CPU","kernel":"6.1","host":"h","date":"2026-11-26T01:02:03Z",
+            "links":["eth0, 10000 Mb/s"],"commit":"0123456789abcdef"}}"#;
+        let theirs =
+            r#"{"versions":{"openmpi":"4.1","gloo":null},"machine":{"date":"2026-11-24"}}"#;
+        let ours = ours.replace('\n', "");
+        let all = Provenance::of(&[origin(&ours).unwrap(), origin(theirs).unwrap()]);
+        assert_eq!(
+            all.sentence(),
+            "Measured on 2 cores, CPU, Linux 6.1; host h; links eth0, 10000 Mb/s; 2026-11-24 to 2026-11-26; \
+             commit 0123456789ab; with Open MPI 4.1."
+        );
+    }
+
+    #[test]
+    fn a_line_that_says_nothing_has_none() {
+        assert_eq!(origin(r#"{"bench":"x","version":"1"}"#), None);
+        let peer = origin(r#"{"system":"mxnet","version":"1.9"}"#).unwrap();
+        assert_eq!(peer.versions, ["MXNet 1.9"]);
+        let none = Provenance::default().sentence();
+        assert_eq!(none, "Measured on a machine that the lines do not name.");
+    }
+}
