@@ -19,6 +19,7 @@ mod report;
 mod simulate;
 mod status;
 mod step;
+mod top;
 mod train;
 mod transfer;
 mod wire;
@@ -37,7 +38,7 @@ pub(crate) use clients::read_table;
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use evaluation::EvaluationArgs;
 pub(crate) use exchange::ExchangeArg;
-pub(crate) use graph::GraphArgs;
+pub(crate) use graph::{GraphArgs, ShownArgs};
 pub(crate) use job::{JobArgs, Workers};
 pub(crate) use kvstore::KvstoreArgs;
 pub(crate) use launch::LaunchArgs;
@@ -47,6 +48,7 @@ pub(crate) use report::ReportArgs;
 pub(crate) use simulate::SimulateArgs;
 pub(crate) use status::{ScaleArgs, StatusArgs};
 pub(crate) use step::StepArgs;
+pub(crate) use top::TopArgs;
 pub(crate) use train::TrainArgs;
 pub(crate) use transfer::TransferArgs;
 pub(crate) use wire::{TransportArg, WireArgs};
@@ -82,6 +84,9 @@ pub(crate) enum Command {
     /// Say how the jobs stand that you run on this host: each process's step, and where it stands if it does not move
     #[command(after_help = status::EXAMPLES)]
     Status(StatusArgs),
+    /// Show live how the jobs run: samples/s, bytes sent, time spent waiting, and where a process stands
+    #[command(after_help = top::EXAMPLES)]
+    Top(TopArgs),
     /// Have a running job of --workers MIN..MAX go on with another number of them, behind its present step
     Scale(ScaleArgs),
     /// Show what crosses between processes, how many bytes, and where it lives

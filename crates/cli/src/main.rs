@@ -21,6 +21,7 @@ mod report;
 mod simulate;
 mod status;
 mod table;
+mod top;
 mod train;
 
 use std::io::IsTerminal;
@@ -54,6 +55,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Train(train) => train::run(*train),
         Command::Launch(launch) => launch::run(launch),
         Command::Status(args) => status::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Scale(args) => status::scale(&args),
         Command::Graph(graph) => graph::run(*graph),
         Command::Models => models::run(),

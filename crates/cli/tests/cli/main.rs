@@ -18,6 +18,7 @@ mod learn;
 mod lies;
 mod limits;
 mod models;
+mod pictures;
 mod pytorch;
 mod report;
 mod resizing;
