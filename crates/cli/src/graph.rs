@@ -78,7 +78,10 @@ fn picture(prepared: &Prepared, shown: &ShownArgs) -> Result<Picture, Failure> {
         )));
     }
     let mut notes: Vec<String> = of_one_worker(prepared).into_iter().collect();
-    notes.extend(step_sums(prepared)?);
+    match count {
+        0 => notes.push("nothing crosses: one process computes everything".to_string()),
+        _ => notes.extend(step_sums(prepared)?),
+    }
     let signals = crossings.iter().filter(|crossing| crossing.what == What::Signal).count();
     match signals {
         0 => {}

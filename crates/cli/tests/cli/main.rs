@@ -29,6 +29,7 @@ mod status;
 mod store;
 mod support;
 mod takeover;
+mod top;
 mod trace;
 mod train;
 mod watch;

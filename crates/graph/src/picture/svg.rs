@@ -71,7 +71,7 @@ impl Picture {
         let height = y + MARGIN;
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
-             height=\"{height}\" role=\"img\">\n<title>{}</title>\n<style>{STYLE}</style>\n\
+             height=\"{height}\" style=\"max-width:100%;height:auto\" role=\"img\">\n<title>{}</title>\n<style>{STYLE}</style>\n\
              <rect class=\"p\" width=\"{WIDTH}\" height=\"{height}\"/>\n{body}</svg>\n",
             escape(&self.title)
         )

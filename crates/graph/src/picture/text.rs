@@ -136,12 +136,17 @@ pub(super) fn label(
     let more = if dynamic > 0 { format!(" and {dynamic} dynamic") } else { String::new() };
     let hows: Vec<&str> = amounts.iter().map(|(how, _)| how.as_str()).collect();
     let all = format!("{name} {times}{}{more}", human_bytes(bytes));
+    // nine tenths of the bytes
+    let most = amounts.first().filter(|(_, amount)| amount.bytes / 9 >= bytes - amount.bytes);
+    let mostly = most.map(|(how, _)| format!("{all} mostly {how}")).unwrap_or_default();
+    let in_ways = format!("{all} in {} ways", hows.len());
     let tries = [
         format!("{name} {}", parts.join(", ")),
         format!("{all} {}", hows.join(", ")),
-        format!("{all} in {} ways", hows.len()),
+        mostly,
+        in_ways,
     ];
-    let fits = tries.iter().find(|text| text.chars().count() <= room);
+    let fits = tries.iter().find(|text| (1..=room).contains(&text.chars().count()));
     fits.cloned().unwrap_or_else(|| all.chars().take(room).collect())
 }
 
