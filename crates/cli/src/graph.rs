@@ -106,12 +106,13 @@ fn picture(prepared: &Prepared, shown: &ShownArgs) -> Result<Picture, Failure> {
 
 /// All that is known of a tensor that crosses.
 fn described(crossing: &Crossing) -> Vec<String> {
-    let Crossing { tensor, fact, how, reason, at, reuse, .. } = crossing;
+    let Crossing { tensor, fact, how, reason, lies_at, at, reuse, .. } = crossing;
     let mut lines = vec![
         String::new(),
         format!("{tensor}: {fact}, {} → {}", names(&crossing.from), names(&crossing.to)),
         format!("  crosses {how}: {reason}"),
     ];
+    lines.extend((!lies_at.is_empty()).then(|| format!("  lies at {lies_at} of its sender")));
     lines.extend((!at.is_empty()).then(|| format!("  is read at {at}")));
     lines.extend((!reuse.is_empty()).then(|| format!("  its memory may be used again: {reuse}")));
     lines
@@ -231,6 +232,7 @@ fn object(prepared: &Prepared, picture: &Picture) -> Value {
             "transfer": crossing.how,
             "type": crossing.fact,
             "reason": crossing.reason,
+            "lies_at": crossing.lies_at,
             "read_at": crossing.at,
             "reuse": crossing.reuse,
         })

@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 
 use tensorwire_graph::{
-    Crossing, Edge, Graph, ModelLayer, NodeId, Op, Plan, SendFrom, Task, Transfer, What, layer_of,
+    Crossing, Edge, Graph, Lane, ModelLayer, NodeId, Op, Plan, SendFrom, Task, Transfer, What,
+    layer_of,
 };
 use tensorwire_kvstore::{StoreError, TransferMode};
 use tensorwire_nn::Program;
@@ -56,15 +57,15 @@ impl Prepared {
     /// Edges of the graph as what crosses.
     pub fn edge_crossings<'a>(&self, edges: impl Iterator<Item = &'a Edge>) -> Vec<Crossing> {
         let plan = &self.plan;
-        let users: Vec<Vec<Vec<NodeId>>> =
-            plan.parts.iter().map(|part| users(&part.graph)).collect();
+        let tracer = Tracer::new(plan);
         let crossing = |edge: &Edge| {
             let (from, to) = (&plan.parts[edge.from], &plan.parts[edge.to]);
             let (layer, what) = match edge.transfer {
-                Transfer::Signal => (layer_of_node(&edge.name), What::Signal),
-                _ => source_of(&from.graph, edge.send)
-                    .or_else(|| use_of(&to.graph, &users[edge.to], edge.recv))
-                    .unwrap_or_else(|| (layer_of_node(&edge.name), What::Tensor)),
+                Transfer::Signal => (self.layer_of_node(&edge.name), What::Signal),
+                _ => tracer
+                    .source(edge.from, edge.send)
+                    .or_else(|| tracer.target(edge.to, edge.recv))
+                    .unwrap_or_else(|| (self.layer_of_node(&edge.name), What::Tensor)),
             };
             Crossing {
                 tensor: edge.name.clone(),
@@ -77,6 +78,7 @@ impl Prepared {
                 how: self.how(edge),
                 fact: edge.fact.to_string(),
                 reason: edge.transfer.reason().to_string(),
+                lies_at: where_it_lies(plan, edge),
                 at: where_it_is_read(plan, edge),
                 reuse: edge.reuse.to_string(),
             }
@@ -99,7 +101,7 @@ impl Prepared {
     /// What each group of workers reduces and broadcasts: the same in each.
     fn vectors(&self) -> Vec<Crossing> {
         let part = &self.plan.parts[0];
-        let users = users(&part.graph);
+        let tracer = Tracer::new(&self.plan);
         let mut vectors = Vec::new();
         for (id, node) in part.graph.nodes() {
             let (Some(vector), Some(spot)) = (node.op.vector(), part.memory.spot(id.into())) else {
@@ -116,10 +118,10 @@ impl Prepared {
                 false => (What::Broadcast, "from the master", "the master alone has it"),
             };
             let known = match is_reduced {
-                true => use_of(&part.graph, &users, id),
-                false => source_of(&part.graph, id),
+                true => tracer.target(0, id),
+                false => tracer.source(0, id),
             };
-            let layer = known.map_or_else(|| layer_of_node(&tensor), |(layer, _)| layer);
+            let layer = known.map_or_else(|| self.layer_of_node(&tensor), |(layer, _)| layer);
             let crossing = |members: Vec<Task>| Crossing {
                 tensor: tensor.clone(),
                 layer: layer.clone(),
@@ -131,6 +133,7 @@ impl Prepared {
                 how: how.to_string(),
                 fact: spot.spec.to_string(),
                 reason: reason.to_string(),
+                lies_at: format!("registered+{}", spot.offset),
                 at: format!("registered+{}", spot.offset),
                 reuse: String::new(),
             };
@@ -139,6 +142,14 @@ impl Prepared {
         }
         vectors.sort_by_key(|(vector, _)| *vector);
         vectors.into_iter().map(|(_, crossing)| crossing).collect()
+    }
+
+    /// The scope of any node: that of the variable that its name begins with, or as if it were a variable's.
+    fn layer_of_node(&self, name: &str) -> String {
+        let name = without_owner(name.trim_start_matches('^'));
+        let scope = layer_of(name);
+        let is_variable = self.program.weights().any(|variable| variable.name == scope);
+        if is_variable { layer_of(scope) } else { scope }.to_string()
     }
 
     fn members_of(&self, group: u32) -> Vec<Task> {
@@ -178,6 +189,7 @@ impl Prepared {
                     how: how.to_string(),
                     fact: fact.clone(),
                     reason: reason.to_string(),
+                    lies_at: String::new(),
                     at: String::new(),
                     reuse: String::new(),
                 };
@@ -186,6 +198,87 @@ impl Prepared {
             }
         }
         Ok(crossings)
+    }
+}
+
+/// Finds the variable that a tensor is of, also in another process.
+struct Tracer<'a> {
+    plan: &'a Plan,
+    /// By part and node: the nodes that take something of it.
+    users: Vec<Vec<Vec<NodeId>>>,
+}
+
+impl<'a> Tracer<'a> {
+    fn new(plan: &'a Plan) -> Tracer<'a> {
+        Tracer { plan, users: plan.parts.iter().map(|part| users(&part.graph)).collect() }
+    }
+
+    /// The variable whose value a node has or sends, if it is one: its layer.
+    fn source(&self, part: usize, node: NodeId) -> Option<(String, What)> {
+        let (mut part, mut at) = (part, node);
+        for _ in 0..HOPS_MAX {
+            let graph = &self.plan.parts[part].graph;
+            let node = graph.node(at);
+            match &node.op {
+                Op::Variable { .. } => return Some((layer_of_variable(graph, at), What::Weights)),
+                Op::Recv { edge, .. } => {
+                    let edge = &self.plan.edges[edge.index()];
+                    (part, at) = (edge.from, edge.send);
+                }
+                Op::Send { .. }
+                | Op::SendDynamic { .. }
+                | Op::Broadcast { .. }
+                | Op::Cast { .. }
+                | Op::CopyTo { .. }
+                | Op::Reshape { .. }
+                | Op::Rows { .. }
+                | Op::Gather => at = node.inputs.first()?.node,
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// The variable that a tensor changes, or whose rows it names: its layer.
+    fn target(&self, part: usize, tensor: NodeId) -> Option<(String, What)> {
+        let mut next = VecDeque::from([(part, tensor, 0)]);
+        while let Some((part, at, hops)) = next.pop_front() {
+            let graph = &self.plan.parts[part].graph;
+            for &user in &self.users[part][at.index()] {
+                let node = graph.node(user);
+                let layer =
+                    || node.inputs.first().map(|input| layer_of_variable(graph, input.node));
+                match &node.op {
+                    Op::Apply { .. } | Op::ApplyRows { .. } => {
+                        return Some((layer()?, What::Gradient));
+                    }
+                    Op::ApplyAverage { .. } => return Some((layer()?, What::Statistics)),
+                    Op::Gather if node.inputs.get(1).is_some_and(|input| input.node == at) => {
+                        return Some((layer()?, What::Tensor));
+                    }
+                    Op::Send { edge } | Op::SendDynamic { edge } if hops < HOPS_MAX => {
+                        let edge = &self.plan.edges[edge.index()];
+                        next.push_back((edge.to, edge.recv, hops + 1));
+                    }
+                    Op::Cast { .. }
+                    | Op::CopyTo { .. }
+                    | Op::Reshape { .. }
+                    | Op::Rows { .. }
+                    | Op::AllReduce { .. }
+                    | Op::Mean
+                    | Op::Add
+                    | Op::AddRows
+                    | Op::Scale { .. }
+                    | Op::ScaleBy
+                        if hops < HOPS_MAX =>
+                    {
+                        next.push_back((part, user, hops + 1));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        None
     }
 }
 
@@ -200,75 +293,11 @@ fn users(graph: &Graph) -> Vec<Vec<NodeId>> {
     users
 }
 
-/// The variable whose value a node sends, if it sends one: its layer.
-fn source_of(graph: &Graph, sends: NodeId) -> Option<(String, What)> {
-    let mut at = sends;
-    for _ in 0..HOPS_MAX {
-        let node = graph.node(at);
-        match &node.op {
-            Op::Variable { .. } => return Some((layer_of_variable(graph, at), What::Weights)),
-            Op::Send { .. }
-            | Op::SendDynamic { .. }
-            | Op::Broadcast { .. }
-            | Op::Cast { .. }
-            | Op::CopyTo { .. }
-            | Op::Reshape { .. }
-            | Op::Rows { .. }
-            | Op::Gather => at = node.inputs.first()?.node,
-            _ => return None,
-        }
-    }
-    None
-}
-
-/// The variable that a received tensor changes, or whose rows it names: its layer.
-fn use_of(graph: &Graph, users: &[Vec<NodeId>], received: NodeId) -> Option<(String, What)> {
-    let mut next = VecDeque::from([(received, 0)]);
-    while let Some((at, hops)) = next.pop_front() {
-        for &user in &users[at.index()] {
-            let node = graph.node(user);
-            let variable = || node.inputs.first().map(|input| layer_of_variable(graph, input.node));
-            match &node.op {
-                Op::Apply { .. } | Op::ApplyRows { .. } => {
-                    return Some((variable()?, What::Gradient));
-                }
-                Op::ApplyAverage { .. } => return Some((variable()?, What::Statistics)),
-                Op::Gather if node.inputs.get(1).is_some_and(|input| input.node == at) => {
-                    return Some((variable()?, What::Tensor));
-                }
-                Op::Cast { .. }
-                | Op::CopyTo { .. }
-                | Op::Reshape { .. }
-                | Op::Rows { .. }
-                | Op::AllReduce { .. }
-                | Op::Mean
-                | Op::Send { .. }
-                | Op::Add
-                | Op::AddRows
-                | Op::Scale { .. }
-                | Op::ScaleBy
-                    if hops < HOPS_MAX =>
-                {
-                    next.push_back((user, hops + 1));
-                }
-                _ => {}
-            }
-        }
-    }
-    None
-}
-
 /// The layer of a variable, of a piece of one, or of what was made of one.
 fn layer_of_variable(graph: &Graph, id: NodeId) -> String {
     let node = graph.node(id);
     let whole = node.piece.as_ref().map_or(&node.name, |piece| &piece.of);
     layer_of(without_owner(whole)).to_string()
-}
-
-/// The scope of any node, as if it were a variable's.
-fn layer_of_node(name: &str) -> String {
-    let name = without_owner(name.trim_start_matches('^'));
-    layer_of(name).to_string()
 }
 
 /// A name without the replica that it is of, and without `gradient`.
@@ -286,6 +315,21 @@ fn without_owner(name: &str) -> &str {
         name = name.strip_prefix(first).unwrap_or(name);
     }
     name
+}
+
+/// Where the sender's operator puts an edge's tensor.
+fn where_it_lies(plan: &Plan, edge: &Edge) -> String {
+    let part = &plan.parts[edge.from];
+    let sent = part.graph.node(edge.send).inputs.first();
+    let Some(spot) = sent.and_then(|sent| part.memory.spot(*sent)) else {
+        return String::new();
+    };
+    let arena = match spot.lane {
+        Lane::Registered => "registered",
+        Lane::Private => "private",
+        Lane::Device => "device",
+    };
+    format!("{arena}+{}", spot.offset)
 }
 
 /// Where the receiver's next operator finds an edge's tensor.

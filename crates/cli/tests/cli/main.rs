@@ -18,6 +18,7 @@ mod learn;
 mod lies;
 mod limits;
 mod models;
+mod one_tensor;
 mod pictures;
 mod pytorch;
 mod report;

@@ -36,6 +36,8 @@ pub(super) struct Row {
     /// Times that it is there; the flows are those of one.
     pub(super) times: usize,
     pub(super) variable_bytes: u64,
+    /// Of what crosses between servers: one of them is at the left.
+    pub(super) is_of_servers: bool,
     pub(super) left: BTreeSet<Task>,
     pub(super) right: BTreeSet<Task>,
     pub(super) flows: Flows,
@@ -88,7 +90,9 @@ fn of_one_worker(crossings: &[Crossing]) -> (Vec<&Crossing>, Vec<Task>) {
         let (task, leaves) = match (worker(&crossing.from), worker(&crossing.to)) {
             (Some(task), None) => (task, true),
             (None, Some(task)) => (task, false),
-            _ => {
+            // between servers, whoever the worker is
+            (None, None) => continue,
+            (Some(_), Some(_)) => {
                 is_plain = false;
                 break;
             }
@@ -106,7 +110,10 @@ fn of_one_worker(crossings: &[Crossing]) -> (Vec<&Crossing>, Vec<Task>) {
         let one = same.first().copied().unwrap_or(Task::worker(0));
         match crossing.is_among() {
             true => crossing.from.contains(&one),
-            false => crossing.from.contains(&one) || crossing.to.contains(&one),
+            false => {
+                let tasks = || crossing.from.iter().chain(&crossing.to);
+                tasks().any(|task| *task == one) || tasks().all(|task| task.job == Job::Server)
+            }
         }
     };
     (drawn().filter(is_shown).collect(), same)
@@ -116,11 +123,13 @@ fn of_one_worker(crossings: &[Crossing]) -> (Vec<&Crossing>, Vec<Task>) {
 fn leaves(layers: &[ModelLayer], crossings: &[&Crossing]) -> Vec<Row> {
     let mut rows: Vec<Row> =
         layers.iter().map(|layer| Row::new(&layer.name, layer.bytes)).collect();
-    let mut places: HashMap<String, usize> =
-        rows.iter().enumerate().map(|(at, row)| (row.name.clone(), at)).collect();
+    let mut places: HashMap<(String, bool), usize> =
+        rows.iter().enumerate().map(|(at, row)| ((row.name.clone(), false), at)).collect();
     for crossing in crossings {
-        let at = *places.entry(crossing.layer.clone()).or_insert_with(|| {
-            rows.push(Row::new(&crossing.layer, 0));
+        let (_, left, _) = sides(crossing);
+        let is_of_servers = left.iter().all(|task| task.job == Job::Server);
+        let at = *places.entry((crossing.layer.clone(), is_of_servers)).or_insert_with(|| {
+            rows.push(Row { is_of_servers, ..Row::new(&crossing.layer, 0) });
             rows.len() - 1
         });
         rows[at].add(crossing);
@@ -138,6 +147,7 @@ impl Row {
             layers: 1,
             times: 1,
             variable_bytes,
+            is_of_servers: false,
             left: BTreeSet::new(),
             right: BTreeSet::new(),
             flows: Flows::new(),
@@ -171,6 +181,7 @@ impl Row {
                     Amount { bytes: sum.bytes + more.bytes, dynamic: sum.dynamic + more.dynamic };
             }
         }
+        self.is_of_servers &= other.is_of_servers;
         self.variable_bytes =
             self.variable_bytes * ours as u64 + other.variable_bytes * theirs as u64;
         self.layers = self.layers * ours + other.layers * theirs;
@@ -217,13 +228,13 @@ fn parts(name: &str) -> impl Iterator<Item = &str> {
 /// One row for all layers that have the first `depth` parts of their names in common.
 fn at_depth(leaves: &[Row], depth: usize) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
-    let mut places: HashMap<String, usize> = HashMap::new();
+    let mut places: HashMap<(String, bool), usize> = HashMap::new();
     for leaf in leaves {
         let name: String = parts(&leaf.name).take(depth).collect();
-        match places.get(&name) {
+        match places.get(&(name.clone(), leaf.is_of_servers)) {
             Some(at) => rows[*at].join(leaf),
             None => {
-                places.insert(name.clone(), rows.len());
+                places.insert((name.clone(), leaf.is_of_servers), rows.len());
                 rows.push(Row { name, ..leaf.clone() });
             }
         }
@@ -234,7 +245,8 @@ fn at_depth(leaves: &[Row], depth: usize) -> Vec<Row> {
 /// Runs of rows that come again right behind themselves stand once.
 fn repeats(rows: Vec<Row>) -> Vec<Row> {
     let is_same = |a: &Row, b: &Row| {
-        without_numbers(&a.name) == without_numbers(&b.name) && a.shape == b.shape
+        let same = without_numbers(&a.name) == without_numbers(&b.name);
+        same && a.is_of_servers == b.is_of_servers && a.shape == b.shape
     };
     let mut folded = Vec::new();
     let mut at = 0;
@@ -274,7 +286,8 @@ fn join_two(rows: &mut Vec<Row>) {
     };
     let price = |at: &usize| {
         let (one, next) = (&rows[*at], &rows[at + 1]);
-        (stem(one) != stem(next), bytes(one) + bytes(next))
+        let is_other = stem(one) != stem(next) || one.is_of_servers != next.is_of_servers;
+        (is_other, bytes(one) + bytes(next))
     };
     let Some(at) = (0..rows.len().saturating_sub(1)).min_by_key(price) else { return };
     let next = rows.remove(at + 1);
@@ -335,6 +348,7 @@ mod tests {
             how: "one write".to_string(),
             fact: String::new(),
             reason: String::new(),
+            lies_at: String::new(),
             at: String::new(),
             reuse: String::new(),
         }

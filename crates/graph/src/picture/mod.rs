@@ -25,6 +25,8 @@ pub struct Crossing {
     pub fact: String,
     /// Why it crosses so.
     pub reason: String,
+    /// Where the sender's operator puts it, if the plan says so.
+    pub lies_at: String,
     /// Where its reader finds it.
     pub at: String,
     /// Why its memory may be used again.

@@ -43,7 +43,9 @@ impl Picture {
             let right = WIDTH - MARGIN - RIGHT;
             let _ = writeln!(body, "{}", rect("l", MARGIN, y, LEFT, height));
             body += &text(MARGIN + 10, y + 19, "", &short(&row.name, 30));
-            let count = row.counted().unwrap_or_default();
+            let of = row.is_of_servers.then(|| format!("on {}", names_of(&row.left)));
+            let count: Vec<String> = row.counted().into_iter().chain(of).collect();
+            let count = count.join(", ");
             body += &text(MARGIN + 10, y + 19 + LINE, "n", &count);
             if !row.right.is_empty() {
                 let _ = writeln!(body, "{}", rect("r", right, y, RIGHT, height));

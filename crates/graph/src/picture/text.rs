@@ -92,6 +92,9 @@ impl Row {
             }
         }
         lines.extend(self.counted());
+        if self.is_of_servers {
+            lines.extend(wrapped(&format!("on {}", names_of(&self.left)), LEFT));
+        }
         if self.flows.is_empty() {
             lines.push(human_bytes(self.variable_bytes));
         }
@@ -104,7 +107,7 @@ impl Row {
             (1, 1) => None,
             (1, layers) => Some(format!("{layers} layers")),
             (times, 1) => Some(format!("×{times}, the same")),
-            (times, layers) => Some(format!("×{times} of {layers} layers")),
+            (times, layers) => Some(format!("×{times}, {layers} layers")),
         }
     }
 }
@@ -126,9 +129,14 @@ pub(super) fn label(
     let mut amounts: Vec<(&String, &Amount)> = by_how.iter().collect();
     amounts.sort_by_key(|(_, amount)| std::cmp::Reverse(amount.bytes));
     let tensors = |count| if count == 1 { "tensor" } else { "tensors" };
-    let part = |(how, amount): &(&String, &Amount)| match amount.dynamic {
-        0 => format!("{times}{} {how}", human_bytes(amount.bytes)),
-        count => format!("{times}{count} {} {how}", tensors(count)),
+    let part = |(how, amount): &(&String, &Amount)| {
+        let bytes = human_bytes(amount.bytes);
+        match (amount.bytes, amount.dynamic) {
+            (_, 0) => format!("{times}{bytes} {how}"),
+            (0, count) if *how == "dynamic" => format!("{times}{count} dynamic {}", tensors(count)),
+            (0, count) => format!("{times}{count} {} {how}", tensors(count)),
+            (_, count) => format!("{times}{bytes} and {count} {} {how}", tensors(count)),
+        }
     };
     let parts: Vec<String> = amounts.iter().map(part).collect();
     let bytes: u64 = amounts.iter().map(|(_, amount)| amount.bytes).sum();
