@@ -25,6 +25,7 @@ mod report;
 mod simulate;
 mod status;
 mod step;
+mod top;
 mod train;
 mod transfer;
 mod wire;
@@ -45,7 +46,7 @@ pub(crate) use completions::{CompletionsArgs, ManArgs};
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use evaluation::EvaluationArgs;
 pub(crate) use exchange::ExchangeArg;
-pub(crate) use graph::GraphArgs;
+pub(crate) use graph::{GraphArgs, ShownArgs};
 pub(crate) use headings::PROGRAM;
 pub(crate) use job::{JobArgs, Workers};
 pub(crate) use kvstore::KvstoreArgs;
@@ -58,6 +59,7 @@ pub(crate) use report::{ReportArgs, ReportFormat};
 pub(crate) use simulate::SimulateArgs;
 pub(crate) use status::{ScaleArgs, StatusArgs};
 pub(crate) use step::StepArgs;
+pub(crate) use top::TopArgs;
 pub(crate) use train::TrainArgs;
 pub(crate) use transfer::TransferArgs;
 pub(crate) use wire::{TransportArg, WireArgs};
@@ -101,6 +103,11 @@ pub(crate) enum Command {
     /// Each process's step, and where it stands if it does not move.
     #[command(after_long_help = status::EXAMPLES)]
     Status(StatusArgs),
+    /// Show live how the jobs run
+    ///
+    /// Samples/s, bytes sent, time spent waiting, and where a process stands.
+    #[command(after_long_help = top::EXAMPLES)]
+    Top(TopArgs),
     /// Have a running job go on with another number of workers
     ///
     /// A job of --workers MIN..MAX, behind its present step.

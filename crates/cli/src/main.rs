@@ -25,6 +25,7 @@ mod report;
 mod simulate;
 mod status;
 mod table;
+mod top;
 mod train;
 
 use std::process::ExitCode;
@@ -73,6 +74,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Train(train) => train::run(*train),
         Command::Launch(_) => launch::detect(),
         Command::Status(args) => status::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Scale(args) => status::scale(&args),
         Command::Graph(graph) => graph::run(*graph),
         Command::Models(args) => models::run(&args),

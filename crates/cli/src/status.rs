@@ -65,18 +65,18 @@ fn row(job: &JobStatus) -> Vec<String> {
     ]
 }
 
-fn step(job: &JobStatus) -> String {
+pub(super) fn step(job: &JobStatus) -> String {
     match job.steps {
         Some(steps) => format!("{} of {steps}", job.step),
         None => job.step.to_string(),
     }
 }
 
-fn rate(job: &JobStatus) -> String {
+pub(super) fn rate(job: &JobStatus) -> String {
     job.steps_per_second.map_or_else(|| "-".to_string(), |rate| format!("{rate:.2}"))
 }
 
-fn seconds(job: &JobStatus) -> String {
+pub(super) fn seconds(job: &JobStatus) -> String {
     // whole seconds: it is for people
     let seconds = job.seconds as u64;
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
@@ -108,7 +108,7 @@ fn member_row(member: &MemberStatus) -> Vec<String> {
 }
 
 /// How a member stands, in words.
-fn stands(member: &MemberStatus) -> String {
+pub(super) fn stands(member: &MemberStatus) -> String {
     if let MemberPhase::Starting | MemberPhase::Meeting | MemberPhase::Running = member.phase
         && member.silent_s > SILENT.as_secs_f64()
     {

@@ -54,6 +54,7 @@ mod op;
 mod optimizer;
 mod output;
 mod pass;
+mod picture;
 mod plan;
 mod render;
 
@@ -74,6 +75,7 @@ pub use pass::simplify::simplify;
 pub use pass::space::{DeviceCrossing, DeviceTasks};
 pub use pass::verify::verify;
 pub use pass::wire::NARROWED_FROM;
+pub use picture::{Crossing, ModelLayer, Picture, Screen, What, layer_of};
 pub use plan::{
     Edge, Part, Plan, PlanOptions, Reuse, ReuseRule, Run, RunId, RunSpec, RunTraffic, SharedMemory,
     plan,

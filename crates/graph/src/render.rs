@@ -1,4 +1,4 @@
-//! The plan as text for people (`tensorwire graph`) and as a drawing (`--dot`).
+//! The plan as text for people (`tensorwire graph --full`), and all of its nodes as a drawing (`--dot --full`).
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,11 @@ impl Plan {
         for (index, part) in self.parts.iter().enumerate() {
             let _ = writeln!(out, "  subgraph cluster_{index} {{ label=\"{}\";", part.task);
             for (id, node) in part.graph.nodes() {
-                let (name, op) = (escape(&node.name), node.op.name());
+                let name = escape(&node.name);
+                // how it crosses, not the call that announces it
+                let how = node.op.edge().map(|edge| self.edges[edge.index()].transfer);
+                let how = how.map(|how| format!(", {how}")).unwrap_or_default();
+                let op = format!("{}{how}", node.op.name());
                 let fact = node.facts.first().map(|f| format!("\\n{f}")).unwrap_or_default();
                 let style = match node.op {
                     _ if node.op.edge().is_some() => ", style=filled, fillcolor=lightblue",

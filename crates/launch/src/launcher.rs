@@ -323,6 +323,7 @@ impl Launcher<'_> {
                     _ => on_update(progress)?,
                 }
             }
+            FromMember::Figures { value } => member.figures = Some(value),
             FromMember::Records { values } => {
                 on_update(JobUpdate::Recorded { rank, values })?;
             }

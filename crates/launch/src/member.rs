@@ -378,6 +378,14 @@ impl Member {
         self.tell(&FromMember::Progress { step: self.step.load(Ordering::Relaxed), value })
     }
 
+    /// Tells the launcher how fast this member is, in the job's own form, for whoever asks how the job stands.
+    ///
+    /// # Errors
+    /// When it cannot be written as JSON, or the launcher is gone.
+    pub fn figures(&self, value: impl Serialize) -> std::io::Result<()> {
+        self.tell(&FromMember::Figures { value: serde_json::to_value(value)? })
+    }
+
     /// Sends the launcher what this member recorded, in the job's own form ([`crate::Messages::Record`]), in order.
     ///
     /// # Errors

@@ -62,6 +62,9 @@ pub struct MemberStatus {
     pub silent_s: f64,
     /// What it showed last, in the job's own form.
     pub progress: Option<serde_json::Value>,
+    /// How fast it was last, in the job's own form.
+    #[serde(default)]
+    pub figures: Option<serde_json::Value>,
 }
 
 /// How far a member is.
@@ -329,6 +332,7 @@ mod tests {
                 still: Some(Still { what: "computes 'x'".into(), waits: false, for_ms: 1200 }),
                 silent_s: 0.1,
                 progress: Some(serde_json::json!({ "loss": 2.5 })),
+                figures: Some(serde_json::json!({ "steps": 4 })),
             }],
         }
     }

@@ -8,6 +8,8 @@ mod best;
 mod carried;
 mod checkpoint;
 mod config;
+mod crossings;
+mod figures;
 #[doc(hidden)]
 pub mod fuzz;
 mod group;
@@ -41,6 +43,7 @@ pub use config::{
     Averaging, Budget, ClientConfig, ConfigError, DeviceChoice, Exchange, FloatType, Kernels,
     StoreConfig, TraceConfig, TrainConfig, TunedRow, WireType,
 };
+pub use figures::ProcessFigures;
 pub use group::{ClientError, VectorReducer, link_cost};
 pub use job::{Prepared, StoreValue, Supply, TrainError, Workload, train_local, train_member};
 pub use open_part::{

@@ -217,7 +217,7 @@ impl Prepared {
 
 impl Prepared {
     /// What the job is, in a few words.
-    fn title(&self) -> String {
+    pub fn title(&self) -> String {
         let workers = self.workers_by_rank().into_iter().flatten().count();
         let counted = |count: usize, what: &str| match count {
             0 => String::new(),

@@ -42,7 +42,9 @@ pub(crate) enum Scenario {
     /// The figures of three papers that one machine can measure
     #[command(after_long_help = evaluation::EXAMPLES)]
     Evaluation(EvaluationArgs),
-    /// Fail where a run is slower than an earlier one, for continuous integration
-    #[command(after_help = check::EXAMPLES)]
+    /// Fail where a run is slower than an earlier one
+    ///
+    /// For continuous integration.
+    #[command(after_long_help = check::EXAMPLES)]
     Check(CheckArgs),
 }

@@ -17,10 +17,14 @@ Exit status: 0 no row is slower; 1 a row is; 2 something given cannot be right."
 
 #[derive(Args, Debug)]
 pub(crate) struct CheckArgs {
-    /// Lines of JSON of an earlier run, as `tensorwire bench … --json FILE` writes them
+    /// Lines of JSON of an earlier run
+    ///
+    /// As `tensorwire bench … --json FILE` writes them.
     #[arg(value_name = "BASELINE")]
     pub(crate) baseline: PathBuf,
-    /// Of a later run [default: the last line of each row of BASELINE, to which runs were appended]
+    /// Of a later run
+    ///
+    /// [default: the last line of each row of BASELINE, to which runs were appended]
     #[arg(value_name = "NEW")]
     pub(crate) new: Option<PathBuf>,
     /// How much slower a row may be, in percent

@@ -1,6 +1,9 @@
 //! The command line of `tensorwire graph`.
 
+use std::path::PathBuf;
+
 use clap::Args;
+use tensorwire_nn::is_named;
 use tensorwire_train::{Budget, ConfigError, TrainConfig};
 
 use super::headings::{OUTPUT, STRATEGY};
@@ -13,9 +16,42 @@ pub(crate) struct GraphArgs {
     /// The plan of one worker's session, as `train --async` has it
     #[arg(long = "async", help_heading = STRATEGY, hide_short_help = true)]
     asynchronous: bool,
-    /// Print the whole graph in Graphviz's language instead
+    #[command(flatten)]
+    pub(crate) shown: ShownArgs,
+}
+
+/// What is shown of it, and how.
+#[derive(Args, Debug, Default)]
+pub(crate) struct ShownArgs {
+    /// Every tensor that crosses, not a drawing
+    ///
+    /// With types, reasons and places.
     #[arg(long, help_heading = OUTPUT)]
+    pub(crate) full: bool,
+    /// Only layers and tensors of such a name
+    ///
+    /// That has this in it; * stands for any characters.
+    #[arg(long, help_heading = OUTPUT, value_name = "PATTERN")]
+    pub(crate) filter: Option<String>,
+    /// Write the drawing to this file, as SVG
+    #[arg(long, help_heading = OUTPUT, value_name = "FILE", conflicts_with_all = ["full", "dot", "json"])]
+    pub(crate) svg: Option<PathBuf>,
+    /// The drawing in Graphviz's language
+    ///
+    /// With --full, every node of the graph.
+    #[arg(long, help_heading = OUTPUT, conflicts_with = "json")]
     pub(crate) dot: bool,
+    /// One object of JSON: processes, layers, and every tensor that crosses in a training step
+    #[arg(long, conflicts_with = "full")]
+    pub(crate) json: bool,
+}
+
+impl ShownArgs {
+    /// True if something of this name is shown.
+    pub(crate) fn shows(&self, name: &str) -> bool {
+        let pattern = self.filter.as_deref();
+        pattern.is_none_or(|pattern| is_named(&format!("*{pattern}*"), name))
+    }
 }
 
 impl GraphArgs {

@@ -18,11 +18,15 @@ Exit status: 0 done, whatever a comparison says (`tensorwire bench check` judges
 
 #[derive(Args, Debug)]
 pub(crate) struct ReportArgs {
-    /// Lines of JSON, as `tensorwire bench … --json FILE`, the scripts in bench/peers and `tensorwire train --metrics FILE`
-    /// write them; each file of a training run is a curve
+    /// Lines of JSON of measurements or training runs
+    ///
+    /// As `tensorwire bench … --json FILE`, the scripts in bench/peers and `tensorwire train --metrics FILE` write them; each
+    /// file of a training run is a curve.
     #[arg(required = true, value_name = "FILE")]
     pub(crate) lines: Vec<PathBuf>,
-    /// Where it goes: one file that needs no other [default: report.html, .tex, .md or .csv]
+    /// Where it goes: one file that needs no other
+    ///
+    /// [default: report.html, .tex, .md or .csv]
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// A page with all plots, or their data alone as tables
@@ -31,10 +35,14 @@ pub(crate) struct ReportArgs {
     /// Also write each plot as NAME.svg and NAME.csv into this folder
     #[arg(long, value_name = "DIR")]
     pub(crate) plots: Option<PathBuf>,
-    /// Hold the second of two files against the first, row by row; the page is of the second
+    /// Hold the second of two files against the first
+    ///
+    /// Row by row; the page is of the second.
     #[arg(long)]
     pub(crate) compare: bool,
-    /// With --compare: what a row may change by, in percent, and still count as the same
+    /// With --compare: what counts as the same, in percent
+    ///
+    /// What a row may change by.
     #[arg(long, value_name = "PERCENT", default_value = "10", allow_negative_numbers = true, value_parser = tolerance, requires = "compare")]
     pub(crate) tolerance: f64,
 }

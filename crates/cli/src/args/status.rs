@@ -6,7 +6,7 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   tensorwire status                   all jobs whose launcher runs here
   tensorwire status 12345             the processes of one
-  watch -n 1 tensorwire status 12345  the same, again and again
+  tensorwire top 12345                the same, live
   tensorwire status 12345 --json | jq '.members[].still'";
 
 #[derive(Args, Debug)]

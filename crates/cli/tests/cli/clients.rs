@@ -205,7 +205,7 @@ fn a_death_ends_the_job_by_name() {
 #[test]
 fn graph_shows_what_is_folded_and_what_is_spread() {
     let shown = |arguments: &str| {
-        let ended = Job::start(&format!("graph {arguments}")).end(LIMIT);
+        let ended = Job::start(&format!("graph --full {arguments}")).end(LIMIT);
         assert!(ended.status.success(), "{}", ended.stderr);
         ended.stdout
     };

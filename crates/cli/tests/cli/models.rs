@@ -64,7 +64,7 @@ fn models_train_over_servers_with_the_same_bits() {
 /// What a sentence becomes has no size before it is there: its size is told, and it is read.
 #[test]
 fn what_a_sentence_becomes_crosses_by_the_dynamic_path() {
-    let text = Job::start("graph --model seq2seq").end(LIMIT).stdout;
+    let text = Job::start("graph --full --model seq2seq").end(LIMIT).stdout;
     let rows =
         text.lines().filter(|line| line.contains("source_embedded") || line.contains("d_source"));
     let dynamic = text.lines().filter(|line| line.contains("dynamic: read")).count();

@@ -15,7 +15,7 @@ fn shown(arguments: &str) -> String {
 #[test]
 fn the_graph_shows_what_each_server_keeps() {
     let shares = |options: &str| {
-        let text = shown(&format!("graph --model vgg16 --servers 2 {options}"));
+        let text = shown(&format!("graph --full --model vgg16 --servers 2 {options}"));
         let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         let is_share = |row: &Vec<&str>| matches!(row[..], ["server", .., "%"]);
         let share = |row: Vec<&str>| row[row.len() - 2].parse::<f64>().unwrap();
@@ -43,8 +43,9 @@ fn the_graph_lists_what_crosses_how_large_it_is_and_where_it_lives() {
         ("--exchange copy", 24, 0, 24, 0),
     ];
     for (options, count, by_reference, written, signals) in cases {
-        let text =
-            shown(&format!("graph --workers 2 --servers 2 --placement round-robin {options}"));
+        let text = shown(&format!(
+            "graph --full --workers 2 --servers 2 --placement round-robin {options}"
+        ));
         let edges: Vec<&str> = text.lines().filter(|line| line.contains(" → ")).skip(1).collect();
         assert_eq!(edges.len(), count, "{options}:\n{text}");
         let of = |what: &str| edges.iter().filter(|edge| edge.contains(what)).count();
@@ -73,28 +74,29 @@ fn the_graph_lists_what_crosses_how_large_it_is_and_where_it_lives() {
         assert!(text.contains(" peak ") && text.contains(" sum"), "{text}");
     }
     // on six servers a layer's weights and the gradient before it are apart: credits
-    let apart = shown("graph --workers 1 --servers 6 --placement round-robin --exchange write");
+    let apart =
+        shown("graph --full --workers 1 --servers 6 --placement round-robin --exchange write");
     assert!(apart.contains("credit after"), "{apart}");
     if cfg!(feature = "baselines") {
-        let by_message = shown("graph --exchange grpc-rdma");
+        let by_message = shown("graph --full --exchange grpc-rdma");
         assert!(by_message.contains("a message, grpc-rdma"), "{by_message}");
         assert!(by_message.contains(" in messages,"), "{by_message}");
     }
-    let of_one = shown("graph --async --workers 3");
+    let of_one = shown("graph --full --async --workers 3");
     assert!(of_one.starts_with("note: with --async each of 3 workers has a plan"), "{of_one}");
     assert!(of_one.contains("once for each of 3 workers"), "{of_one}");
-    assert!(shown("graph --strategy local").contains("nothing crosses"));
+    assert!(shown("graph --full --strategy local").contains("nothing crosses"));
 }
 
 #[test]
 fn the_drawing_has_every_node_once_and_every_crossing() {
-    let dot = shown("graph --workers 1 --servers 1 --exchange write --dot");
+    let dot = shown("graph --full --workers 1 --servers 1 --exchange write --dot");
     assert!(dot.starts_with("digraph plan {") && dot.trim_end().ends_with('}'), "{dot}");
     assert_eq!(dot.matches('{').count(), dot.matches('}').count());
     assert_eq!(dot.matches("subgraph cluster_").count(), 2);
     assert_eq!(dot.matches("style=bold").count(), 12);
-    assert_eq!(dot.matches("\\nSend").count(), 12);
-    assert_eq!(dot.matches("\\nRecv").count(), 12);
+    assert_eq!(dot.matches("\\nSend, one write").count(), 12);
+    assert_eq!(dot.matches("\\nRecv, one write").count(), 12);
 }
 
 #[test]
@@ -109,7 +111,7 @@ fn the_models_are_listed_to_the_byte() {
 #[test]
 fn a_reader_that_leaves_early_is_no_error() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_tensorwire"))
-        .args(["graph", "--dot", "--workers", "40", "--batch", "4"])
+        .args(["graph", "--full", "--dot", "--workers", "40", "--batch", "4"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

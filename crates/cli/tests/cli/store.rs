@@ -268,7 +268,8 @@ fn a_job_may_lose_workers_and_servers() {
 
 #[test]
 fn graph_shows_what_is_pushed_and_pulled_and_where_it_lies() {
-    let ended = Job::start("graph --strategy dist-sgd --transport tcp --servers 3").end(LIMIT);
+    let ended =
+        Job::start("graph --full --strategy dist-sgd --transport tcp --servers 3").end(LIMIT);
     assert!(ended.status.success(), "{}", ended.stderr);
     let line = |name: &str| {
         let line = ended.stdout.lines().find(|line| line.trim_start().starts_with(name));

@@ -98,5 +98,6 @@ fn status(rank: u32, member: &MemberState, introduced: bool) -> MemberStatus {
         still: member.still.clone(),
         silent_s: member.last_heard.elapsed().as_secs_f64(),
         progress: member.progress.clone(),
+        figures: member.figures.clone(),
     }
 }

@@ -48,6 +48,8 @@ pub(super) struct MemberState {
     pub(super) still: Option<Still>,
     /// What it showed last.
     pub(super) progress: Option<Value>,
+    /// How fast it was last.
+    pub(super) figures: Option<Value>,
 }
 
 impl MemberState {
@@ -77,6 +79,7 @@ impl MemberState {
             held: None,
             still: None,
             progress: None,
+            figures: None,
         }
     }
 

@@ -124,10 +124,11 @@ impl LineState {
             | FromMember::Allow { .. }
             | FromMember::ToldToEnd
             | FromMember::Finished { .. } => true,
-            // what this launcher asked for, what is kept, and what ends this process
+            // what this launcher asked for, what is kept or soon said again, and what ends this process
             FromMember::Held { .. }
             | FromMember::Clock { .. }
             | FromMember::Progress { .. }
+            | FromMember::Figures { .. }
             | FromMember::Records { .. }
             | FromMember::Failed { .. } => false,
         };

@@ -31,7 +31,7 @@ pub enum ConfigError {
     )]
     AveragesElsewhere,
     #[error(
-        "--no-decay '{pattern}' is the name of no parameter of '{model}'; `tensorwire graph` lists them, and * stands for any \
+        "--no-decay '{pattern}' is the name of no parameter of '{model}'; `tensorwire graph --full` lists them, and * stands for any \
          characters"
     )]
     NoSuchParameter { pattern: String, model: String },

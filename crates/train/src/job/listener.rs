@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::TrainError;
 use crate::checkpoint::{Keeper, ShardReport};
+use crate::figures::ProcessFigures;
 use crate::report::Progress;
 use crate::run::MemberRecord;
 use crate::trace::{Collector, TraceEvent};
@@ -22,6 +23,7 @@ pub(super) trait Listener {
     /// The job is done behind this step, which all wait behind.
     fn end_behind(&mut self, step: u64) -> Result<(), TrainError>;
     fn progress(&mut self, progress: Progress) -> Result<(), TrainError>;
+    fn figures(&mut self, figures: ProcessFigures) -> Result<(), TrainError>;
     fn trace(&mut self, events: &[TraceEvent]) -> Result<(), TrainError>;
     /// A file of a checkpoint was written, or could not be.
     fn written(&mut self, shard: ShardReport) -> Result<(), TrainError>;
@@ -46,6 +48,10 @@ impl Listener for &Member {
 
     fn progress(&mut self, progress: Progress) -> Result<(), TrainError> {
         Ok(Member::progress(self, progress)?)
+    }
+
+    fn figures(&mut self, figures: ProcessFigures) -> Result<(), TrainError> {
+        Ok(Member::figures(self, figures)?)
     }
 
     fn trace(&mut self, events: &[TraceEvent]) -> Result<(), TrainError> {
@@ -95,6 +101,11 @@ impl Listener for Caller<'_> {
             keeper.evaluated(&progress);
         }
         (self.on_progress)(progress);
+        Ok(())
+    }
+
+    // nobody asks how a process stands that is alone
+    fn figures(&mut self, _: ProcessFigures) -> Result<(), TrainError> {
         Ok(())
     }
 

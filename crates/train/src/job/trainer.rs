@@ -24,6 +24,7 @@ use crate::best::Patience;
 use crate::carried::Carried;
 use crate::checkpoint::{Resumed, plain_name};
 use crate::config::{ConfigError, TrainConfig};
+use crate::figures::Gauge;
 use crate::rates::Rates;
 use crate::report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport};
 use crate::topology;
@@ -223,6 +224,8 @@ impl Trainer<'_> {
         let mut warm = begun.at;
         let mut final_loss = None;
         let mut polling = Polling::default();
+        let mut gauge = Gauge::new(begun.at, polling, 0);
+        let samples = self.samples_per_step();
         let JobShape { steps, done, .. } = *self.shape;
         let traced = self.config.trace.as_ref().map_or(0, |trace| steps.min(done + trace.steps));
         let mut ended = Ended { steps, interrupted: false };
@@ -286,6 +289,11 @@ impl Trainer<'_> {
                 pulse::rest(|| self.help_to_look())?;
             }
             polling = Polling::from(self.session.counters());
+            if let Some(figures) =
+                gauge.step(Instant::now(), samples, polling, || link.bytes_written())
+            {
+                pulse::rest(|| listener.figures(figures))?;
+            }
             pulse::rest(|| self.checkpoint(step, listener, link))?;
         }
         self.standing.enters(Phase::Ends);
@@ -294,6 +302,13 @@ impl Trainer<'_> {
         pulse::rest(|| self.finish_checkpoints(listener))?;
         let report = TrainReport { final_loss, train_seconds, warm_seconds, ..Default::default() };
         Ok(TrainReport { polling, steps: ended.steps, interrupted: ended.interrupted, ..report })
+    }
+
+    /// Samples that this process trains on in a step.
+    fn samples_per_step(&self) -> u64 {
+        // fits: batches are in memory
+        let each = (self.config.batch * self.config.accumulate) as u64;
+        each * self.replicas.len() as u64
     }
 
     /// What ends the job early if the evaluations say so; of those that it goes on from, too.

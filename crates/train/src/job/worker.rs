@@ -83,6 +83,11 @@ pub(super) trait Link {
         Ok(false)
     }
 
+    /// Bytes that were written to others so far.
+    fn bytes_written(&self) -> u64 {
+        0
+    }
+
     /// Leaves with everything done, and adds what it moved to the report.
     fn leave(&mut self, report: &mut TrainReport) -> Result<(), TrainError>;
 }

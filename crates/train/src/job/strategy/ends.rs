@@ -184,6 +184,11 @@ pub(super) fn add_store(report: &mut TrainReport, stats: &WireStats, copies: &Co
     report.registered_bytes += stats.registered_bytes;
 }
 
+/// Bytes that were written to the others of a group so far.
+pub(super) fn written_to_group(group: Option<&SharedGroup>) -> u64 {
+    group.map_or(0, |group| group.lock().stats().bytes_sent)
+}
+
 /// Leaves a group with everything done, and adds what went to its others.
 pub(super) fn leave_group(
     member: &Member,

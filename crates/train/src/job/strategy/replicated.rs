@@ -13,7 +13,7 @@ use tensorwire_nn::Program;
 use tensorwire_runtime::{Session, SessionError, Storage};
 
 use super::averaging::{Averaging, Weight};
-use super::ends::{self, Ends, add_store, keep_together, leave_group, meet};
+use super::ends::{self, Ends, add_store, keep_together, leave_group, meet, written_to_group};
 use super::store::give_values;
 use super::values::{centre_bytes, server_bytes};
 use super::{Connected, SharedBy, Strategy};
@@ -141,6 +141,13 @@ impl ReplicaLink<'_> {
 }
 
 impl Link for ReplicaLink<'_> {
+    fn bytes_written(&self) -> u64 {
+        let averaging = self.averaging.as_ref().and_then(|averaging| averaging.store.as_ref());
+        let store = self.store.as_ref().or(averaging);
+        let to_store = store.map_or(0, |store| store.stats().bytes_direct);
+        to_store + written_to_group(self.group.as_ref())
+    }
+
     fn begin(&mut self, trainer: &mut Trainer<'_>) -> Result<(), TrainError> {
         if let Some(store) = &mut self.store {
             let ends = (self.member, &trainer.carried);

@@ -82,6 +82,10 @@ struct Edges<'a> {
 }
 
 impl Link for Edges<'_> {
+    fn bytes_written(&self) -> u64 {
+        self.open.bytes_written()
+    }
+
     fn leave(&mut self, report: &mut TrainReport) -> Result<(), TrainError> {
         report.bytes_written = self.open.bytes_written();
         let mut messages = Copies::default();

@@ -15,7 +15,9 @@ use tensorwire_memory::{Buffer, CopyPurpose, TensorMut};
 use tensorwire_nn::{Program, Variable};
 use tensorwire_runtime::{Ports, Session, Storage};
 
-use super::ends::{self, Ends, add_store, is_first, keep_together, leave_group, meet};
+use super::ends::{
+    self, Ends, add_store, is_first, keep_together, leave_group, meet, written_to_group,
+};
 use super::values::{rules, server_bytes, values};
 use super::{Connected, SharedBy, Strategy};
 use crate::carried::Carried;
@@ -126,6 +128,10 @@ struct StoreLink<'a> {
 }
 
 impl Link for StoreLink<'_> {
+    fn bytes_written(&self) -> u64 {
+        self.store.lock().stats().bytes_direct + written_to_group(self.group.as_ref())
+    }
+
     fn settle(&mut self, trainer: &mut Trainer<'_>) -> Result<(), TrainError> {
         // whoever evaluates has what all have pushed
         meet(&mut self.store.lock())?;
@@ -191,6 +197,10 @@ struct GroupLink<'a> {
 }
 
 impl Link for GroupLink<'_> {
+    fn bytes_written(&self) -> u64 {
+        written_to_group(Some(&self.group))
+    }
+
     fn leave(&mut self, report: &mut TrainReport) -> Result<(), TrainError> {
         leave_group(self.member, Some(&self.group), report)
     }

@@ -1,0 +1,24 @@
+//! The command line of `tensorwire top`.
+
+use clap::Args;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  tensorwire top             all jobs whose launcher runs here; arrows choose one, q ends
+  tensorwire top 12345       the processes of one
+  tensorwire top --once      one table, and done
+
+Columns:
+  sent/s    bytes that a process writes to others; what is read where it lies is none of it
+  waiting   share of its time in polls that found nothing and in waits: communication that nothing hid
+  polls/s   times that it asked whether a tensor is there";
+
+#[derive(Args, Debug)]
+pub(crate) struct TopArgs {
+    /// The job: the process id of its launcher, as `tensorwire status` lists it
+    #[arg(value_name = "JOB")]
+    pub(crate) job: Option<String>,
+    /// Print one table and end, as where standard output is no terminal
+    #[arg(long)]
+    pub(crate) once: bool,
+}

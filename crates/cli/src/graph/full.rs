@@ -1,0 +1,183 @@
+//! Every tensor that crosses, in tables: how many bytes, where it lives, and why its buffer is safe.
+
+use tensorwire_base::human_bytes;
+use tensorwire_graph::{Crossing, Edge, Job, Op, Part, Placement, Plan, Task, Transfer};
+use tensorwire_train::{Prepared, StoreValue, TransferMode, Weights};
+
+use super::super::args::ShownArgs;
+use super::super::table::{partition_table, table};
+use super::super::{Failure, output::print};
+use super::{has_device, step_sums};
+
+pub(super) fn show(prepared: &Prepared, shown: &ShownArgs) -> Result<(), Failure> {
+    let plan = &prepared.plan;
+    let sums = step_sums(prepared)?;
+    if prepared.topology.is_grouped() {
+        show_vectors(prepared, shown)?;
+    }
+    if prepared.topology.has_store() {
+        show_store(prepared, shown)?;
+        return sums.iter().try_for_each(print);
+    }
+    let crossings = prepared.edge_crossings(plan.edges.iter());
+    let rows =
+        plan.edges.iter().zip(crossings).filter(|(_, crossing)| shown.shows_tensor(crossing));
+    let rows: Vec<Vec<String>> =
+        rows.map(|(edge, crossing)| edge_row(plan, edge, crossing)).collect();
+    if prepared.topology.is_grouped() {
+        print("nothing else crosses: each worker has its own weights, and changes them alike\n")?;
+    } else if plan.edges.is_empty() {
+        print("nothing crosses: one process computes everything")?;
+    } else {
+        let header =
+            ["tensor", "from → to", "type", "bytes", "transfer", "reason", "read at", "reuse"];
+        print(format_args!("{}\n", table(&header, &rows, &[3])))?;
+    }
+    print(format_args!("{}\n", memory_table(plan)))?;
+    if prepared.topology.weights == Weights::Servers {
+        print(format_args!("{}\n", server_table(plan)))?;
+        if let Placement::Balanced { split_above } = prepared.config.placement() {
+            let bound = split_above.unwrap_or(Placement::SPLIT_ABOVE);
+            // fits: usize is 64 bits wide
+            let bound = human_bytes(bound as u64);
+            print(format_args!("variables of at most {bound} are not split (--split-above)\n"))?;
+        }
+    }
+    sums.iter().try_for_each(print)?;
+    print(
+        "peak: what the arenas take; sum: what they would take if every operator's output had a place of its own",
+    )
+}
+
+fn edge_row(plan: &Plan, edge: &Edge, crossing: Crossing) -> Vec<String> {
+    let Crossing { tensor, fact, bytes, how, reason, at, reuse, .. } = crossing;
+    vec![
+        tensor,
+        format!("{} → {}", plan.parts[edge.from].task, plan.parts[edge.to].task),
+        fact,
+        bytes.map_or("?".to_string(), |bytes| bytes.to_string()),
+        if edge.transfer == Transfer::Dynamic { edge.transfer.to_string() } else { how },
+        reason,
+        at,
+        reuse,
+    ]
+}
+
+/// What the arenas of each task take.
+fn memory_table(plan: &Plan) -> String {
+    let on_devices = has_device(plan);
+    let row = |part: &Part| {
+        let memory = &part.memory;
+        let peak = memory.registered_bytes + memory.private_bytes + memory.device_bytes;
+        let device = on_devices.then_some(memory.device_bytes);
+        let bytes = [memory.registered_bytes, memory.private_bytes].into_iter().chain(device);
+        let bytes = bytes.chain([peak, memory.unshared_bytes]);
+        let names = [part.task.to_string(), part.graph.len().to_string()].into_iter();
+        names.chain(bytes.map(|bytes| human_bytes(bytes as u64))).collect()
+    };
+    let rows: Vec<Vec<String>> = plan.parts.iter().map(row).collect();
+    let mut header = vec!["task", "nodes", "registered", "private", "peak", "sum"];
+    if on_devices {
+        header.insert(4, "device's");
+    }
+    table(&header, &rows, &[1, 2, 3, 4, 5, 6][..header.len() - 1])
+}
+
+/// What each server keeps: variables and what the optimizer keeps beside them.
+fn server_table(plan: &Plan) -> String {
+    let servers = plan.parts.iter().filter(|part| part.task.job == Job::Server);
+    let kept = servers.map(|part| {
+        let nodes = part.graph.nodes().map(|(_, node)| node);
+        let variables = nodes.filter_map(|node| match &node.op {
+            Op::Variable { spec, .. } => Some((node.piece.is_some(), spec.bytes() as u64)),
+            _ => None,
+        });
+        let variables: Vec<(bool, u64)> = variables.collect();
+        let pieces = variables.iter().filter(|(is_piece, _)| *is_piece).count();
+        let bytes: u64 = variables.iter().map(|(_, bytes)| bytes).sum();
+        (part.task, variables.len() - pieces, pieces, bytes)
+    });
+    let kept: Vec<_> = kept.collect();
+    let all: u64 = kept.iter().map(|(.., bytes)| bytes).sum();
+    let share = |bytes: u64| match all {
+        0 => String::new(),
+        // fits: shown to a person
+        all => format!("{:.1} %", 100.0 * bytes as f64 / all as f64),
+    };
+    let row = |(task, whole, pieces, bytes): &(Task, usize, usize, u64)| {
+        let [whole, pieces] = [whole, pieces].map(ToString::to_string);
+        vec![task.to_string(), whole, pieces, bytes.to_string(), human_bytes(*bytes), share(*bytes)]
+    };
+    let rows: Vec<Vec<String>> = kept.iter().map(row).collect();
+    let header = ["variables and slots on", "whole", "by rows", "bytes", "", "share"];
+    table(&header, &rows, &[1, 2, 3, 4, 5])
+}
+
+/// What the workers of a client all-reduce and broadcast in a step, and where it lies: the same in each.
+fn show_vectors(prepared: &Prepared, shown: &ShownArgs) -> Result<(), Failure> {
+    let part = &prepared.plan.parts[0];
+    let mut vectors: Vec<(u32, Vec<String>)> = Vec::new();
+    for (id, node) in part.graph.nodes() {
+        let (Some(vector), Some(spot)) = (node.op.vector(), part.memory.spot(id.into())) else {
+            continue;
+        };
+        let made = node.inputs.first().map(|input| part.graph.node(input.node).name.clone());
+        if !shown.shows(made.as_ref().unwrap_or(&node.name)) {
+            continue;
+        }
+        let how = match node.op {
+            Op::AllReduce { .. } if part.memory.is_in_place(id) => "all-reduced where it was made",
+            Op::AllReduce { .. } => "copied, then all-reduced",
+            _ => "broadcast from the client's master",
+        };
+        vectors.push((
+            vector,
+            vec![
+                made.unwrap_or_else(|| node.name.clone()),
+                vector.to_string(),
+                spot.spec.to_string(),
+                spot.spec.bytes().to_string(),
+                how.to_string(),
+                format!("registered+{}", spot.offset),
+            ],
+        ));
+    }
+    vectors.sort_by_key(|(vector, _)| *vector);
+    let rows: Vec<Vec<String>> = vectors.into_iter().map(|(_, row)| row).collect();
+    let header = ["tensor", "vector", "type", "bytes", "how", "at"];
+    print(format_args!("{}\n", table(&header, &rows, &[1, 3])))
+}
+
+/// What a key-value store holds, where, and how it travels: what crosses are pushes and pulls, whatever the
+/// graph's edges are.
+fn show_store(prepared: &Prepared, shown: &ShownArgs) -> Result<(), Failure> {
+    let values = prepared.store_values().map_err(Failure::other)?;
+    let values = values.iter().filter(|value| shown.shows(&value.name));
+    let rows: Vec<Vec<String>> = values.map(|value| value_row(prepared, value)).collect();
+    let header = ["variable", "key", "type", "bytes", "pushed as", "pushed and pulled", "on"];
+    print(format_args!("{}\n", table(&header, &rows, &[1, 3])))?;
+    let loads = prepared.store_table().map_err(Failure::other)?;
+    print(format_args!("{}\n", partition_table(&loads)))
+}
+
+fn value_row(prepared: &Prepared, value: &StoreValue) -> Vec<String> {
+    let StoreValue { name, key, spec, shards, mode } = value;
+    let variable = prepared.program.weights().find(|variable| variable.name == *name);
+    vec![
+        name.clone(),
+        key.0.to_string(),
+        variable.map(|variable| variable.spec.to_string()).unwrap_or_default(),
+        spec.bytes().to_string(),
+        if spec.columns > 1 { "rows and their indices" } else { "a whole" }.to_string(),
+        match mode {
+            TransferMode::PeerMapped => "read there",
+            TransferMode::Written => "written",
+            TransferMode::InMessages => "in messages",
+        }
+        .to_string(),
+        match shards.as_slice() {
+            [shard] => format!("server {}", shard.server),
+            shards => format!("{} servers, a shard each", shards.len()),
+        },
+    ]
+}

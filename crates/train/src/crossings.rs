@@ -1,0 +1,347 @@
+//! What crosses between the processes of a job in a training step, whoever carries it: edges of the graph, values of a
+//! store, vectors of a group.
+
+use std::collections::VecDeque;
+
+use tensorwire_graph::{
+    Crossing, Edge, Graph, Lane, ModelLayer, NodeId, Op, Plan, SendFrom, Task, Transfer, What,
+    layer_of,
+};
+use tensorwire_kvstore::{StoreError, TransferMode};
+use tensorwire_nn::Program;
+
+use crate::job::{Prepared, StoreValue};
+use crate::topology::Weights;
+
+/// Nodes between a received tensor and the update that it is for, at most.
+const HOPS_MAX: usize = 6;
+
+impl Prepared {
+    /// The layers of the model, in the order of declaration.
+    pub fn model_layers(&self) -> Vec<ModelLayer> {
+        let mut layers: Vec<ModelLayer> = Vec::new();
+        for variable in self.program.weights() {
+            // fits: sizes in memory
+            let (name, bytes) = (layer_of(&variable.name), variable.spec.bytes() as u64);
+            match layers.iter_mut().find(|layer| layer.name == name) {
+                Some(layer) => {
+                    layer.variables += 1;
+                    layer.bytes += bytes;
+                }
+                None => layers.push(ModelLayer { name: name.to_string(), variables: 1, bytes }),
+            }
+        }
+        layers
+    }
+
+    /// What crosses in a training step. Where each worker trains at its own pace, what crosses for one of them.
+    ///
+    /// # Errors
+    /// Never: a model has far fewer variables than there are keys of a store.
+    pub fn crossings(&self) -> Result<Vec<Crossing>, StoreError> {
+        let mut crossings = Vec::new();
+        if self.topology.is_grouped() {
+            crossings.extend(self.vectors());
+        }
+        if self.topology.has_store() {
+            crossings.extend(self.pushes_and_pulls()?);
+        } else if self.topology.weights != Weights::Replicated {
+            let run = &self.plan.runs[Program::TRAIN.0];
+            let is_sent = |edge: &&Edge| run.nodes[edge.from].binary_search(&edge.send).is_ok();
+            let edges = self.plan.edges.iter().filter(is_sent);
+            crossings.extend(self.edge_crossings(edges));
+        }
+        Ok(crossings)
+    }
+
+    /// Edges of the graph as what crosses.
+    pub fn edge_crossings<'a>(&self, edges: impl Iterator<Item = &'a Edge>) -> Vec<Crossing> {
+        let plan = &self.plan;
+        let tracer = Tracer::new(plan);
+        let crossing = |edge: &Edge| {
+            let (from, to) = (&plan.parts[edge.from], &plan.parts[edge.to]);
+            let (layer, what) = match edge.transfer {
+                Transfer::Signal => (self.layer_of_node(&edge.name), What::Signal),
+                _ => tracer
+                    .source(edge.from, edge.send)
+                    .or_else(|| tracer.target(edge.to, edge.recv))
+                    .unwrap_or_else(|| (self.layer_of_node(&edge.name), What::Tensor)),
+            };
+            Crossing {
+                tensor: edge.name.clone(),
+                layer,
+                what,
+                from: vec![from.task],
+                to: vec![to.task],
+                // fits: sizes in memory
+                bytes: edge.bytes().map(|bytes| bytes as u64),
+                how: self.how(edge),
+                fact: edge.fact.to_string(),
+                reason: edge.transfer.reason().to_string(),
+                lies_at: where_it_lies(plan, edge),
+                at: where_it_is_read(plan, edge),
+                reuse: edge.reuse.to_string(),
+            }
+        };
+        edges.map(crossing).collect()
+    }
+
+    /// How an edge crosses, in a word.
+    fn how(&self, edge: &Edge) -> String {
+        match (self.plan.send_from, edge.transfer) {
+            _ if self.config.exchange.is_by_message() => {
+                format!("a message, {}", self.config.exchange.name())
+            }
+            (SendFrom::Staging, Transfer::Write(_)) => "a copy, one write".to_string(),
+            (_, Transfer::Dynamic) => "dynamic".to_string(),
+            (_, transfer) => transfer.to_string(),
+        }
+    }
+
+    /// What each group of workers reduces and broadcasts: the same in each.
+    fn vectors(&self) -> Vec<Crossing> {
+        let part = &self.plan.parts[0];
+        let tracer = Tracer::new(&self.plan);
+        let mut vectors = Vec::new();
+        for (id, node) in part.graph.nodes() {
+            let (Some(vector), Some(spot)) = (node.op.vector(), part.memory.spot(id.into())) else {
+                continue;
+            };
+            let made = node.inputs.first().map(|input| &part.graph.node(input.node).name);
+            let tensor = made.unwrap_or(&node.name).clone();
+            let is_reduced = matches!(node.op, Op::AllReduce { .. });
+            let (what, how, reason) = match is_reduced {
+                true if part.memory.is_in_place(id) => {
+                    (What::AllReduce, "where it was made", "in place")
+                }
+                true => (What::AllReduce, "copied first", "its input is used again"),
+                false => (What::Broadcast, "from the master", "the master alone has it"),
+            };
+            let known = match is_reduced {
+                true => tracer.target(0, id),
+                false => tracer.source(0, id),
+            };
+            let layer = known.map_or_else(|| self.layer_of_node(&tensor), |(layer, _)| layer);
+            let crossing = |members: Vec<Task>| Crossing {
+                tensor: tensor.clone(),
+                layer: layer.clone(),
+                what,
+                from: members.clone(),
+                to: members,
+                // fits: sizes in memory
+                bytes: Some(spot.spec.bytes() as u64),
+                how: how.to_string(),
+                fact: spot.spec.to_string(),
+                reason: reason.to_string(),
+                lies_at: format!("registered+{}", spot.offset),
+                at: format!("registered+{}", spot.offset),
+                reuse: String::new(),
+            };
+            let groups = (0..self.topology.groups).map(|group| self.members_of(group));
+            vectors.extend(groups.map(|members| (vector, crossing(members))));
+        }
+        vectors.sort_by_key(|(vector, _)| *vector);
+        vectors.into_iter().map(|(_, crossing)| crossing).collect()
+    }
+
+    /// The scope of any node: that of the variable that its name begins with, or as if it were a variable's.
+    fn layer_of_node(&self, name: &str) -> String {
+        let name = without_owner(name.trim_start_matches('^'));
+        let scope = layer_of(name);
+        let is_variable = self.program.weights().any(|variable| variable.name == scope);
+        if is_variable { layer_of(scope) } else { scope }.to_string()
+    }
+
+    fn members_of(&self, group: u32) -> Vec<Task> {
+        let groups = self.topology.groups.max(1) as usize;
+        (group..self.config.workers).step_by(groups).map(Task::worker).collect()
+    }
+
+    /// What masters push to the store, and pull from it.
+    fn pushes_and_pulls(&self) -> Result<Vec<Crossing>, StoreError> {
+        let [pulled, pushed] = match (self.topology.averaging, self.topology.reduces_in_store) {
+            (Some(_), _) => [What::Weights, What::Difference],
+            (None, true) => [What::Gradient, What::Gradient],
+            (None, false) => [What::Weights, What::Gradient],
+        };
+        let mut crossings = Vec::new();
+        for value in self.store_values()? {
+            let StoreValue { name, spec, shards, mode, .. } = &value;
+            // fits: servers are few
+            let servers: Vec<Task> =
+                shards.iter().map(|shard| Task::server(shard.server as u32)).collect();
+            let (how, reason) = match mode {
+                TransferMode::PeerMapped => ("by reference", "memory shared"),
+                TransferMode::Written => ("one write", "memory not shared"),
+                TransferMode::InMessages => ("in messages", "small"),
+            };
+            let variable = self.program.weights().find(|variable| variable.name == *name);
+            let fact = variable.map(|variable| variable.spec.to_string()).unwrap_or_default();
+            for worker in (0..self.topology.groups).map(Task::worker) {
+                let crossing = |what, from: &[Task], to: &[Task]| Crossing {
+                    tensor: name.clone(),
+                    layer: layer_of(name).to_string(),
+                    what,
+                    from: from.to_vec(),
+                    to: to.to_vec(),
+                    // fits: sizes in memory
+                    bytes: Some(spec.bytes() as u64),
+                    how: how.to_string(),
+                    fact: fact.clone(),
+                    reason: reason.to_string(),
+                    lies_at: String::new(),
+                    at: String::new(),
+                    reuse: String::new(),
+                };
+                crossings.push(crossing(pulled, &servers, &[worker]));
+                crossings.push(crossing(pushed, &[worker], &servers));
+            }
+        }
+        Ok(crossings)
+    }
+}
+
+/// Finds the variable that a tensor is of, also in another process.
+struct Tracer<'a> {
+    plan: &'a Plan,
+    /// By part and node: the nodes that take something of it.
+    users: Vec<Vec<Vec<NodeId>>>,
+}
+
+impl<'a> Tracer<'a> {
+    fn new(plan: &'a Plan) -> Tracer<'a> {
+        Tracer { plan, users: plan.parts.iter().map(|part| users(&part.graph)).collect() }
+    }
+
+    /// The variable whose value a node has or sends, if it is one: its layer.
+    fn source(&self, part: usize, node: NodeId) -> Option<(String, What)> {
+        let (mut part, mut at) = (part, node);
+        for _ in 0..HOPS_MAX {
+            let graph = &self.plan.parts[part].graph;
+            let node = graph.node(at);
+            match &node.op {
+                Op::Variable { .. } => return Some((layer_of_variable(graph, at), What::Weights)),
+                Op::Recv { edge, .. } => {
+                    let edge = &self.plan.edges[edge.index()];
+                    (part, at) = (edge.from, edge.send);
+                }
+                Op::Send { .. }
+                | Op::SendDynamic { .. }
+                | Op::Broadcast { .. }
+                | Op::Cast { .. }
+                | Op::CopyTo { .. }
+                | Op::Reshape { .. }
+                | Op::Rows { .. }
+                | Op::Gather => at = node.inputs.first()?.node,
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// The variable that a tensor changes, or whose rows it names: its layer.
+    fn target(&self, part: usize, tensor: NodeId) -> Option<(String, What)> {
+        let mut next = VecDeque::from([(part, tensor, 0)]);
+        while let Some((part, at, hops)) = next.pop_front() {
+            let graph = &self.plan.parts[part].graph;
+            for &user in &self.users[part][at.index()] {
+                let node = graph.node(user);
+                let layer =
+                    || node.inputs.first().map(|input| layer_of_variable(graph, input.node));
+                match &node.op {
+                    Op::Apply { .. } | Op::ApplyRows { .. } => {
+                        return Some((layer()?, What::Gradient));
+                    }
+                    Op::ApplyAverage { .. } => return Some((layer()?, What::Statistics)),
+                    Op::Gather if node.inputs.get(1).is_some_and(|input| input.node == at) => {
+                        return Some((layer()?, What::Tensor));
+                    }
+                    Op::Send { edge } | Op::SendDynamic { edge } if hops < HOPS_MAX => {
+                        let edge = &self.plan.edges[edge.index()];
+                        next.push_back((edge.to, edge.recv, hops + 1));
+                    }
+                    Op::Cast { .. }
+                    | Op::CopyTo { .. }
+                    | Op::Reshape { .. }
+                    | Op::Rows { .. }
+                    | Op::AllReduce { .. }
+                    | Op::Mean
+                    | Op::Add
+                    | Op::AddRows
+                    | Op::Scale { .. }
+                    | Op::ScaleBy
+                        if hops < HOPS_MAX =>
+                    {
+                        next.push_back((part, user, hops + 1));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The nodes that take something of each node.
+fn users(graph: &Graph) -> Vec<Vec<NodeId>> {
+    let mut users = vec![Vec::new(); graph.len()];
+    for (id, node) in graph.nodes() {
+        for input in &node.inputs {
+            users[input.node.index()].push(id);
+        }
+    }
+    users
+}
+
+/// The layer of a variable, of a piece of one, or of what was made of one.
+fn layer_of_variable(graph: &Graph, id: NodeId) -> String {
+    let node = graph.node(id);
+    let whole = node.piece.as_ref().map_or(&node.name, |piece| &piece.of);
+    layer_of(without_owner(whole)).to_string()
+}
+
+/// A name without the replica that it is of, and without `gradient`.
+fn without_owner(name: &str) -> &str {
+    let is_owner = |first: &str| {
+        first
+            .strip_prefix("replica")
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let mut name = match name.split_once('/') {
+        Some((first, rest)) if is_owner(first) => rest,
+        _ => name,
+    };
+    for first in ["gradient/", "gradients/", "spread/", "mean/"] {
+        name = name.strip_prefix(first).unwrap_or(name);
+    }
+    name
+}
+
+/// Where the sender's operator puts an edge's tensor.
+fn where_it_lies(plan: &Plan, edge: &Edge) -> String {
+    let part = &plan.parts[edge.from];
+    let sent = part.graph.node(edge.send).inputs.first();
+    let Some(spot) = sent.and_then(|sent| part.memory.spot(*sent)) else {
+        return String::new();
+    };
+    let arena = match spot.lane {
+        Lane::Registered => "registered",
+        Lane::Private => "private",
+        Lane::Device => "device",
+    };
+    format!("{arena}+{}", spot.offset)
+}
+
+/// Where the receiver's next operator finds an edge's tensor.
+fn where_it_is_read(plan: &Plan, edge: &Edge) -> String {
+    let origin = plan.parts[edge.from].graph.node(edge.send).inputs.first();
+    let origin = origin.and_then(|sent| plan.parts[edge.from].memory.spot(*sent));
+    match (edge.transfer, plan.receive_offset(edge), origin) {
+        (Transfer::Write(_), Some(offset), _) => format!("registered+{offset}"),
+        (Transfer::Reference, _, Some(spot)) => format!("the sender's+{}", spot.offset),
+        (Transfer::Dynamic, _, _) => {
+            "registered, dynamic: allocated when its size is told".to_string()
+        }
+        _ => String::new(),
+    }
+}
