@@ -4,7 +4,6 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, ColorChoice, Command, CommandFactory, FromArgMatches};
 
 use super::args::{Arguments, PROGRAM};
@@ -76,7 +75,7 @@ fn at(command: Command, path: &[&str], change: &dyn Fn(Command) -> Command) -> C
 
 fn config_arguments() -> [Arg; 2] {
     let file = Arg::new(config::FILE).long(config::FILE).value_name("FILE");
-    let file = file.value_parser(ValueParser::from(clap::value_parser!(PathBuf)));
+    let file = file.value_parser(clap::value_parser!(PathBuf));
     [
         file.help("Read options from this TOML file").help_heading(PROGRAM).long_help(
             "Read options from this TOML file. A key is the name of an option, as in `batch = 32`; keys may stand in \
@@ -207,7 +206,7 @@ mod tests {
                             .take(2)
                             .any(|word| word.trim_end_matches("...") == option)
                 };
-                let at = lines.iter().position(|line| is_of(&line));
+                let at = lines.iter().position(is_of);
                 let at = at.unwrap_or_else(|| panic!("{words} {option}:\n{text}"));
                 let behind = lines.get(at + 1).copied().unwrap_or_default();
                 // a default that does not fit beside its option may stand below
