@@ -36,10 +36,6 @@ fn numbers_and_names_that_make_no_sense() {
             "unknown data 'cifar'; did you mean 'cifar10'? known are: digits, mnist:DIR",
         ),
         ("--workers 0", "--workers must be at least 1"),
-        ("--strategy dist-sgd --servers 0", "--servers must be at least 1"),
-        ("--servers 0 --async", "a worker is no such server; give --servers 1 or more"),
-        ("--colocate --servers 2", "cannot be used with"),
-        ("--colocate --strategy allreduce", "--colocate changes nothing here: it is for --strategy ps"),
         ("--batch 0", "--batch must be at least 1"),
         ("--epochs 0", "--epochs must be at least 1"),
         ("--steps 0", "--steps must be at least 1"),
@@ -99,6 +95,23 @@ fn asynchronous_training_without_what_it_needs() {
         found.contains("leave --async or --trace out, or take ps, dist-sgd, mpi-sgd or allreduce"),
         "{found}"
     );
+}
+
+#[test]
+fn servers_that_are_workers() {
+    for (arguments, says) in [
+        ("--servers 0 --async", "a worker is no such server; give --servers 1 or more"),
+        ("--colocate --async", "a worker is no such server; give --servers 1 or more"),
+        (
+            "--colocate --strategy allreduce",
+            "--colocate changes nothing here: it is for --strategy ps",
+        ),
+        ("--strategy dist-sgd --servers 0", "--servers must be at least 1"),
+    ] {
+        let found = message(&format!("train {arguments}"));
+        assert!(found.contains(says), "{arguments}: {found}");
+    }
+    refused("train --colocate --servers 2");
 }
 
 #[test]
