@@ -163,7 +163,7 @@ pub(crate) enum Command {
 mod tests {
     use super::*;
     use tensorwire_bench::QUIET_RATE;
-    use tensorwire_nn::Method;
+    use tensorwire_nn::{Method, Optimizer};
 
     fn parsed(line: &str) -> Command {
         let words = std::iter::once("tensorwire").chain(line.split_whitespace());
@@ -198,6 +198,23 @@ mod tests {
         assert_eq!(train(&format!("train {given}")), other);
     }
 
+    #[test]
+    fn a_model_learns_by_what_suits_it_unless_something_is_said() {
+        let of = |line: &str| train(&format!("train {line}")).optimizer;
+        let momentum = |rate| Method::Momentum { momentum: 0.9 }.at(rate);
+        assert_eq!(of("--model resnet50"), momentum(0.05));
+        assert_eq!(of("--model alexnet"), momentum(0.01));
+        assert_eq!(of("--model gpt-mini"), Optimizer::adamw(1e-3));
+        assert_eq!(of("--model gpt-mini --weight-decay 0.1"), Optimizer::adamw(1e-3).decaying(0.1));
+        assert_eq!(of("--model gpt-mini --lr 0.01"), momentum(0.01));
+        assert_eq!(of("--model gpt-mini --optimizer momentum"), momentum(0.05));
+        assert_eq!(of("--model alexnet --optimizer adam"), Optimizer::adam(1e-3));
+        assert_eq!(of("--momentum 0.5"), Method::Momentum { momentum: 0.5 }.at(0.05));
+        let parsed = parsed("train --model gpt-mini --momentum 0.5");
+        let Command::Train(args) = parsed else { panic!("{parsed:?}") };
+        assert!(args.config().unwrap_err().to_string().contains("--momentum changes nothing here"));
+    }
+
     /// At `train`'s own rate alexnet's loss is no number after a few steps of random labels: its first loss is ln 10, and
     /// a step of rate r changes it by about r·|gradient|², which has to stay far below that. What a step takes does not
     /// depend on the rate.
@@ -206,8 +223,8 @@ mod tests {
         assert_eq!(step("bench step --model alexnet").optimizer.rate, QUIET_RATE);
         assert_eq!(step("bench step --model alexnet --lr 0.05").optimizer.rate, 0.05);
         assert_eq!(
-            train("train --model alexnet --data synthetic").optimizer.rate,
-            TrainConfig::default().optimizer.rate
+            step("bench step --model gpt-mini").optimizer,
+            Method::Momentum { momentum: 0.9 }.at(QUIET_RATE)
         );
         let help = <Arguments as clap::CommandFactory>::command()
             .find_subcommand_mut("bench")

@@ -14,7 +14,7 @@ mod transformer;
 mod vgg;
 mod vit;
 
-use tensorwire_nn::{Description, Error, Model, Result};
+use tensorwire_nn::{Description, Error, Method, Model, Optimizer, Result};
 
 use crate::data::SampleKind;
 use crate::nearest::nearest;
@@ -36,6 +36,11 @@ pub use vit::Vit;
 pub trait Shipped: Model {
     /// The samples that the literature trains it on. Synthetic data look like them.
     fn samples(&self) -> SampleKind;
+
+    /// What it learns by where nobody says: at this rate its loss falls. Transformers need AdamW.
+    fn optimizer(&self) -> Optimizer {
+        Method::Momentum { momentum: 0.9 }.at(0.05)
+    }
 }
 
 impl std::fmt::Debug for dyn Shipped {

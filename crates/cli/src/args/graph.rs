@@ -6,8 +6,8 @@ use clap::Args;
 use tensorwire_nn::is_named;
 use tensorwire_train::{Budget, ConfigError, TrainConfig};
 
+use super::JobArgs;
 use super::headings::{OUTPUT, STRATEGY};
-use super::{DEFAULTS, JobArgs};
 
 #[derive(Args, Debug)]
 pub(crate) struct GraphArgs {
@@ -56,7 +56,7 @@ impl ShownArgs {
 
 impl GraphArgs {
     pub(crate) fn config(self) -> Result<TrainConfig, ConfigError> {
-        let config = self.job.config_of_fixed(Budget::Steps(1), DEFAULTS.optimizer.rate)?;
+        let config = self.job.config_of_fixed(Budget::Steps(1), None)?;
         Ok(TrainConfig { asynchronous: self.asynchronous, ..config })
     }
 }

@@ -8,6 +8,7 @@ use tensorwire_base::human_bytes;
 use tensorwire_bench::{parse_bytes, parse_size};
 use tensorwire_graph::Placement;
 use tensorwire_launch::{Hosts, RSH, Transport};
+use tensorwire_nn::Optimizer;
 use tensorwire_train::{
     Budget, ConfigError, DeviceChoice, Exchange, Kernels, Strategy, TrainConfig,
 };
@@ -230,7 +231,7 @@ impl JobArgs {
     fn check_used(&self) -> Result<(), ConfigError> {
         let is_alone = self.strategy() == Strategy::Local;
         let has_servers = self.strategy() != Strategy::AllReduce;
-        self.learn.check_used()?;
+        self.learn.check_used(self.usual_optimizer())?;
         let is_ps = self.strategy() == Strategy::Ps;
         let is_balanced = is_ps && self.placement != Some(PlacementArg::RoundRobin);
         let (verbs, arrival) = self.wire.clone().options();
@@ -262,17 +263,27 @@ impl JobArgs {
     pub(super) fn config_of_fixed(
         self,
         budget: Budget,
-        rate: f64,
+        quiet: Option<f64>,
     ) -> Result<TrainConfig, ConfigError> {
         if self.workers.is_some_and(|workers| workers.fewest.is_some()) {
             return Err(ConfigError::Unused { option: "--workers MIN..MAX", used_by: "train" });
         }
-        self.config(budget, rate)
+        self.config(budget, quiet)
     }
 
-    /// The job, with `rate` where none is given.
-    pub(super) fn config(self, budget: Budget, rate: f64) -> Result<TrainConfig, ConfigError> {
+    /// What suits the model. Whoever looks for a model that is none says so.
+    fn usual_optimizer(&self) -> Optimizer {
+        tensorwire_zoo::model(&self.model).map_or(DEFAULTS.optimizer, |model| model.optimizer())
+    }
+
+    /// The job; with `quiet`, of that rate where none is given.
+    pub(super) fn config(
+        self,
+        budget: Budget,
+        quiet: Option<f64>,
+    ) -> Result<TrainConfig, ConfigError> {
         self.check_used()?;
+        let usual = self.usual_optimizer();
         let (strategy, exchange) = (self.strategy(), self.exchange());
         let hosts = match (self.placed, self.hosts) {
             (Some(placed), _) => Some(placed),
@@ -324,7 +335,7 @@ impl JobArgs {
             dynamic_bytes_max: self.dynamic_memory.unwrap_or(DEFAULTS.dynamic_bytes_max),
             ..TrainConfig::default()
         };
-        self.learn.configure(&mut config, rate);
+        self.learn.configure(&mut config, usual, quiet);
         if let Some(Workers { count: most, fewest }) = self.of_workers {
             let (workers, fewest) = (config.workers, fewest.unwrap_or(most));
             if !(fewest..=most).contains(&workers) || !most.is_multiple_of(workers) {

@@ -11,20 +11,27 @@ use super::{DEFAULTS, with_default};
 
 /// What `--momentum` is where it is not given.
 pub(super) const MOMENTUM: f64 = 0.9;
+/// What `--lr` is of an optimizer that scales its steps by the gradients that it saw, where it is not given.
+const ADAPTIVE_RATE: f64 = 1e-3;
 
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = OPTIMIZER)]
 pub(crate) struct LearnArgs {
-    /// One of sgd, momentum, adam, …
+    /// One of sgd, momentum, adam, … [default: momentum]
     ///
-    /// How a variable changes, given the mean gradient of a step.
-    #[arg(long, value_name = "NAME", value_enum, default_value = DEFAULTS.optimizer.kind())]
-    optimizer: OptimizerArg,
+    /// How a variable changes, given the mean gradient of a step. Where neither this nor --lr is given: what suits the
+    /// model, adamw for transformers.
+    #[arg(long, value_name = "NAME", value_enum)]
+    optimizer: Option<OptimizerArg>,
     #[arg(long, value_name = "RATE",
-        help = with_default("Learning rate", DEFAULTS.optimizer.rate),
+        help = with_default("Learning rate", format_args!("{}; adam and such: {ADAPTIVE_RATE}", DEFAULTS.optimizer.rate)),
         long_help = with_default(
             "Learning rate",
-            format_args!("{}; bench step: {QUIET_RATE}, at which no model diverges", DEFAULTS.optimizer.rate),
+            format_args!(
+                "{}; adagrad, rmsprop, adam, adamw, lamb: {ADAPTIVE_RATE}; alexnet and vgg16 by momentum: 0.01; bench step: \
+                 {QUIET_RATE}, at which no model diverges",
+                DEFAULTS.optimizer.rate,
+            ),
         ))]
     lr: Option<f64>,
     #[arg(long, value_name = "M", hide_short_help = true, help = with_default(
@@ -127,10 +134,12 @@ pub(crate) enum FloatArg {
 }
 
 impl LearnArgs {
-    /// Refuses what was given and would change nothing.
-    pub(super) fn check_used(&self) -> Result<(), ConfigError> {
-        let has_momentum =
-            matches!(self.optimizer, OptimizerArg::Momentum | OptimizerArg::Nesterov);
+    /// Refuses what was given and would change nothing. `usual` is what suits the model.
+    pub(super) fn check_used(&self, usual: Optimizer) -> Result<(), ConfigError> {
+        let has_momentum = matches!(
+            self.optimizer(usual, None).method,
+            Method::Momentum { .. } | Method::Nesterov { .. }
+        );
         match self.momentum.is_some() && !has_momentum {
             true => Err(ConfigError::Unused {
                 option: "--momentum",
@@ -140,9 +149,9 @@ impl LearnArgs {
         }
     }
 
-    /// What it says of a job, with `rate` where none is given.
-    pub(super) fn configure(&self, config: &mut TrainConfig, rate: f64) {
-        let optimizer = self.method(self.lr.unwrap_or(rate));
+    /// What it says of a job. `usual` is what suits the model; with `quiet` something else suits the command, at this rate.
+    pub(super) fn configure(&self, config: &mut TrainConfig, usual: Optimizer, quiet: Option<f64>) {
+        let optimizer = self.optimizer(usual, quiet);
         config.optimizer = optimizer.decaying(self.weight_decay.unwrap_or(optimizer.decay));
         config.schedule = self.schedule.warm_up(self.warmup);
         config.clip_norm = self.clip_norm;
@@ -155,9 +164,22 @@ impl LearnArgs {
     }
 
     /// An optimizer with its usual parameters but for those that are given.
-    fn method(&self, rate: f64) -> Optimizer {
+    fn optimizer(&self, usual: Optimizer, quiet: Option<f64>) -> Optimizer {
         let momentum = self.momentum.unwrap_or(MOMENTUM);
-        match self.optimizer {
+        let given = match (self.optimizer, self.lr, quiet) {
+            (None, None, None) => match usual.method {
+                Method::Momentum { .. } => return Method::Momentum { momentum }.at(usual.rate),
+                _ => return usual,
+            },
+            (given, ..) => given.unwrap_or(OptimizerArg::Momentum),
+        };
+        let rate = self.lr.or(quiet).unwrap_or(match given {
+            OptimizerArg::Sgd | OptimizerArg::Momentum | OptimizerArg::Nesterov => {
+                DEFAULTS.optimizer.rate
+            }
+            _ => ADAPTIVE_RATE,
+        });
+        match given {
             OptimizerArg::Sgd => Optimizer::sgd(rate),
             OptimizerArg::Momentum => Method::Momentum { momentum }.at(rate),
             OptimizerArg::Nesterov => Method::Nesterov { momentum }.at(rate),

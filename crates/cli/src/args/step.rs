@@ -59,7 +59,7 @@ impl StepArgs {
 
     pub(crate) fn config(self) -> Result<TrainConfig, ConfigError> {
         let trace = self.trace.map(|path| TraceConfig { path, steps: TRACE_STEPS });
-        let config = self.job.config_of_fixed(Budget::Steps(self.steps), QUIET_RATE)?;
+        let config = self.job.config_of_fixed(Budget::Steps(self.steps), Some(QUIET_RATE))?;
         Ok(TrainConfig { trace, ..config })
     }
 }

@@ -233,7 +233,7 @@ impl TrainArgs {
         };
         let steps = self.trace_steps;
         let trace = self.trace.map(|path| TraceConfig { path, steps });
-        let config = self.job.config(budget, DEFAULTS.optimizer.rate)?;
+        let config = self.job.config(budget, None)?;
         let any_remote = config.hosts.any_remote();
         // as for the data
         let from_root = |path: PathBuf| match any_remote {

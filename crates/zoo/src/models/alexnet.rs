@@ -1,7 +1,9 @@
 //! AlexNet as TF-slim's `alexnet_v2` (Krizhevsky 2014, "One weird trick"): 224×224×3. The layers that slim
 //! writes as convolutions over a whole image are fully connected here: the same numbers in another order.
 
-use tensorwire_nn::{Batch, Description, Model, Outputs, Padding, Result, Scope};
+use tensorwire_nn::{
+    Batch, Description, Method, Model, Optimizer, Outputs, Padding, Result, Scope,
+};
 
 use super::{Shipped, check_image};
 use crate::data::SampleKind;
@@ -15,6 +17,10 @@ pub struct AlexNet;
 impl Shipped for AlexNet {
     fn samples(&self) -> SampleKind {
         SampleKind::Images { dims: [224, 224, 3], classes: 10 }
+    }
+
+    fn optimizer(&self) -> Optimizer {
+        Method::Momentum { momentum: 0.9 }.at(0.01)
     }
 }
 

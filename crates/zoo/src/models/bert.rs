@@ -1,7 +1,9 @@
 //! BERT (Devlin et al. 2019) as a masked language model, with the names and layouts of Hugging Face's `BertForMaskedLM`. Without
 //! dropout, and without the second sentence: all tokens are of type 0.
 
-use tensorwire_nn::{Batch, Description, Error, Init, Mask, Model, Output, Outputs, Result, Scope};
+use tensorwire_nn::{
+    Batch, Description, Error, Init, Mask, Model, Optimizer, Output, Outputs, Result, Scope,
+};
 
 use super::transformer::{Heads, Layout, NORMAL, attend, bias, linear, norm, places};
 use super::{Shipped, kind_of};
@@ -83,6 +85,10 @@ fn words(s: &mut Scope<'_>, vocabulary: usize, width: usize) -> Result<Output> {
 impl Shipped for Bert {
     fn samples(&self) -> SampleKind {
         SampleKind::Masked { vocabulary: 30_522, length: 128 }
+    }
+
+    fn optimizer(&self) -> Optimizer {
+        Optimizer::adamw(1e-3)
     }
 }
 

@@ -1,7 +1,9 @@
 //! GPT-2 (Radford et al. 2019) of any size, with the names and layouts of Hugging Face's weights. Without dropout, as models of
 //! this size are trained today: more text is read than is remembered.
 
-use tensorwire_nn::{Batch, Description, Error, Init, Mask, Model, Output, Outputs, Result, Scope};
+use tensorwire_nn::{
+    Batch, Description, Error, Init, Mask, Model, Optimizer, Output, Outputs, Result, Scope,
+};
 
 use super::transformer::{Heads, Layout, NORMAL, attend, linear, norm, places, thirds};
 use super::{Shipped, kind_of};
@@ -65,6 +67,10 @@ impl Shipped for Gpt {
         // without a vocabulary of its own: the characters of English
         let vocabulary = self.vocabulary.unwrap_or(65);
         SampleKind::Tokens { vocabulary, length: self.context }
+    }
+
+    fn optimizer(&self) -> Optimizer {
+        Optimizer::adamw(1e-3)
     }
 }
 

@@ -1,6 +1,8 @@
 //! VGG-16 (Simonyan and Zisserman 2015, configuration D): 224×224×3.
 
-use tensorwire_nn::{Batch, Description, Model, Outputs, Padding, Result, Scope};
+use tensorwire_nn::{
+    Batch, Description, Method, Model, Optimizer, Outputs, Padding, Result, Scope,
+};
 
 use super::{Shipped, check_image};
 use crate::data::SampleKind;
@@ -16,6 +18,10 @@ pub struct Vgg16;
 impl Shipped for Vgg16 {
     fn samples(&self) -> SampleKind {
         SampleKind::Images { dims: [224, 224, 3], classes: 10 }
+    }
+
+    fn optimizer(&self) -> Optimizer {
+        Method::Momentum { momentum: 0.9 }.at(0.01)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Vision transformers (Dosovitskiy et al. 2021), with the names and layouts of timm's weights: 224×224×3.
 
 use tensorwire_nn::{
-    Batch, Description, Init, Mask, Model, Op, Output, Outputs, Result, Scope, Window,
+    Batch, Description, Init, Mask, Model, Op, Optimizer, Output, Outputs, Result, Scope, Window,
 };
 
 use super::transformer::{Heads, Layout, NORMAL, attend, bias, linear, norm, thirds};
@@ -76,6 +76,10 @@ impl Vit {
 impl Shipped for Vit {
     fn samples(&self) -> SampleKind {
         SampleKind::Images { dims: [SIZE, SIZE, CHANNELS], classes: 1000 }
+    }
+
+    fn optimizer(&self) -> Optimizer {
+        Optimizer::adamw(1e-3)
     }
 }
 
