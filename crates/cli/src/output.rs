@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -60,12 +61,25 @@ fn say(line: impl Display) {
 /// Has the terminal shown something, and waits for it, but not long.
 pub(crate) fn in_time(show: impl FnOnce() + Send + 'static) {
     let (said, wait) = channel();
-    let speak = move || {
-        show();
-        // nobody waits any more if it took too long
-        let _ = said.send(());
+    let show = Arc::new(Mutex::new(Some(show)));
+    let speak = {
+        let show = show.clone();
+        move || {
+            show_once(&show);
+            // nobody waits any more if it took too long
+            let _ = said.send(());
+        }
     };
-    if std::thread::Builder::new().name("last-words".into()).spawn(speak).is_ok() {
-        let _ = wait.recv_timeout(LAST_WORDS);
+    match std::thread::Builder::new().name("last-words".into()).spawn(speak) {
+        Ok(_) => drop(wait.recv_timeout(LAST_WORDS)),
+        // where there is no memory for a thread, better late than never
+        Err(_) => show_once(&show),
+    }
+}
+
+fn show_once(show: &Mutex<Option<impl FnOnce()>>) {
+    let show = show.lock().map(|mut show| show.take());
+    if let Ok(Some(show)) = show {
+        show();
     }
 }

@@ -41,8 +41,10 @@ pub(crate) struct ShownArgs {
     /// With --full, every node of the graph.
     #[arg(long, help_heading = OUTPUT, conflicts_with = "json")]
     pub(crate) dot: bool,
-    /// One object of JSON: processes, layers, and every tensor that crosses in a training step
-    #[arg(long, conflicts_with = "full")]
+    /// One object of JSON instead
+    ///
+    /// Processes, layers, and every tensor that crosses in a training step.
+    #[arg(long, help_heading = OUTPUT, conflicts_with = "full")]
     pub(crate) json: bool,
 }
 

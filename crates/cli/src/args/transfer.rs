@@ -7,6 +7,7 @@ use tensorwire_bench::{Sizes, parse_size};
 use tensorwire_launch::Transport;
 use tensorwire_train::Exchange;
 
+use super::headings::{MEASUREMENT, OUTPUT, WIRE};
 use super::hosts::HostArgs;
 use super::repeat::RepeatArgs;
 use super::{ExchangeArg, TransportArg, WireArgs};
@@ -16,31 +17,31 @@ pub(crate) struct TransferArgs {
     /// Tensor sizes: 4KiB,1MiB,16MB
     ///
     /// KiB, MiB, GiB: powers of 1024; kB, MB, GB: of 1000. [default: 4 KiB to 1 GiB by fours]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    #[arg(long, help_heading = MEASUREMENT, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub(crate) sizes: Vec<usize>,
     #[command(flatten)]
     pub(crate) hosts: HostArgs,
     /// Transports to measure [default: shm and tcp; with --hosts tcp]
-    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
+    #[arg(long, help_heading = WIRE, value_name = "LIST", value_enum, value_delimiter = ',')]
     transport: Vec<TransportArg>,
     #[command(flatten)]
     pub(crate) wire: WireArgs,
     /// Exchanges to measure
-    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',',
+    #[arg(long, help_heading = WIRE, value_name = "LIST", value_enum, value_delimiter = ',',
           default_values = ["zero-copy", "write", "copy"])]
     pub(crate) exchange: Vec<ExchangeArg>,
     /// Size: known before, or not
     ///
     /// Whether the plan knows the tensor's size before the run.
-    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',', default_values = ["static", "dynamic"])]
+    #[arg(long, help_heading = MEASUREMENT, value_name = "LIST", value_enum, value_delimiter = ',', default_values = ["static", "dynamic"])]
     pub(crate) kind: Vec<KindArg>,
     #[command(flatten)]
     pub(crate) repeat: RepeatArgs,
     /// Fewer repetitions, and sizes up to 64 MiB
-    #[arg(long)]
+    #[arg(long, help_heading = MEASUREMENT)]
     pub(crate) quick: bool,
     /// Append a line of JSON a result to this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = OUTPUT, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
 
