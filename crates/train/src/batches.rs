@@ -120,13 +120,14 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        let path = Path::new("/nonexistent/batches");
+        let folder = tempfile::tempdir().unwrap();
+        let path = &folder.path().join("none/batches");
         let said = |spec: BatchesSpec, model: &'static dyn Shipped| {
             write_batches(&spec, &digits(model), path).unwrap_err().to_string()
         };
         assert!(said(BatchesSpec { worker: 2, ..spec() }, &Cifar).contains("--worker"));
         assert!(said(BatchesSpec { steps: 0, ..spec() }, &Cifar).contains("--steps"));
         assert!(said(spec(), &Vgg16).contains("224×224×3"));
-        assert!(said(spec(), &Cifar).contains("/nonexistent/batches"));
+        assert!(said(spec(), &Cifar).contains("none/batches"));
     }
 }

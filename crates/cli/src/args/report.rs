@@ -29,10 +29,14 @@ pub(crate) struct ReportArgs {
     /// [default: report.html, .tex, .md or .csv]
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// A page with all plots, or their data alone as tables
+    /// A page, or tables of the data alone
+    ///
+    /// A page with all plots, or what they show as tables.
     #[arg(long, value_enum, default_value_t = ReportFormat::Html)]
     pub(crate) format: ReportFormat,
-    /// Also write each plot as NAME.svg and NAME.csv into this folder
+    /// Write each plot to this folder, too
+    ///
+    /// As NAME.svg and NAME.csv.
     #[arg(long, value_name = "DIR")]
     pub(crate) plots: Option<PathBuf>,
     /// Hold the second of two files against the first

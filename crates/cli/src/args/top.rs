@@ -15,7 +15,9 @@ Columns:
 
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
-    /// The job: the process id of its launcher, as `tensorwire status` lists it
+    /// The job: its launcher's process id
+    ///
+    /// As `tensorwire status` lists it.
     #[arg(value_name = "JOB")]
     pub(crate) job: Option<String>,
     /// Print one table and end, as where standard output is no terminal
