@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 import torch
 import torch.nn.functional as F
@@ -65,7 +66,7 @@ def take_part(rank, given, seed, store, path):
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE, momentum=MOMENTUM)
     sampler = DistributedSampler(train, WORKERS, rank, seed=seed, drop_last=True)
     loader = DataLoader(train, BATCH, sampler=sampler, drop_last=True)
-    lines, step = [], 0
+    lines, step, start = [], 0, time.perf_counter()
     for epoch in range(given.epochs):
         sampler.set_epoch(epoch)
         for x, y in loader:
@@ -76,7 +77,8 @@ def take_part(rank, given, seed, store, path):
             optimizer.step()
             mean = loss.detach().clone()
             distributed.all_reduce(mean)
-            lines.append({"step": step, "epoch": epoch + 1, "loss": mean.item() / WORKERS})
+            rate = step * WORKERS * BATCH / (time.perf_counter() - start)
+            lines.append({"step": step, "epoch": epoch + 1, "loss": mean.item() / WORKERS, "samples_per_second": rate})
         with torch.no_grad():
             x, y = test.tensors
             logits = module.module(x)
