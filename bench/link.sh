@@ -48,11 +48,11 @@ done
 [ $# -gt 0 ] || wrong "no command; see --help"
 [[ $hosts =~ ^[0-9]+$ ]] && [ "$hosts" -ge 2 ] && [ "$hosts" -le 16 ] || wrong "--hosts must be from 2 to 16, not '$hosts'"
 [[ $slots =~ ^[1-9][0-9]?$ ]] || wrong "--slots must be from 1 to 99, not '$slots'"
+[[ $rate =~ ^[1-9][0-9]{0,3}(gbit|mbit)$ ]] || wrong "--rate must be as 1gbit or 200mbit, not '$rate'"
 case "$rate" in
   *gbit) bits=$((${rate%gbit} * 1000000000)) ;;
-  *mbit) bits=$((${rate%mbit} * 1000000)) ;;
-  *) wrong "--rate must be as 1gbit or 200mbit, not '$rate'" ;;
-esac 2>/dev/null || wrong "--rate must be as 1gbit or 200mbit, not '$rate'"
+  *) bits=$((${rate%mbit} * 1000000)) ;;
+esac
 for tool in ip tc nsenter unshare; do
   command -v "$tool" >/dev/null || { echo "link.sh: there is no $tool here (Debian: iproute2, util-linux)" >&2; exit 1; }
 done

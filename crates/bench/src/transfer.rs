@@ -255,7 +255,9 @@ impl Turn {
             let received = turn.receiver.received.iter_mut();
             let stamps = received.flat_map(|at| [&mut at.found_ns, &mut at.consumed_ns]);
             let error = stamps::put_in_time_of(&of_receiver, stamps)?;
-            turn.clock_error_ns = turn.clock_error_ns.max(error);
+            // each is known beside this host's clock, and what is between them may be wrong by both
+            let sum = turn.clock_error_ns.unwrap_or(0).saturating_add(error.unwrap_or(0));
+            turn.clock_error_ns = Some(sum);
         }
         Ok(turn)
     }

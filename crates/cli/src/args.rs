@@ -208,6 +208,7 @@ mod tests {
         assert_eq!(of("--model gpt-mini --weight-decay 0.1"), Optimizer::adamw(1e-3).decaying(0.1));
         assert_eq!(of("--model gpt-mini --lr 0.01"), momentum(0.01));
         assert_eq!(of("--model gpt-mini --optimizer momentum"), momentum(0.05));
+        assert_eq!(of("--model alexnet --optimizer momentum"), momentum(0.01));
         assert_eq!(of("--model alexnet --optimizer adam"), Optimizer::adam(1e-3));
         assert_eq!(of("--momentum 0.5"), Method::Momentum { momentum: 0.5 }.at(0.05));
         let parsed = parsed("train --model gpt-mini --momentum 0.5");

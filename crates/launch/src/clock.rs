@@ -1,8 +1,9 @@
 //! The clocks of other hosts beside the launcher's, as far as what both ends of a control connection read tells (Mills 1991,
 //! NTP's clock filter: of several readings the one with the shortest round trip).
 
-/// How far two clocks of computers drift apart at most: a ten-thousandth.
-const DRIFT: u64 = 10_000;
+/// How far two clocks of computers drift apart: no more than a thousandth, where Linux changes the rate of each by at most half of
+/// that (adjtimex).
+const DRIFT: u64 = 1_000;
 
 /// A member's clock, read once between two readings of the launcher's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,22 +32,35 @@ impl ClockReading {
     }
 }
 
-/// What is known of a member's clock.
+/// What is known of a member's clock: readings in order, of which none tells more of another's moment than that one itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberClock {
     readings: Vec<ClockReading>,
 }
 
 impl MemberClock {
-    /// Adds a reading.
+    /// Adds a reading, if it tells more than those before it.
     pub fn add(&mut self, reading: ClockReading) {
+        let last = self.readings.last();
+        let is_late = last.is_some_and(|last| reading.at_ns < last.at_ns);
+        if is_late || last.is_some_and(|last| last.error_at(reading.at_ns) <= reading.error_ns) {
+            return;
+        }
+        let is_worse = |last: &ClockReading| reading.error_at(last.at_ns) <= last.error_ns;
+        while self.readings.last().is_some_and(is_worse) {
+            self.readings.pop();
+        }
         self.readings.push(reading);
     }
 
     /// Returns what the launcher's clock read at a moment of the member's, and most that this may be wrong; none if nothing is
     /// known of the member's clock.
     pub fn by_launcher(&self, at_ns: u64) -> Option<(u64, u64)> {
-        let best = self.readings.iter().min_by_key(|reading| reading.error_at(at_ns))?;
+        // of those before it, and of those behind it, the nearest tells most
+        let behind = self.readings.partition_point(|reading| reading.at_ns <= at_ns);
+        let near = [behind.checked_sub(1), Some(behind)].into_iter().flatten();
+        let near = near.filter_map(|index| self.readings.get(index));
+        let best = near.min_by_key(|reading| reading.error_at(at_ns))?;
         let by_launcher = i128::from(at_ns) - best.ahead_ns;
         // a moment before the launcher's clock began is none
         let by_launcher = u64::try_from(by_launcher.max(0)).unwrap_or(u64::MAX);
@@ -73,7 +87,8 @@ mod tests {
             clock.add(reading(told, there, back));
         }
         let (at, error) = clock.by_launcher(AHEAD + 10_000).unwrap();
-        assert_eq!(error, 40);
+        // and what the clocks may drift apart in the 7,970 ns since
+        assert_eq!((error, clock.readings.len()), (47, 1));
         assert!(at.abs_diff(10_000) <= error, "{at}");
     }
 
@@ -85,7 +100,20 @@ mod tests {
         clock.add(reading(100_000_000_000, 1_000, 1_000));
         let (_, early) = clock.by_launcher(AHEAD + 500).unwrap();
         let (_, late) = clock.by_launcher(AHEAD + 100_000_000_000).unwrap();
-        assert_eq!((early, late), (10, 1_000));
+        assert_eq!((early, late), (10, 1_001));
+    }
+
+    #[test]
+    fn readings_that_tell_nothing_more_are_not_kept() {
+        let mut clock = MemberClock::default();
+        for second in 0..10_000 {
+            let slow = if second % 50 == 0 { 1_000 } else { 40_000_000 };
+            clock.add(reading(second * 1_000_000_000, slow, slow));
+        }
+        // those in between are worth less than a good one 25 s away
+        assert!((200..=400).contains(&clock.readings.len()), "{}", clock.readings.len());
+        let (at, error) = clock.by_launcher(AHEAD + 75_000_000_000).unwrap();
+        assert!(error <= 1_000 + 25_000_000_000 / DRIFT && at.abs_diff(75_000_000_000) <= error);
     }
 
     #[test]

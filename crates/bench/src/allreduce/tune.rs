@@ -14,7 +14,9 @@ pub fn tuned_rows(results: &[AllreduceResult]) -> Vec<TunedRow> {
     let mut rows: Vec<TunedRow> = Vec::new();
     // where processes of one host share memory, that counts
     let hosts = |result: &AllreduceResult| {
-        let is_shared = result.transport == Transport::Auto && result.hosts > 1;
+        // fits: usize is 64 bits wide
+        let is_shared = (2..result.ranks as usize).contains(&result.hosts);
+        let is_shared = is_shared && result.transport == Transport::Auto;
         is_shared.then_some(result.hosts)
     };
     let case = |result: &AllreduceResult| {

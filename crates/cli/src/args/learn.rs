@@ -173,13 +173,23 @@ impl LearnArgs {
             },
             (given, ..) => given.unwrap_or(OptimizerArg::Momentum),
         };
+        let at = |rate| given.at(rate, momentum);
+        let is_usual = at(usual.rate).kind() == usual.kind();
         let rate = self.lr.or(quiet).unwrap_or(match given {
+            _ if is_usual => usual.rate,
             OptimizerArg::Sgd | OptimizerArg::Momentum | OptimizerArg::Nesterov => {
                 DEFAULTS.optimizer.rate
             }
             _ => ADAPTIVE_RATE,
         });
-        match given {
+        at(rate)
+    }
+}
+
+impl OptimizerArg {
+    /// The optimizer at a rate, with its usual parameters but for the momentum.
+    fn at(self, rate: f64, momentum: f64) -> Optimizer {
+        match self {
             OptimizerArg::Sgd => Optimizer::sgd(rate),
             OptimizerArg::Momentum => Method::Momentum { momentum }.at(rate),
             OptimizerArg::Nesterov => Method::Nesterov { momentum }.at(rate),

@@ -78,11 +78,13 @@ pub(super) fn announce(prepared: &Prepared) {
     let asynchronous = if config.asynchronous { " (async: each at its own pace)" } else { "" };
     let servers = match config.servers {
         0 => "each a server of its share of the variables".to_string(),
+        1 => "1 server".to_string(),
         servers => format!("{servers} servers"),
     };
     note(format_args!(
-        "ps: {} workers{asynchronous}, {servers}; transport {transport}; per step {} by reference, {} {written}, {} sends",
+        "ps: {} worker{}{asynchronous}, {servers}; transport {transport}; per step {} by reference, {} {written}, {} sends",
         config.workers,
+        if config.workers == 1 { "" } else { "s" },
         human_bytes(traffic.by_reference),
         human_bytes(traffic.written),
         traffic.sends,

@@ -173,7 +173,8 @@ fn bytes(graph: &Graph, output: Output) -> usize {
     graph.fact(output).spec().and_then(Result::ok).map_or(0, |spec| spec.bytes())
 }
 
-/// Checks that what is joined can lie together: it is received or computed, is of known size, and is part of one whole only.
+/// Checks that what is joined can lie together: it is received, computed, or copied from a device or to it, is of known size, and
+/// is part of one whole only.
 ///
 /// # Errors
 /// [`GraphError::Invalid`] names the Join.
@@ -182,7 +183,8 @@ pub(crate) fn check_joins(graph: &Graph) -> Result<(), GraphError> {
     for (_, node) in graph.nodes().filter(|(_, node)| node.op == Op::Join) {
         let fits = |input: &Output| {
             let made_by = &graph.node(input.node).op;
-            let is_made = matches!(made_by, Op::Recv { .. }) || made_by.is_computed();
+            let is_brought = matches!(made_by, Op::Recv { .. } | Op::CopyTo { .. });
+            let is_made = is_brought || made_by.is_computed();
             is_made && graph.fact(*input).spec().is_some() && seen.insert(*input)
         };
         if !node.inputs.iter().all(fits) {

@@ -225,6 +225,8 @@ fn is_state(needs: &MemoryNeeds<'_>, class: &Class) -> bool {
             let op = &needs.graph.node(output.node).op;
             op.is_state()
                 || matches!(op, Op::Recv { .. })
+                // its parts are made at different times
+                || needs.classes.is_joined(*output)
                 || needs.kept.contains(&output.node)
                 || needs.read_by_peers.contains(output)
         })

@@ -74,8 +74,10 @@ impl Folded {
             }
             None if self.rows.iter().all(|row| row.flows.is_empty()) => "one process".to_string(),
             None => {
-                let left = self.rows.iter().flat_map(|row| row.left.iter().copied()).collect();
-                format!("{} at the left", names_of(&left))
+                let left = self.rows.iter().flat_map(|row| row.left.iter().copied());
+                let left: BTreeSet<Task> = left.collect();
+                let of_all = if left.len() > 1 { "; bytes of all together" } else { "" };
+                format!("{} at the left{of_all}", names_of(&left))
             }
         }
     }
