@@ -88,6 +88,10 @@ fn the_same_bits_by_every_way_to_cross() {
         let result = same(way);
         assert!(number(&result, "bytes_copied_to_host") >= 2 * 3 * WEIGHTS, "{way}: {result}");
     }
+    // a worker's own rows are joined with those that come: all in its device's memory, or those that come in the host's
+    for way in ["", "--exchange write", "--transport tcp", "--exchange copy"] {
+        same(&format!("--strategy ps --colocate --split-above 1KiB {way}"));
+    }
     assert_ne!(hash(&alone), hash(&on_processor()), "sums are added in another order");
 }
 
