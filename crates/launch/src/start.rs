@@ -5,8 +5,10 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{SendError, Sender, channel};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Rank};
 
 use crate::hosts::Hosts;
@@ -19,6 +21,9 @@ pub const RUN_WITH_PARENT: &str = "TENSORWIRE_RUN_WITH_PARENT";
 
 /// How long those that were killed may take to end.
 pub(crate) const REAP_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a process may take to run its program and to read its assignment.
+const START_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Starts the member `rank` and hands it `assignment`.
 pub(crate) fn start(spec: &JobSpec, rank: Rank, assignment: &str) -> std::io::Result<Child> {
@@ -47,17 +52,75 @@ pub(crate) fn start(spec: &JobSpec, rank: Rank, assignment: &str) -> std::io::Re
         // what kills the launcher's group does not kill it
         command.process_group(0);
     }
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
-    let told = child.stdin.take().map(|mut stdin| stdin.write_all(assignment.as_bytes()));
-    match told {
+    command.stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut child = spawn(command, START_PATIENCE)?;
+    match hand_over(&mut child, assignment, START_PATIENCE) {
         // a child that died before it read its assignment is found by its exit status
-        Some(Err(error)) if error.kind() != ErrorKind::BrokenPipe => {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             let _ = child.kill();
             let _ = reap(&mut child, Deadline::after(REAP_PATIENCE));
             Err(error)
         }
         _ => Ok(child),
     }
+}
+
+/// A process to be started, and whom to tell.
+struct Order {
+    command: Command,
+    started: Sender<std::io::Result<Child>>,
+}
+
+/// Starts a process within `patience`: one that is stopped before it runs its program holds up whoever starts it.
+fn spawn(command: Command, patience: Duration) -> std::io::Result<Child> {
+    // A child that is to end with its parent ends with the thread that started it: these threads live as long as this
+    // process. The last one starts what comes; the others are held up, and will wait for orders for ever.
+    static STARTERS: Mutex<Vec<Sender<Order>>> = Mutex::new(Vec::new());
+    let (started, answer) = channel();
+    let mut starters = STARTERS.lock();
+    let starter = match starters.last() {
+        Some(starter) => starter.clone(),
+        None => new_starter(&mut starters)?,
+    };
+    drop(starters);
+    let gone = |_| std::io::Error::other("the thread that starts processes has ended");
+    starter.send(Order { command, started }).map_err(gone)?;
+    answer.recv_timeout(patience).unwrap_or_else(|_| {
+        new_starter(&mut STARTERS.lock())?;
+        Err(late("run", "is its file on a disk that does not answer", patience))
+    })
+}
+
+fn new_starter(starters: &mut Vec<Sender<Order>>) -> std::io::Result<Sender<Order>> {
+    let (starter, orders) = channel::<Order>();
+    std::thread::Builder::new().name("starts-members".into()).spawn(move || {
+        for Order { mut command, started } in orders {
+            // nobody waits for it any more
+            if let Err(SendError(Ok(mut child))) = started.send(command.spawn()) {
+                let _ = child.kill();
+                let _ = reap(&mut child, Deadline::after(REAP_PATIENCE));
+            }
+        }
+    })?;
+    starters.push(starter.clone());
+    Ok(starter)
+}
+
+/// Writes the assignment to a child's standard input, within `patience`.
+fn hand_over(child: &mut Child, assignment: &str, patience: Duration) -> std::io::Result<()> {
+    let Some(mut stdin) = child.stdin.take() else { return Ok(()) };
+    let (told, answer) = channel();
+    let assignment = assignment.to_string();
+    // what does not fit the pipe waits for the child to read; its end ends the wait
+    let write = move || drop(told.send(stdin.write_all(assignment.as_bytes())));
+    std::thread::Builder::new().name("tells-member".into()).spawn(write)?;
+    let late = |_| Err(late("read its assignment", "is it stopped", patience));
+    answer.recv_timeout(patience).unwrap_or_else(late)
+}
+
+fn late(what: &str, guess: &str, patience: Duration) -> std::io::Error {
+    let why = format!("it did not {what} within {:.0} s; {guess}?", patience.as_secs_f64());
+    std::io::Error::new(ErrorKind::TimedOut, why)
 }
 
 /// Returns true if a command that does nothing runs on another host of these within `patience`.
@@ -113,6 +176,34 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_reads_no_assignment_holds_up_nobody_for_ever() {
+        let mut sleeper = Command::new("sleep");
+        sleeper.arg("600").stdin(Stdio::piped());
+        let mut sleeper = spawn(sleeper, Duration::from_secs(60)).unwrap();
+        // more than a pipe takes
+        let assignment = "x".repeat(4 << 20);
+        let error = hand_over(&mut sleeper, &assignment, Duration::from_millis(50)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert!(error.to_string().contains("is it stopped?"), "{error}");
+        sleeper.kill().unwrap();
+        assert!(reap(&mut sleeper, Deadline::after(REAP_PATIENCE)));
+    }
+
+    #[test]
+    fn what_starts_late_is_ended_and_holds_up_nobody_after_it() {
+        // starting one takes longer than no time
+        let mut first = Command::new("sleep");
+        first.arg("600");
+        match spawn(first, Duration::ZERO) {
+            Err(error) => assert_eq!(error.kind(), ErrorKind::TimedOut),
+            // it was quick
+            Ok(mut first) => first.kill().unwrap(),
+        }
+        let mut next = spawn(Command::new("true"), Duration::from_secs(60)).unwrap();
+        assert!(reap(&mut next, Deadline::after(Duration::from_secs(60))));
+    }
 
     #[test]
     fn a_shell_reads_back_what_was_quoted() {
