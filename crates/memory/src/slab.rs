@@ -198,7 +198,8 @@ impl AnonymousMapping {
         };
         let start = mapped.map_err(|e| SlabError::Map { bytes, source: e.into() })?;
         let start = NonNull::new(start.cast::<u8>()).expect("the kernel maps no page at 0");
-        if bytes >= HUGE_PAGE {
+        // Miri has no such advice
+        if bytes >= HUGE_PAGE && !cfg!(miri) {
             // SAFETY: advice about the mapping that was just made changes none of its bytes. A kernel that has no huge
             // pages refuses, and the memory is as good, though slower to touch.
             let _ = unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
