@@ -133,7 +133,7 @@ fn of_one_worker(prepared: &Prepared) -> Option<String> {
 }
 
 fn has_device(plan: &Plan) -> bool {
-    plan.parts.iter().any(|part| part.memory.device_bytes > 0)
+    plan.parts.iter().any(|part| !part.memory.device_bytes.is_empty())
 }
 
 /// What a training step moves, in sentences.
@@ -159,12 +159,19 @@ fn step_sums(prepared: &Prepared) -> Result<Vec<String>, Failure> {
         ));
     }
     if has_device(plan) {
-        let RunTraffic { to_device, to_host, .. } = plan.traffic(Program::TRAIN);
+        let RunTraffic { to_device, to_host, between_devices, .. } =
+            plan.traffic(Program::TRAIN);
         sums.push(format!(
             "a training step copies {} to devices and {} from them",
             human_bytes(to_device),
             human_bytes(to_host)
         ));
+        if between_devices > 0 {
+            sums.push(format!(
+                "it copies {} between the devices of the workers, whose gradients are reduced on the first",
+                human_bytes(between_devices)
+            ));
+        }
     }
     Ok(sums)
 }
@@ -251,7 +258,8 @@ fn object(prepared: &Prepared, picture: &Picture) -> Value {
             "nodes": part.graph.len(),
             "registered_bytes": memory.registered_bytes,
             "private_bytes": memory.private_bytes,
-            "device_bytes": memory.device_bytes,
+            "device_bytes": memory.device_bytes.iter().sum::<usize>(),
+            "devices": memory.device_bytes.len(),
         })
     });
     json!({

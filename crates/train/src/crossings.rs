@@ -327,7 +327,7 @@ fn where_it_lies(plan: &Plan, edge: &Edge) -> String {
     let arena = match spot.lane {
         Lane::Registered => "registered",
         Lane::Private => "private",
-        Lane::Device => "device",
+        Lane::Device(_) => "device",
     };
     format!("{arena}+{}", spot.offset)
 }

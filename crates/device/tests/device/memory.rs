@@ -18,7 +18,7 @@ fn what_is_copied_there_comes_back() {
         let memory = machine.memory(BYTES as u64);
         assert_eq!(memory.bytes(), BYTES as u64);
         let slab = memory.slab();
-        assert_eq!((slab.space(), slab.address() as u64), (Space::Device, memory.address()));
+        assert_eq!((slab.space(), slab.address() as u64), (Space::Device(0), memory.address()));
         let buffer = whole(&slab);
         assert_eq!(buffer.read().unwrap_err(), LoanError::OnDevice);
         let sent = pattern(BYTES, 1);

@@ -104,7 +104,7 @@ fn check(part: &Part) {
                 assert!(node.op.is_recv(), "{}", node.name);
                 continue;
             };
-            assert_eq!(spot.lane == Lane::Device, node.space == Space::Device, "{}", node.name);
+            assert_eq!(matches!(spot.lane, Lane::Device(_)), node.space.is_device(), "{}", node.name);
         }
     }
     let copies = copies(part);
@@ -116,7 +116,7 @@ fn without_a_device_nothing_is_copied() {
     let cluster = Cluster::ParameterServers { workers: 2, servers: 1 };
     for part in &planned(cluster, 2, on(DeviceTasks::None)).parts {
         assert!(copies(part).is_empty());
-        assert_eq!(part.memory.device_bytes, 0);
+        assert_eq!(part.memory.device_bytes, [0; 0]);
     }
 }
 
@@ -129,8 +129,8 @@ fn a_process_alone_copies_what_is_fed() {
         copies(part).iter().map(|(what, _)| &*part.graph.node(what.node).name).collect();
     assert_eq!(copied, ["worker0/x", "worker0/labels"]);
     let w = part.graph.find("w0").unwrap();
-    assert_eq!(part.graph.node(w).space, Space::Device);
-    assert!(part.memory.device_bytes >= (64 + 16) * 4);
+    assert_eq!(part.graph.node(w).space, Space::Device(0));
+    assert!(part.memory.device_bytes[0] >= (64 + 16) * 4);
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn servers_on_devices_send_and_receive_by_way_of_the_host() {
     plan.parts.iter().for_each(check);
     let server = &plan.parts[2];
     let w = server.graph.find("w0").unwrap();
-    assert_eq!(server.graph.node(w).space, Space::Device);
+    assert_eq!(server.graph.node(w).space, Space::Device(0));
     // what is fetched has the variable's name
     assert!(plan.edges.iter().any(|edge| edge.name == "w0" && edge.to == 0));
     // both workers get the same copy
@@ -188,12 +188,12 @@ fn devices_that_share_memory_copy_nothing_by_way_of_the_host() {
         let plan = planned(cluster, 2, direct(shared_memory));
         plan.parts.iter().for_each(check);
         for part in &plan.parts {
-            assert!(copies(part).iter().all(|(_, to)| *to == Space::Device), "{}", part.task);
+            assert!(copies(part).iter().all(|(_, to)| to.is_device()), "{}", part.task);
             // samples and labels are fed
             assert_eq!(copies(part).len(), if devices(part) { 2 } else { 0 }, "{}", part.task);
         }
         for edge in plan.edges.iter().filter(|edge| edge.bytes() != Some(0)) {
-            assert_eq!(edge.space, Space::Device, "{}", edge.name);
+            assert_eq!(edge.space, Space::Device(0), "{}", edge.name);
             let written = matches!(edge.transfer, Transfer::Write(_));
             assert_eq!(written, plan.parts[edge.to].memory.spot(edge.recv.into()).is_some());
         }
