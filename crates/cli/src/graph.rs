@@ -78,6 +78,7 @@ fn picture(prepared: &Prepared, shown: &ShownArgs) -> Result<Picture, Failure> {
         )));
     }
     let mut notes: Vec<String> = of_one_worker(prepared).into_iter().collect();
+    notes.extend(several_devices(prepared));
     match count {
         0 => notes.push("nothing crosses: one process computes everything".to_string()),
         _ => notes.extend(step_sums(prepared)?),
@@ -130,6 +131,15 @@ fn of_one_worker(prepared: &Prepared) -> Option<String> {
          shown for it alone; a server has its part once for each of {workers} workers, over the same variables"
     );
     (prepared.config.asynchronous && !prepared.topology.has_store()).then_some(note)
+}
+
+/// What the devices of a worker do together, if it has several.
+fn several_devices(prepared: &Prepared) -> Option<String> {
+    let devices = prepared.config.devices_per_worker;
+    let note = format!(
+        "each worker computes on {devices} GPUs, a batch on each: their gradients are reduced on the first before anything crosses"
+    );
+    (devices > 1).then_some(note)
 }
 
 fn has_device(plan: &Plan) -> bool {

@@ -12,14 +12,23 @@ use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
 
 /// Two layers at each worker, of which the first is reshaped; updates with the variables.
 fn network(workers: u32) -> (Graph, Vec<NodeId>) {
+    network_on(workers, 1)
+}
+
+/// The same on so many devices of each, whose gradients are reduced on the first.
+fn network_on(workers: u32, devices: u32) -> (Graph, Vec<NodeId>) {
     let mut graph = Graph::new();
     let mut gradients_of: Vec<Vec<Output>> = Vec::new();
     let spec = |dims: &[usize]| TensorSpec::new(DType::F32, dims).unwrap();
     let w = [("w0", [8, 8]), ("w1", [4, 4])];
     let w = w.map(|(name, dims)| graph.variable(name, spec(&dims), Init::Zeros).unwrap());
-    for worker in 0..workers {
-        let hint = Hint::Replica(worker);
-        let name = |what: &str| format!("worker{worker}/{what}");
+    let places = (0..workers).flat_map(|worker| (0..devices).map(move |device| (worker, device)));
+    for (worker, device) in places {
+        let (hint, of) = match device {
+            0 => (Hint::Replica(worker), format!("worker{worker}")),
+            _ => (Hint::Device { replica: worker, device }, format!("worker{worker}.{device}")),
+        };
+        let name = |what: &str| format!("{of}/{what}");
         let input = |graph: &mut Graph, what: &str, dtype, dims: &[usize]| {
             let fact = Fact::known(dtype, dims);
             Output::from(graph.add(&name(what), hint, Op::Input { fact }, &[]).unwrap())
@@ -36,6 +45,19 @@ fn network(workers: u32) -> (Graph, Vec<NodeId>) {
         let made = gradients(&mut graph, &name("gradient"), hint, loss.into(), &w).unwrap();
         gradients_of.push(made.into_iter().filter_map(Gradient::dense).collect());
     }
+    let mut mean = |(worker, each): (usize, &[Vec<Output>])| -> Vec<Output> {
+        let mean_of = |index: usize| {
+            let parts: Vec<Output> = each.iter().map(|made| made[index]).collect();
+            let name = format!("mean{worker}.{index}");
+            // fits: workers are few
+            graph.add(&name, Hint::Replica(worker as u32), Op::Mean, &parts).unwrap().into()
+        };
+        (0..w.len()).map(mean_of).collect()
+    };
+    let gradients_of: Vec<Vec<Output>> = match devices {
+        1 => gradients_of,
+        _ => gradients_of.chunks(devices as usize).enumerate().map(&mut mean).collect(),
+    };
     let update = |(index, w): (usize, &Output)| {
         let inputs: Vec<Output> =
             std::iter::once(*w).chain(gradients_of.iter().map(|made| made[index])).collect();
@@ -48,7 +70,10 @@ fn network(workers: u32) -> (Graph, Vec<NodeId>) {
 }
 
 fn planned(cluster: Cluster, workers: u32, options: PlanOptions) -> Plan {
-    let (graph, roots) = network(workers);
+    planned_of(network(workers), cluster, options)
+}
+
+fn planned_of((graph, roots): (Graph, Vec<NodeId>), cluster: Cluster, options: PlanOptions) -> Plan {
     let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
     let weights = ["w0", "w1"].map(|name| placed.find(name).unwrap());
     let train =
@@ -104,7 +129,11 @@ fn check(part: &Part) {
                 assert!(node.op.is_recv(), "{}", node.name);
                 continue;
             };
-            assert_eq!(matches!(spot.lane, Lane::Device(_)), node.space.is_device(), "{}", node.name);
+            let lane = match node.space {
+                Space::Device(device) => vec![Lane::Device(device)],
+                Space::Host => vec![Lane::Registered, Lane::Private],
+            };
+            assert!(lane.contains(&spot.lane), "{}", node.name);
         }
     }
     let copies = copies(part);
@@ -210,4 +239,40 @@ fn what_is_fetched_is_copied_to_the_device_once() {
     let [train, fetch, evaluate] = [0, 1, 2].map(|run| plan.traffic(RunId(run)).to_device);
     let (weights, fed) = ((64 + 16) * 4, (2 * 8 + 4) * 4);
     assert_eq!((train, fetch, evaluate), (2 * (weights + fed), weights, fed));
+}
+
+#[test]
+fn what_several_devices_of_a_worker_share_is_copied_between_them() {
+    let cluster = Cluster::ParameterServers { workers: 2, servers: 2 };
+    let (weights, fed) = ((64 + 16) * 4, (2 * 8 + 4) * 4);
+    let of = |devices: u32, options: PlanOptions| {
+        let plan = planned_of(network_on(2, devices), cluster, options);
+        plan.parts.iter().for_each(check);
+        plan
+    };
+    for options in [direct(SharedMemory::Used), direct(SharedMemory::Unused)] {
+        let (one, three) = (of(1, options.clone()), of(3, options));
+        let [one_run, run] = [&one, &three].map(|plan| plan.traffic(RunId(0)));
+        // what crosses is what one device's worker sends: its variables came once, and its gradients leave once
+        assert_eq!((run.written, run.by_reference), (one_run.written, one_run.by_reference));
+        assert_eq!(run.sends, one_run.sends);
+        // two more devices of two workers get the weights, and give their gradients
+        assert_eq!((one_run.between_devices, run.between_devices), (0, 2 * 2 * 2 * weights));
+        assert_eq!((run.to_host, run.to_device), (0, 2 * 3 * fed));
+        let worker = &three.parts[0];
+        assert_eq!(worker.memory.device_bytes.len(), 3);
+        assert!(worker.memory.device_bytes.iter().all(|bytes| *bytes > 0));
+        assert_eq!(three.parts[2].memory.device_bytes.len(), 1, "a server has one");
+        for edge in three.edges.iter().filter(|edge| edge.bytes() != Some(0)) {
+            assert_eq!(edge.space, Space::Device(0), "{}", edge.name);
+        }
+    }
+    // by way of the host weights go to each device from there
+    let three = of(3, on(DeviceTasks::Workers));
+    let run = three.traffic(RunId(0));
+    assert_eq!((run.to_host, run.to_device), (2 * weights, 2 * 3 * (weights + fed)));
+    assert_eq!(run.between_devices, 2 * 2 * weights);
+    // evaluation is the first device's
+    let [fetch, evaluate] = [1, 2].map(|run| three.traffic(RunId(run)));
+    assert_eq!((fetch.to_device, evaluate.to_device, evaluate.between_devices), (weights, fed, 0));
 }
