@@ -169,8 +169,7 @@ fn step_sums(prepared: &Prepared) -> Result<Vec<String>, Failure> {
         ));
     }
     if has_device(plan) {
-        let RunTraffic { to_device, to_host, between_devices, .. } =
-            plan.traffic(Program::TRAIN);
+        let RunTraffic { to_device, to_host, between_devices, .. } = plan.traffic(Program::TRAIN);
         sums.push(format!(
             "a training step copies {} to devices and {} from them",
             human_bytes(to_device),

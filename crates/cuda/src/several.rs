@@ -44,7 +44,8 @@ impl CudaDevices {
         let driver = Driver::open(driver)?;
         let devices = Device::open_together(&driver, ordinals)?;
         let mut is_by_host = false;
-        for (from, to) in ordinals.iter().flat_map(|from| ordinals.iter().map(move |to| (from, to))) {
+        for (from, to) in ordinals.iter().flat_map(|from| ordinals.iter().map(move |to| (from, to)))
+        {
             is_by_host |= !driver.can_reach(*from, *to)?;
         }
         let gpus = devices.into_iter().map(|device| {
@@ -99,7 +100,9 @@ impl DeviceKernels for CudaDevices {
         let each = self.gpus.iter().map(|gpu| gpu.kernels.description());
         let all: Vec<String> = each.collect();
         let between = match self.is_by_host {
-            true => "; not all reach each other's memory: the driver copies between them by way of the host",
+            true => {
+                "; not all reach each other's memory: the driver copies between them by way of the host"
+            }
             false => "",
         };
         format!("{}{between}", all.join("; "))

@@ -1,8 +1,8 @@
 //! One GPU of this process, by its primary context: the one that CUDA's own libraries and PyTorch use. A thread has it as
 //! its current context for the time of a call, and what it had before afterwards.
 
-use std::sync::{Arc, OnceLock, Weak};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;

@@ -107,8 +107,9 @@ fn copy_between(
     bytes: usize,
 ) -> Outcome {
     let number = stream.number_of_work().unwrap_or(u64::MAX);
-    let races =
-        |other: &Arc<Stream>| other.number != stream.number && other.may_yet_write(number, from, bytes);
+    let races = |other: &Arc<Stream>| {
+        other.number != stream.number && other.may_yet_write(number, from, bytes)
+    };
     if fake.streams.all().iter().any(races) {
         say(&format!(
             "a copy from GPU {from_device} to GPU {to_device} reads {bytes} bytes at {from:#x} that another stream was told \

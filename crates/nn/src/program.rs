@@ -212,7 +212,8 @@ impl Program {
                 let drawn_as = format!("replica{}", replica * devices + device);
                 let mut of_device = Sums::default();
                 for index in 0..accumulate {
-                    let names = CopyNames { owner: &owner, place: &place, drawn_as: &drawn_as, index };
+                    let names =
+                        CopyNames { owner: &owner, place: &place, drawn_as: &drawn_as, index };
                     let copy = blueprint.build(&mut graph, names, hint, weights)?;
                     if copy.made.learned.is_empty() {
                         return Err(Error::NoParameters { model: model.name() });

@@ -119,7 +119,7 @@ impl Workspace {
             Lane::Private => self.private.usage(),
             Lane::Device(device) => {
                 self.on_devices.get(&device).map(Pool::usage).unwrap_or_default()
-            },
+            }
         }
     }
 

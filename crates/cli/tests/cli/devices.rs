@@ -78,7 +78,9 @@ fn gpus_of_two_workers_learn_the_same_by_every_way_to_cross() {
 #[test]
 fn strategies_that_are_out_of_step_run_on_several_gpus() {
     let Some(driver) = driver() else { return };
-    for way in ["ps --async", "dist-asgd", "dist-esgd", "mpi-asgd --clients 2", "mpi-esgd --clients 1"] {
+    for way in
+        ["ps --async", "dist-asgd", "dist-esgd", "mpi-asgd --clients 2", "mpi-esgd --clients 1"]
+    {
         let result = two_of_two(&driver, &format!("--strategy {way}"));
         assert!(loss(&result).is_finite(), "{way}: {result}");
         assert!(number(&result, "bytes_copied_between_devices") > 0, "{way}: {result}");
@@ -175,7 +177,10 @@ fn a_plan_shows_the_gpus_of_its_workers() {
         Job::start_command(command).end(LIMIT).stdout
     };
     let full = shown("--full");
-    assert!(full.contains("devices'") && full.contains("between the devices of the workers"), "{full}");
+    assert!(
+        full.contains("devices'") && full.contains("between the devices of the workers"),
+        "{full}"
+    );
     let drawing = shown("");
     assert!(drawing.contains("2 GPUs"), "{drawing}");
 }

@@ -114,7 +114,9 @@ impl Flights {
         let bytes = 0..from.bytes().min(to.bytes());
         match (from.space(), to.space()) {
             (Space::Host, Space::Device(_)) => stream.copy_to_device(&from, bytes, &to, 0)?,
-            (Space::Device(_), Space::Device(_)) => stream.copy_within_device(&from, bytes, &to, 0)?,
+            (Space::Device(_), Space::Device(_)) => {
+                stream.copy_within_device(&from, bytes, &to, 0)?
+            }
             (Space::Device(_), Space::Host) => stream.copy_to_host(&from, bytes, &to, 0)?,
             // the stream has no word for it, and the runtime asks for none
             (Space::Host, Space::Host) => {}

@@ -256,7 +256,8 @@ pub unsafe extern "C" fn cuMemcpyPeerAsync(
 ) -> CUresult {
     on_stream(stream, |fake, stream| {
         let device = |context: CUcontext, address: u64| {
-            let at = Context::number_of(context).checked_sub(1).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+            let at =
+                Context::number_of(context).checked_sub(1).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
             let gpu = fake.gpus.get(at).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
             gpu.context.check()?;
             let space = fake.space.read();

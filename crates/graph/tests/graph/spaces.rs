@@ -73,7 +73,11 @@ fn planned(cluster: Cluster, workers: u32, options: PlanOptions) -> Plan {
     planned_of(network(workers), cluster, options)
 }
 
-fn planned_of((graph, roots): (Graph, Vec<NodeId>), cluster: Cluster, options: PlanOptions) -> Plan {
+fn planned_of(
+    (graph, roots): (Graph, Vec<NodeId>),
+    cluster: Cluster,
+    options: PlanOptions,
+) -> Plan {
     let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
     let weights = ["w0", "w1"].map(|name| placed.find(name).unwrap());
     let train =
@@ -263,6 +267,9 @@ fn what_several_devices_of_a_worker_share_is_copied_between_them() {
         assert_eq!(worker.memory.device_bytes.len(), 3);
         assert!(worker.memory.device_bytes.iter().all(|bytes| *bytes > 0));
         assert_eq!(three.parts[2].memory.device_bytes.len(), 1, "a server has one");
+        // devices compute side by side: none has its turn behind another's
+        let space = |id: &NodeId| worker.graph.node(*id).space;
+        assert!(worker.order.iter().all(|(first, then)| space(first) == space(then)));
         for edge in three.edges.iter().filter(|edge| edge.bytes() != Some(0)) {
             assert_eq!(edge.space, Space::Device(0), "{}", edge.name);
         }

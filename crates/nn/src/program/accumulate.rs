@@ -99,8 +99,9 @@ impl Sums {
         });
         let gradients = gradients.collect::<Result<Vec<_>, GraphError>>()?;
         let latest = each.first().map_or(0, |sums| sums.latest.len());
-        let latest = (0..latest)
-            .map(|index| mean("latest", index, each.iter().map(|sums| sums.latest[index]).collect()));
+        let latest = (0..latest).map(|index| {
+            mean("latest", index, each.iter().map(|sums| sums.latest[index]).collect())
+        });
         let latest = latest.collect::<Result<Vec<_>, GraphError>>()?;
         Ok(Sums { gradients, latest, copies: 1 })
     }

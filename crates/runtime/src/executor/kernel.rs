@@ -17,9 +17,7 @@ impl Executor {
         let made = self.outputs(part, id)?;
         let launched = match self.leaves_out_kernels {
             true => Ok(()),
-            false if part.graph.node(id).space.is_device() => {
-                self.start_on_device(part, id, &made)
-            }
+            false if part.graph.node(id).space.is_device() => self.start_on_device(part, id, &made),
             false => self.launch(part, id, &made),
         };
         match launched {

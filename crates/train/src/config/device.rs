@@ -81,7 +81,8 @@ impl DeviceChoice {
         if config.devices_per_worker > 1 {
             let topology = config.topology();
             let is_alone = config.strategy == Strategy::Local;
-            let workers = (0..if is_alone { 1 } else { config.workers }).map(|w| topology.rank_of(w));
+            let workers =
+                (0..if is_alone { 1 } else { config.workers }).map(|w| topology.rank_of(w));
             let here: Vec<Rank> = workers.filter(|rank| config.hosts.is_here(*rank)).collect();
             if let Some(last) = here.last() {
                 ordinals(config, gpus.count(), *last, true)?;
