@@ -78,6 +78,7 @@ fn picture(prepared: &Prepared, shown: &ShownArgs) -> Result<Picture, Failure> {
         )));
     }
     let mut notes: Vec<String> = of_one_worker(prepared).into_iter().collect();
+    notes.extend(several_devices(prepared));
     match count {
         0 => notes.push("nothing crosses: one process computes everything".to_string()),
         _ => notes.extend(step_sums(prepared)?),
@@ -132,8 +133,17 @@ fn of_one_worker(prepared: &Prepared) -> Option<String> {
     (prepared.config.asynchronous && !prepared.topology.has_store()).then_some(note)
 }
 
+/// What the devices of a worker do together, if it has several.
+fn several_devices(prepared: &Prepared) -> Option<String> {
+    let devices = prepared.config.devices_per_worker;
+    let note = format!(
+        "each worker computes on {devices} GPUs, a batch on each: their gradients are reduced on the first before anything crosses"
+    );
+    (devices > 1).then_some(note)
+}
+
 fn has_device(plan: &Plan) -> bool {
-    plan.parts.iter().any(|part| part.memory.device_bytes > 0)
+    plan.parts.iter().any(|part| !part.memory.device_bytes.is_empty())
 }
 
 /// What a training step moves, in sentences.
@@ -159,12 +169,18 @@ fn step_sums(prepared: &Prepared) -> Result<Vec<String>, Failure> {
         ));
     }
     if has_device(plan) {
-        let RunTraffic { to_device, to_host, .. } = plan.traffic(Program::TRAIN);
+        let RunTraffic { to_device, to_host, between_devices, .. } = plan.traffic(Program::TRAIN);
         sums.push(format!(
             "a training step copies {} to devices and {} from them",
             human_bytes(to_device),
             human_bytes(to_host)
         ));
+        if between_devices > 0 {
+            sums.push(format!(
+                "it copies {} between the devices of the workers, whose gradients are reduced on the first",
+                human_bytes(between_devices)
+            ));
+        }
     }
     Ok(sums)
 }
@@ -251,7 +267,8 @@ fn object(prepared: &Prepared, picture: &Picture) -> Value {
             "nodes": part.graph.len(),
             "registered_bytes": memory.registered_bytes,
             "private_bytes": memory.private_bytes,
-            "device_bytes": memory.device_bytes,
+            "device_bytes": memory.device_bytes.iter().sum::<usize>(),
+            "devices": memory.device_bytes.len(),
         })
     });
     json!({

@@ -2,6 +2,7 @@
 //! stream in each step. All that is started is done in that order, so that memory needs no other guard on the GPU.
 
 mod flights;
+mod peers;
 mod prepared;
 mod segments;
 
@@ -98,7 +99,11 @@ impl CudaKernels {
     /// When there is no driver or no such GPU, or it has no memory left.
     pub fn open(options: &CudaOptions) -> Result<CudaKernels, CudaError> {
         let driver = Driver::open(options.driver.as_deref())?;
-        let device = Device::open(&driver, options.ordinal)?;
+        Ok(CudaKernels::on(Device::open(&driver, options.ordinal)?)?)
+    }
+
+    /// As [`CudaKernels::open`], of a GPU that was opened.
+    pub(crate) fn on(device: Arc<Device>) -> Result<CudaKernels, DeviceError> {
         let stream = device.stream()?;
         // fits: a few words
         let words = device.alloc(WORDS_BYTES as u64)?;
@@ -321,7 +326,7 @@ impl DeviceKernels for CudaKernels {
         format!("cuda: GPU {ordinal}, {name} ({major}.{minor}), driver of CUDA {version}")
     }
 
-    fn alloc(&mut self, bytes: usize) -> Result<Slab, DeviceFailure> {
+    fn alloc(&mut self, _: u32, bytes: usize) -> Result<Slab, DeviceFailure> {
         // fits: a size of this machine
         let memory = self.device.alloc(bytes as u64).map_err(Failed::from)?;
         Ok(memory.slab())
@@ -355,6 +360,11 @@ impl DeviceKernels for CudaKernels {
     fn copy(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<CopyId, DeviceFailure> {
         let done = self.copied(from, to);
         self.kept(done)
+    }
+
+    fn follow(&mut self, _: u32, _: u32) -> Result<(), DeviceFailure> {
+        // there is one stream
+        Ok(())
     }
 
     fn mark(&mut self) -> Result<CopyId, DeviceFailure> {

@@ -40,6 +40,7 @@ mod fault;
 mod gpus;
 mod kernels;
 mod lower;
+mod several;
 
 use tensorwire_graph::Op;
 use tensorwire_kernels::KernelError;
@@ -51,6 +52,7 @@ pub use error::LowerError;
 pub use fault::DeviceFault;
 pub use gpus::Gpus;
 pub use kernels::{PtxModule, kernel_names, modules};
+pub use several::CudaDevices;
 
 /// How operators are lowered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

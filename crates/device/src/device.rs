@@ -1,8 +1,8 @@
 //! One GPU of this process, by its primary context: the one that CUDA's own libraries and PyTorch use. A thread has it as
 //! its current context for the time of a call, and what it had before afterwards.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -29,6 +29,15 @@ pub struct Device {
     streams: Mutex<Vec<Arc<RawStream>>>,
     /// Work did not end in time, or the GPU is lost: nothing that it may use is given back.
     is_stuck: AtomicBool,
+    together: OnceLock<Together>,
+}
+
+/// A device among those that were opened together.
+#[derive(Debug)]
+struct Together {
+    /// Its number among them.
+    number: u32,
+    others: Vec<Weak<Device>>,
 }
 
 /// An object of the driver's, which any thread may use.
@@ -72,7 +81,44 @@ impl Device {
             context: Handle(context),
             streams: Mutex::default(),
             is_stuck: AtomicBool::new(false),
+            together: OnceLock::new(),
         }))
+    }
+
+    /// Opens GPUs that work on each other's memory: what one of them allocates or maps the others reach, where the machine
+    /// lets them, and is given back when none of them may use it any more. Slabs tell by their space which GPU's they are: it
+    /// has the number that the GPU has here.
+    ///
+    /// # Errors
+    /// As of [`Device::open`].
+    pub fn open_together(
+        driver: &Arc<Driver>,
+        ordinals: &[usize],
+    ) -> Result<Vec<Arc<Device>>, DeviceError> {
+        let opened = ordinals.iter().map(|ordinal| Device::open(driver, *ordinal));
+        let opened = opened.collect::<Result<Vec<_>, _>>()?;
+        for (number, device) in (0..).zip(&opened) {
+            let others = opened.iter().filter(|other| !Arc::ptr_eq(other, device));
+            let others = others.map(Arc::downgrade).collect();
+            // set once: the device was opened just now
+            let _ = device.together.set(Together { number, others });
+        }
+        Ok(opened)
+    }
+
+    /// Its number among the GPUs that were opened together with it; 0 if it is alone.
+    pub fn number_in_process(&self) -> u32 {
+        self.together.get().map_or(0, |together| together.number)
+    }
+
+    /// Those that were opened together with it, as far as they are open.
+    pub(crate) fn others(&self) -> Vec<Arc<Device>> {
+        let others = self.together.get().map(|together| &together.others);
+        others.into_iter().flatten().filter_map(Weak::upgrade).collect()
+    }
+
+    pub(crate) fn context(&self) -> CUcontext {
+        self.context.0
     }
 
     pub fn facts(&self) -> &DeviceFacts {
@@ -190,9 +236,14 @@ impl Device {
         self.streams.lock().push(stream);
     }
 
-    /// Waits until the streams of this process on this GPU have done all that they were told so far. False if that takes
-    /// too long, or cannot be known: what they may use must never be given back.
+    /// Waits until the streams of this process on this GPU, and on those that were opened together with it, have done all that
+    /// they were told so far. False if that takes too long, or cannot be known: what they may use must never be given back.
     pub(crate) fn settle(self: &Arc<Self>) -> bool {
+        self.settle_alone() && self.others().iter().all(Device::settle_alone)
+    }
+
+    /// As [`Device::settle`], of this GPU's streams.
+    fn settle_alone(self: &Arc<Self>) -> bool {
         if self.is_stuck.load(Ordering::Relaxed) {
             return false;
         }

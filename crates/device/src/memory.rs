@@ -139,6 +139,10 @@ impl Device {
         })?;
         mapped.is_mapped = true;
         mapped.allow(self)?;
+        for other in self.others() {
+            // where it does not reach this memory, the driver takes what it copies from there by way of the host
+            let _ = mapped.allow(&other);
+        }
         Ok(DeviceMemory { mapped: Arc::new(mapped), bytes })
     }
 }
@@ -161,7 +165,10 @@ impl DeviceMemory {
         // fits: so many bytes are mapped
         let bytes = self.bytes as usize;
         // SAFETY: the range is mapped memory of the device until `Mapped`, the keepalive, is dropped, which has the mark.
-        unsafe { Slab::on_device(address, bytes, self.mapped.clone(), self.mapped.mark.clone()) }
+        unsafe {
+            let device = self.mapped.device.number_in_process();
+            Slab::on_device(device, address, bytes, self.mapped.clone(), self.mapped.mark.clone())
+        }
     }
 
     /// Returns a descriptor by which another process of this host maps the same memory ([`Device::import`]).

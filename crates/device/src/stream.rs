@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tensorwire_base::{Clock, Deadline, Space};
+use tensorwire_base::{Clock, Deadline};
 use tensorwire_memory::{DeviceLoan, DeviceWriteLoan, Keepalive, Slab};
 
 use crate::device::{Device, Handle};
@@ -97,7 +97,7 @@ impl Stream {
         target: &DeviceWriteLoan,
         at: usize,
     ) -> Result<(), DeviceError> {
-        assert_eq!((source.space(), target.space()), (Space::Host, Space::Device));
+        assert!(!source.space().is_device() && target.space().is_device());
         let Some(Copying { from, to, bytes }) = self.copying(source, range, target, at) else {
             return Ok(());
         };
@@ -124,7 +124,7 @@ impl Stream {
         target: &DeviceWriteLoan,
         at: usize,
     ) -> Result<(), DeviceError> {
-        assert_eq!((source.space(), target.space()), (Space::Device, Space::Host));
+        assert!(source.space().is_device() && !target.space().is_device());
         let Some(Copying { from, to, bytes }) = self.copying(source, range, target, at) else {
             return Ok(());
         };
@@ -150,13 +150,44 @@ impl Stream {
         target: &DeviceWriteLoan,
         at: usize,
     ) -> Result<(), DeviceError> {
-        assert_eq!((source.space(), target.space()), (Space::Device, Space::Device));
+        assert!(source.space().is_device() && target.space().is_device());
         let Some(Copying { from, to, bytes }) = self.copying(source, range, target, at) else {
             return Ok(());
         };
         // fits: addresses of this machine
         // SAFETY: both ranges lie inside of what is lent, which is given back only when the stream is idle.
         unsafe { self.copy_at(from as u64, to as u64, bytes) }
+    }
+
+    /// Copies a range of another GPU's memory to byte `at` of this one's. The driver takes it from memory to memory where the
+    /// GPUs reach each other, else by way of the host. Until the stream has passed here, nobody writes the source nor uses the
+    /// target otherwise.
+    ///
+    /// # Errors
+    /// When the driver refuses, or a GPU is lost.
+    ///
+    /// # Panics
+    /// If a range is not inside, or one of them is memory of the host.
+    pub fn copy_from_peer(
+        &self,
+        peer: &Device,
+        source: &DeviceLoan,
+        range: Range<usize>,
+        target: &DeviceWriteLoan,
+        at: usize,
+    ) -> Result<(), DeviceError> {
+        assert!(source.space().is_device() && target.space().is_device());
+        let Some(Copying { from, to, bytes }) = self.copying(source, range, target, at) else {
+            return Ok(());
+        };
+        // fits: addresses of this machine
+        let (from, to) = (from as u64, to as u64);
+        self.device.call("cuMemcpyPeerAsync", |functions| {
+            let (here, there) = (self.device.context(), peer.context());
+            // SAFETY: both ranges lie inside of what is lent, which is given back only when the streams of both GPUs are idle
+            // (see `Device::open_together`); both contexts live as long as their devices.
+            unsafe { (functions.cuMemcpyPeerAsync)(to, here, from, there, bytes, self.raw()) }
+        })
     }
 
     /// Fills a range of a GPU's memory with a byte. Until the stream has passed here, nobody else uses it.
@@ -172,7 +203,7 @@ impl Stream {
         range: Range<usize>,
         byte: u8,
     ) -> Result<(), DeviceError> {
-        assert_eq!(target.space(), Space::Device);
+        assert!(target.space().is_device());
         check_inside(&range, target.bytes());
         self.keep(target.slab());
         // fits: an address of this machine

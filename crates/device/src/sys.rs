@@ -187,6 +187,8 @@ functions! {
     cuMemcpyHtoDAsync_v2: fn(CUdeviceptr, *const c_void, usize, CUstream);
     cuMemcpyDtoHAsync_v2: fn(*mut c_void, CUdeviceptr, usize, CUstream);
     cuMemcpyDtoDAsync_v2: fn(CUdeviceptr, CUdeviceptr, usize, CUstream);
+    // (target, its context, source, its context, bytes, stream)
+    cuMemcpyPeerAsync: fn(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, usize, CUstream);
     cuMemsetD8Async: fn(CUdeviceptr, c_uchar, usize, CUstream);
     cuMemsetD32Async: fn(CUdeviceptr, c_uint, usize, CUstream);
     cuStreamWaitValue32_v2: fn(CUstream, CUdeviceptr, cuuint32_t, c_uint);

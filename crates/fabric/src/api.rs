@@ -21,7 +21,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use tensorwire_base::{Deadline, Rank, Space};
+use tensorwire_base::{Deadline, Rank};
 use tensorwire_memory::Slab;
 
 use crate::common::{Core, FabricStats, Gone};
@@ -233,7 +233,7 @@ impl Fabric {
     /// # Panics
     /// If the slab is memory of the host.
     pub fn adopt_device(&self, memory: &Slab) -> Result<Region, RegionError> {
-        assert_eq!(memory.space(), Space::Device, "memory of the host has regions of its own");
+        assert!(memory.space().is_device(), "memory of the host has regions of its own");
         self.device.adopt_device(memory)
     }
 

@@ -109,8 +109,9 @@ impl Region {
         let bytes = mapping.bytes() as usize;
         let (keepalive, mark) = (self.memory.clone(), self.memory.mark.clone());
         if mapping.is_of_device() {
-            // SAFETY: the mapping keeps the device's memory, and is kept by `self.memory`, which has the mark.
-            return unsafe { Slab::on_device(mapping.start().addr(), bytes, keepalive, mark) };
+            // what crosses is the first device's. SAFETY: the mapping keeps the device's memory, and is kept by
+            // `self.memory`, which has the mark.
+            return unsafe { Slab::on_device(0, mapping.start().addr(), bytes, keepalive, mark) };
         }
         // SAFETY: the mapping is readable and writable for `bytes` bytes and starts at a page, which
         // is a multiple of the alignment; `self.memory`, which owns it, is the keepalive and has the

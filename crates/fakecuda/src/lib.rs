@@ -81,7 +81,8 @@ const fn functions() -> Functions {
         cuMemImportFromShareableHandle cuMemGetHandleForAddressRange
         cuMemHostAlloc cuMemFreeHost cuMemHostRegister_v2 cuMemHostUnregister
         cuMemHostGetDevicePointer_v2
-        cuMemcpyHtoDAsync_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemsetD8Async
+        cuMemcpyHtoDAsync_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpyPeerAsync
+        cuMemsetD8Async
         cuMemsetD32Async cuStreamWaitValue32_v2 cuStreamWriteValue32_v2 cuFlushGPUDirectRDMAWrites
         cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuFuncSetAttribute cuLaunchKernel
         cuStreamBeginCapture_v2 cuStreamIsCapturing cuStreamEndCapture cuGraphInstantiateWithFlags

@@ -283,6 +283,10 @@ impl<T> Handles<T> {
         self.made.lock().remove(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)
     }
 
+    pub(crate) fn all(&self) -> Vec<Arc<T>> {
+        self.made.lock().values().cloned().collect()
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.made.lock().len()
     }

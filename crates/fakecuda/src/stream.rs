@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 use tensorwire_device::sys::*;
@@ -21,6 +21,12 @@ pub(crate) enum Op {
     Copy {
         from: u64,
         to: u64,
+        bytes: usize,
+    },
+    /// From memory of one GPU to memory of another, each by its ordinal.
+    CopyBetween {
+        from: (u64, usize),
+        to: (u64, usize),
         bytes: usize,
     },
     /// Bytes of the host that are not pinned, as they were when the stream was told.
@@ -75,8 +81,42 @@ pub(crate) struct Stream {
 
 #[derive(Debug, Default)]
 struct Queue {
-    ops: VecDeque<Op>,
-    is_working: bool,
+    ops: VecDeque<Told>,
+    /// What it is doing.
+    working: Option<Told>,
+}
+
+/// What a stream was told, and when: numbers are counted over all streams.
+#[derive(Clone, Debug)]
+struct Told {
+    number: u64,
+    op: Arc<Op>,
+}
+
+/// What was told so far, all streams together.
+static TOLD: AtomicU64 = AtomicU64::new(0);
+
+impl Op {
+    /// True if it may write to some of these bytes. What a kernel does to what it is given the address of, nobody knows.
+    fn may_write(&self, from: u64, bytes: usize) -> bool {
+        let range = from..from + bytes as u64;
+        let meets = |to: u64, length: usize| to < range.end && range.start < to + length as u64;
+        match self {
+            Op::Copy { to, bytes, .. } => meets(*to, *bytes),
+            Op::CopyBetween { to: (to, _), bytes, .. } => meets(*to, *bytes),
+            Op::Staged { from, to } => meets(*to, from.len()),
+            Op::Fill { to, count, width, .. } => meets(*to, count * width),
+            Op::Launch(launching) => {
+                launching.arguments.words.iter().any(|word| range.contains(word))
+            }
+            Op::WriteValue { address, .. } => meets(*address, 4),
+            Op::Graph(exec) => exec.ops.iter().any(|op| op.may_write(from, bytes)),
+            Op::Unstaged { .. }
+            | Op::WaitEvent { .. }
+            | Op::Record { .. }
+            | Op::WaitValue { .. } => false,
+        }
+    }
 }
 
 impl Stream {
@@ -106,7 +146,10 @@ impl Stream {
         if let Some(capture) = self.capture() {
             return capture.push(self, op);
         }
-        self.queue.lock().ops.push_back(op);
+        let mut queue = self.queue.lock();
+        let number = TOLD.fetch_add(1, Ordering::Relaxed) + 1;
+        queue.ops.push_back(Told { number, op: Arc::new(op) });
+        drop(queue);
         self.news.notify_all();
         Ok(())
     }
@@ -114,17 +157,29 @@ impl Stream {
     /// True if nothing is left to do.
     pub(crate) fn is_idle(&self) -> bool {
         let queue = self.queue.lock();
-        queue.ops.is_empty() && !queue.is_working
+        queue.ops.is_empty() && queue.working.is_none()
     }
 
     /// Waits until nothing is left to do, or something failed.
     pub(crate) fn wait_idle(&self) -> Outcome {
         let mut queue = self.queue.lock();
-        while !queue.ops.is_empty() || queue.is_working {
+        while !queue.ops.is_empty() || queue.working.is_some() {
             self.news.wait(&mut queue);
         }
         drop(queue);
         self.context.check()
+    }
+
+    /// The number of what it is doing, if it is told.
+    pub(crate) fn number_of_work(&self) -> Option<u64> {
+        self.queue.lock().working.as_ref().map(|told| told.number)
+    }
+
+    /// True if it was told something before `number` that it has not done, and that may write to these bytes.
+    pub(crate) fn may_yet_write(&self, number: u64, from: u64, bytes: usize) -> bool {
+        let queue = self.queue.lock();
+        let told = queue.working.iter().chain(&queue.ops);
+        told.filter(|told| told.number < number).any(|told| told.op.may_write(from, bytes))
     }
 
     /// Nobody tells it anything any more. It does what is left, and waits for nothing.
@@ -160,14 +215,15 @@ impl Stream {
     fn work(&self, fake: &Fake, random: &mut Random) {
         let mut queue = self.queue.lock();
         loop {
-            let Some(op) = queue.ops.pop_front() else {
+            let Some(told) = queue.ops.pop_front() else {
                 if self.is_ended.load(Ordering::Relaxed) {
                     return;
                 }
                 self.news.wait(&mut queue);
                 continue;
             };
-            queue.is_working = true;
+            let op = told.op.clone();
+            queue.working = Some(told);
             drop(queue);
             // after a failure nothing is done any more
             let done = self.context.check().and_then(|()| work::run(fake, self, &op, random));
@@ -182,7 +238,7 @@ impl Stream {
             if done.is_err() && is_ended {
                 queue.ops.clear();
             }
-            queue.is_working = false;
+            queue.working = None;
             self.news.notify_all();
         }
     }

@@ -24,6 +24,7 @@ pub(crate) fn run(fake: &Fake, stream: &Stream, op: &Op, random: &mut Random) ->
     }
     match op {
         Op::Copy { from, to, bytes } => copy(fake, stream, *from, *to, *bytes),
+        Op::CopyBetween { from, to, bytes } => copy_between(fake, stream, *from, *to, *bytes),
         Op::Staged { from, to } => {
             with_place(fake, stream, *to, from.len(), |first| {
                 // SAFETY: the place has so many bytes, which are nobody's memory of Rust's.
@@ -92,6 +93,36 @@ fn copy(fake: &Fake, stream: &Stream, from: u64, to: u64, bytes: usize) -> Outco
     };
     let (source, target) = (place(from)?, place(to)?);
     // SAFETY: both places have so many bytes and stay while they are held; no Rust reference is made of either.
+    unsafe { std::ptr::copy(source.first(), target.first(), bytes) };
+    Ok(())
+}
+
+/// A copy from another GPU's memory. That GPU's streams go on beside this one: what they were told before and have not done
+/// must not write what is read here, which an event would have waited for.
+fn copy_between(
+    fake: &Fake,
+    stream: &Stream,
+    (from, from_device): (u64, usize),
+    (to, to_device): (u64, usize),
+    bytes: usize,
+) -> Outcome {
+    let number = stream.number_of_work().unwrap_or(u64::MAX);
+    let races = |other: &Arc<Stream>| {
+        other.number != stream.number && other.may_yet_write(number, from, bytes)
+    };
+    if fake.streams.all().iter().any(races) {
+        say(&format!(
+            "a copy from GPU {from_device} to GPU {to_device} reads {bytes} bytes at {from:#x} that another stream was told \
+             to write before, and has not: no event is between them"
+        ));
+        return Err(CUDA_ERROR_ILLEGAL_ADDRESS);
+    }
+    let pinned = fake.pinned.read();
+    let place = |address, device| {
+        fake.place(address, bytes, device, &pinned).ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)
+    };
+    let (source, target) = (place(from, from_device)?, place(to, to_device)?);
+    // SAFETY: as for `copy`.
     unsafe { std::ptr::copy(source.first(), target.first(), bytes) };
     Ok(())
 }

@@ -31,8 +31,10 @@ pub struct Task {
 pub enum Hint {
     /// State that all replicas share, or a mean of what they have: [`crate::Placement`] says how servers get it.
     Shared,
-    /// Part of one worker's replica.
+    /// Part of one worker's replica, on the first of its devices if there are any.
     Replica(u32),
+    /// Part of one worker's replica, on this one of its devices.
+    Device { replica: u32, device: u32 },
     /// On this task, whichever replica it is part of: the replicas of a data-parallel job all have it there. A graph
     /// that one process computes has it in that process.
     Task(Task),

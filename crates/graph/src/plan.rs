@@ -164,6 +164,8 @@ pub struct RunTraffic {
     /// Bytes that are copied between the host's memory and a device's, as far as their sizes are known.
     pub to_device: u64,
     pub to_host: u64,
+    /// Bytes that are copied between devices of one process.
+    pub between_devices: u64,
 }
 
 impl Edge {
@@ -194,13 +196,16 @@ impl Plan {
         }
         for (part, nodes) in self.parts.iter().zip(&self.runs[run.0].nodes) {
             for &id in nodes {
-                let Op::CopyTo { space } = part.graph.node(id).op else { continue };
+                let node = part.graph.node(id);
+                let Op::CopyTo { space } = node.op else { continue };
+                let from = node.inputs.first().map(|input| part.graph.node(input.node).space);
                 let bytes = part.graph.fact(id.into()).spec().and_then(Result::ok);
                 // fits: as above
                 let bytes = bytes.map_or(0, |spec| spec.bytes()) as u64;
-                match space {
-                    Space::Device => sum.to_device += bytes,
-                    Space::Host => sum.to_host += bytes,
+                match (from, space) {
+                    (Some(Space::Device(_)), Space::Device(_)) => sum.between_devices += bytes,
+                    (_, Space::Device(_)) => sum.to_device += bytes,
+                    (_, Space::Host) => sum.to_host += bytes,
                 }
             }
         }

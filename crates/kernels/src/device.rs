@@ -1,6 +1,8 @@
-//! What a session asks of a device that computes for it. A kernel or a copy is *started* by a call, and over some time
-//! later: all that one device was told is done in the order in which it was told. Which device that is, and how it
-//! computes, is the implementation's.
+//! What a session asks of the devices that compute for it: one, or several of one process, by number. A kernel or a copy is
+//! *started* by a call, and over some time later: all that one device was told is done in the order in which it was told, and
+//! nothing is known of two but what [`DeviceKernels::follow`] and copies between them say. A copy is told to the device that it
+//! goes to, or that it comes from where it goes to the host. Which devices these are, and how they compute, is the
+//! implementation's.
 
 use std::error::Error;
 use std::os::fd::OwnedFd;
@@ -14,7 +16,7 @@ use tensorwire_tensor::TensorSpec;
 
 use crate::KernelError;
 
-/// A device that the sessions of a process share.
+/// The devices that the sessions of a process share.
 pub type SharedDevice = Arc<Mutex<dyn DeviceKernels>>;
 
 /// A tensor in a device's memory.
@@ -31,6 +33,8 @@ pub struct DeviceOperand<'a> {
 pub struct DeviceCall<'a> {
     /// What it is known by: what was made ready for it once is used again.
     pub node: NodeId,
+    /// Which device computes it.
+    pub device: u32,
     pub op: &'a Op,
     pub inputs: &'a [DeviceOperand<'a>],
     pub outputs: &'a [DeviceOperand<'a>],
@@ -52,61 +56,67 @@ pub enum DeviceFailure {
     Device(Box<dyn Error + Send + Sync>),
 }
 
-/// A device that computes. No call but [`DeviceKernels::wait`] blocks.
+/// Devices that compute; they are numbered from 0 on. No call but [`DeviceKernels::wait`] blocks.
 pub trait DeviceKernels: Send + std::fmt::Debug {
     /// What computes, for a log's first lines.
     fn description(&self) -> String;
 
-    /// Allocates memory of the device.
+    /// Allocates memory of a device.
     ///
     /// # Errors
-    /// When there is not enough. Everywhere else: when the device has failed.
-    fn alloc(&mut self, bytes: usize) -> Result<Slab, DeviceFailure>;
+    /// When there is not enough. Everywhere else: when a device has failed.
+    fn alloc(&mut self, device: u32, bytes: usize) -> Result<Slab, DeviceFailure>;
 
-    /// Allocates memory of the device that another process of this host maps by the descriptor.
+    /// Allocates memory of the first device that another process of this host maps by the descriptor.
     ///
     /// # Errors
     /// When there is not enough, or the device shows its memory to nobody.
     fn alloc_shared(&mut self, bytes: usize) -> Result<(Slab, OwnedFd), DeviceFailure>;
 
-    /// Maps memory that another process of this host allocated so, of as many bytes.
+    /// Maps memory that another process of this host allocated so, of as many bytes, for the first device.
     ///
     /// # Errors
     /// When the descriptor is none of a device's memory, or of less of it.
     fn import(&mut self, memory: OwnedFd, bytes: usize) -> Result<Slab, DeviceFailure>;
 
-    /// Allocates memory of the host that the device copies from and to while others work.
+    /// Allocates memory of the host that all devices copy from and to while others work.
     ///
     /// # Errors
     /// When there is not enough.
     fn alloc_on_host(&mut self, bytes: usize) -> Result<Slab, DeviceFailure>;
 
-    /// Has the device copy from and to memory of the host that somebody else allocated while others work, as long as the
+    /// Has all devices copy from and to memory of the host that somebody else allocated while others work, as long as the
     /// result lives. What is not pinned is copied all the same, and holds up whoever starts it.
     ///
     /// # Errors
     /// When the system locks no more memory.
     fn pin(&mut self, slab: &Slab) -> Result<Keepalive, DeviceFailure>;
 
-    /// Starts computing an operator behind all that was started before.
+    /// Starts computing an operator behind all that its device was told before.
     ///
     /// # Errors
     /// When the operands do not fit the operator.
     fn start(&mut self, call: DeviceCall<'_>) -> Result<(), DeviceFailure>;
 
-    /// Starts copying behind all that was started before. The loans are held until it is over.
+    /// Starts copying behind all that the devices of both ends were told before. The loans are held until it is over.
     ///
     /// # Errors
     /// When the lengths differ, or neither is memory of the device.
     fn copy(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<CopyId, DeviceFailure>;
 
-    /// Marks where it is: a copy of nothing.
+    /// Has all that `device` is told from now on come behind all that `other` was told so far.
+    ///
+    /// # Errors
+    /// As everywhere.
+    fn follow(&mut self, device: u32, other: u32) -> Result<(), DeviceFailure>;
+
+    /// Marks where all devices are: a copy of nothing.
     ///
     /// # Errors
     /// As everywhere.
     fn mark(&mut self) -> Result<CopyId, DeviceFailure>;
 
-    /// True once a copy is over; so is then all that was started before it.
+    /// True once a copy is over; so is then all that it came behind.
     ///
     /// # Errors
     /// When something failed that was started before.
@@ -118,7 +128,7 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
     /// When something failed that was started before, or the deadline passed.
     fn wait(&mut self, copy: CopyId, deadline: Deadline) -> Result<(), DeviceFailure>;
 
-    /// Returns how often it was told a graph in the place of the kernels that one is made of.
+    /// Returns how often one was told a graph in the place of the kernels that one is made of.
     fn graphs_launched(&self) -> u64 {
         0
     }

@@ -121,7 +121,7 @@ impl Buffer {
         Buffer::alone(slab, Place { offset: 0, bytes })
     }
 
-    /// A buffer over memory of a device that somebody else allocated, at any address.
+    /// A buffer over memory of the first device that somebody else allocated, at any address.
     ///
     /// # Safety
     /// `address..address + bytes` must be memory of the device for as long as `keepalive` lives. While a loan of the
@@ -133,7 +133,7 @@ impl Buffer {
     ) -> Buffer {
         let start = NonNull::without_provenance(address);
         // SAFETY: as promised.
-        let slab = unsafe { Slab::unaligned(start, bytes, Space::Device, keepalive) };
+        let slab = unsafe { Slab::unaligned(start, bytes, Space::Device(0), keepalive) };
         Buffer::alone(slab, Place { offset: 0, bytes })
     }
 
@@ -279,7 +279,7 @@ impl Buffer {
     fn check_on_host(&self) -> Result<(), LoanError> {
         match self.space() {
             Space::Host => Ok(()),
-            Space::Device => Err(LoanError::OnDevice),
+            Space::Device(_) => Err(LoanError::OnDevice),
         }
     }
 

@@ -30,11 +30,13 @@ pub enum CopyPurpose {
     ToDevice,
     /// Tensors from a device's memory to the host's, by the device.
     ToHost,
+    /// Tensors from a device's memory to that of another of the same process, by the devices.
+    BetweenDevices,
 }
 
 impl CopyPurpose {
     /// All purposes, in the order in which they are shown.
-    pub const ALL: [CopyPurpose; 11] = [
+    pub const ALL: [CopyPurpose; 12] = [
         CopyPurpose::Staging,
         CopyPurpose::Messages,
         CopyPurpose::Store,
@@ -46,6 +48,7 @@ impl CopyPurpose {
         CopyPurpose::Checkpoint,
         CopyPurpose::ToDevice,
         CopyPurpose::ToHost,
+        CopyPurpose::BetweenDevices,
     ];
 
     /// Its name in reports, in lower case.
@@ -62,6 +65,7 @@ impl CopyPurpose {
             CopyPurpose::Checkpoint => "checkpoint",
             CopyPurpose::ToDevice => "to_device",
             CopyPurpose::ToHost => "to_host",
+            CopyPurpose::BetweenDevices => "between_devices",
         }
     }
 
@@ -133,7 +137,7 @@ mod tests {
         for (at, purpose) in CopyPurpose::ALL.into_iter().enumerate() {
             assert_eq!(copies.of(purpose), 1 << at);
         }
-        assert_eq!((copies.bytes(), copies.exchanged()), ((1 << 11) - 1, 0b111));
+        assert_eq!((copies.bytes(), copies.exchanged()), ((1 << 12) - 1, 0b111));
         let names: std::collections::HashSet<&str> =
             CopyPurpose::ALL.into_iter().map(CopyPurpose::name).collect();
         assert_eq!(names.len(), CopyPurpose::ALL.len());

@@ -97,7 +97,7 @@ mod tests {
     fn slab(bytes: usize) -> Slab {
         let address = NonZero::new(ADDRESS).unwrap();
         // SAFETY: the duty is memory of a device; nothing here hands the address to one.
-        unsafe { Slab::on_device(address, bytes, Arc::new(()), CutMark::default()) }
+        unsafe { Slab::on_device(0, address, bytes, Arc::new(()), CutMark::default()) }
     }
 
     fn buffers(slab: &Slab) -> Vec<Buffer> {
@@ -110,7 +110,7 @@ mod tests {
     fn memory_of_a_device_never_becomes_a_slice() {
         let slab = slab(256);
         let buffer = &buffers(&slab)[0];
-        assert_eq!((slab.space(), buffer.space()), (Space::Device, Space::Device));
+        assert_eq!((slab.space(), buffer.space()), (Space::Device(0), Space::Device(0)));
         assert_eq!(buffer.read().unwrap_err(), LoanError::OnDevice);
         assert_eq!(buffer.write().unwrap_err(), LoanError::OnDevice);
         assert_eq!(buffer.lend().unwrap_err(), LoanError::OnDevice);

@@ -2,7 +2,6 @@
 //! is its owner's writes: whoever made the slab promised ([`Slab::from_raw`]) that what is lent here stays as it is until
 //! that is over.
 
-use tensorwire_base::Space;
 use tensorwire_base::sync::Arc;
 
 use crate::arena::{ArenaError, Place};
@@ -29,7 +28,7 @@ impl PeerMapped {
 
     /// The bytes of a place; None if it does not lie inside, or is memory of a device.
     pub fn read(&self, place: Place) -> Option<&[u8]> {
-        if !self.has(place) || self.slab.space() == Space::Device {
+        if !self.has(place) || self.slab.space().is_device() {
             return None;
         }
         // SAFETY: the place lies inside the slab, which lives here and is valid memory of the host. The cut makes this the

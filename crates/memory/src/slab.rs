@@ -92,7 +92,7 @@ impl Slab {
         Slab { start, bytes, space: Space::Host, _keepalive: keepalive, mark }
     }
 
-    /// A slab over memory of a device, which the device has at `address`.
+    /// A slab over memory of the device of that number, which the device has at `address`.
     ///
     /// # Safety
     /// `address..address + bytes` must be memory of the device for as long as `keepalive` lives. All slabs over the
@@ -101,6 +101,7 @@ impl Slab {
     /// # Panics
     /// If `address` is no multiple of [`ALIGNMENT`], or zero.
     pub unsafe fn on_device(
+        device: u32,
         address: NonZero<usize>,
         bytes: usize,
         keepalive: Keepalive,
@@ -108,7 +109,7 @@ impl Slab {
     ) -> Slab {
         assert_eq!(address.get() % ALIGNMENT, 0, "a slab starts at a cache line");
         let start = NonNull::without_provenance(address);
-        Slab { start, bytes, space: Space::Device, _keepalive: keepalive, mark }
+        Slab { start, bytes, space: Space::Device(device), _keepalive: keepalive, mark }
     }
 
     /// As [`Slab::from_raw`] or [`Slab::on_device`], of any alignment, and with a mark of its own.

@@ -8,7 +8,6 @@
 use std::ops::Range;
 
 use crate::arena::{ArenaError, Place};
-use tensorwire_base::Space;
 
 use crate::slab::{Cut, Slab};
 
@@ -26,7 +25,7 @@ impl Window {
     /// # Errors
     /// [`ArenaError::AlreadyCut`], and [`ArenaError::OnDevice`] for memory of a device.
     pub fn new(slab: &Slab) -> Result<Window, ArenaError> {
-        if slab.space() == Space::Device {
+        if slab.space().is_device() {
             return Err(ArenaError::OnDevice);
         }
         let cut = slab.mark().take().ok_or(ArenaError::AlreadyCut)?;

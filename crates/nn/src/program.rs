@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::scope::{Mode, Weights};
 use accumulate::Sums;
-use build::{Blueprint, Built, declared};
+use build::{Blueprint, Built, CopyNames, declared};
 use updates::Updates;
 
 pub use average::average_of;
@@ -46,6 +46,9 @@ pub struct ProgramSpec {
     pub ema: Option<f64>,
     /// Batches of which a replica's gradient is the mean: so many times the samples of a step, in the memory of one.
     pub accumulate: usize,
+    /// Devices of a replica: each has a copy of the model and batches of its own. Their gradients are reduced on the first,
+    /// which has the variables, before anybody else sees them (Li et al. §3.1).
+    pub devices: u32,
     /// Type of variables: f32, f64 or bf16.
     pub dtype: DType,
     /// Type of activations, if it is another: bf16 beside variables and slots of f32.
@@ -66,6 +69,7 @@ impl Default for ProgramSpec {
             no_decay: Vec::new(),
             ema: None,
             accumulate: 1,
+            devices: 1,
             dtype: DType::F32,
             activations: None,
             seed: 1,
@@ -128,15 +132,17 @@ pub struct Program {
     pub averages: Vec<Variable>,
     /// The optimizer's state, by name. Starts as zeros.
     pub slots: Vec<String>,
-    /// As many for each replica as it accumulates gradients of.
+    /// As many for each replica as it has devices and each of these accumulates gradients of, those of one device together.
     pub replicas: Vec<ModelCopy>,
     /// Worker 0's copy for [`Program::EVALUATE`]: the first replica, or a separate copy if evaluation computes something else
     /// than training.
     pub evaluation: ModelCopy,
     /// What evaluation measures.
     pub metrics: Vec<Metric>,
-    /// Batches that a replica takes in a step.
+    /// Batches that a device of a replica takes in a step.
     pub accumulate: usize,
+    /// Devices of a replica.
+    pub devices: u32,
     /// Parameters are evaluated as their averages.
     is_averaged: bool,
     /// Nodes that one training step must compute.
@@ -188,23 +194,37 @@ impl Program {
         model.check(data)?;
         let blueprint = Blueprint { model, data, spec };
         let mut graph = Graph::new();
-        let accumulate = spec.accumulate.max(1);
+        let (accumulate, devices) = (spec.accumulate.max(1), spec.devices.max(1));
+        // fits: devices are few
+        let each = accumulate * devices as usize;
         let mut built = Vec::new();
         let mut sums = Vec::new();
         for replica in 0..spec.replicas {
-            let (owner, hint) = (format!("replica{replica}"), Hint::Replica(replica));
+            let owner = format!("replica{replica}");
             let weights = (Mode::Train, spec.sharing.weights(replica));
-            let mut of_replica = Sums::default();
-            for index in 0..accumulate {
-                let copy = blueprint.build(&mut graph, (&owner, index), hint, weights)?;
-                if copy.made.learned.is_empty() {
-                    return Err(Error::NoParameters { model: model.name() });
+            let mut of_devices = Vec::new();
+            for device in 0..devices {
+                let (place, hint) = match device {
+                    0 => (owner.clone(), Hint::Replica(replica)),
+                    _ => (format!("{owner}/device{device}"), Hint::Device { replica, device }),
+                };
+                // what is drawn is what a worker of its own would draw
+                let drawn_as = format!("replica{}", replica * devices + device);
+                let mut of_device = Sums::default();
+                for index in 0..accumulate {
+                    let names =
+                        CopyNames { owner: &owner, place: &place, drawn_as: &drawn_as, index };
+                    let copy = blueprint.build(&mut graph, names, hint, weights)?;
+                    if copy.made.learned.is_empty() {
+                        return Err(Error::NoParameters { model: model.name() });
+                    }
+                    let found = differentiate(&mut graph, &copy, hint)?;
+                    of_device.add(&mut graph, &copy, each > 1, found)?;
+                    built.push(copy);
                 }
-                let found = differentiate(&mut graph, &copy, hint)?;
-                of_replica.add(&mut graph, &copy, accumulate > 1, found)?;
-                built.push(copy);
+                of_devices.push(of_device.mean(&mut graph, &place)?);
             }
-            sums.push(of_replica.mean(&mut graph, &owner)?);
+            sums.push(Sums::of_devices(of_devices, &mut graph, (&owner, Hint::Replica(replica)))?);
         }
         let of_first = |of: fn(&Built) -> Vec<Output>| {
             let outputs = built.first().map(of).unwrap_or_default();
@@ -214,7 +234,7 @@ impl Program {
         let averages =
             of_first(|copy| copy.made.averages.iter().map(|average| average.variable).collect());
         let mut updates = Updates { graph: &mut graph, spec, slots: Vec::new(), roots: Vec::new() };
-        let firsts: Vec<&Built> = built.iter().step_by(accumulate).collect();
+        let firsts: Vec<&Built> = built.iter().step_by(each).collect();
         updates.add(&firsts, sums)?;
         let Updates { mut slots, roots: mut updates, .. } = updates;
         let is_averaged = spec.ema.is_some();
@@ -248,14 +268,16 @@ impl Program {
             slots,
             metrics,
             accumulate,
+            devices,
             is_averaged,
             roots: names,
         })
     }
 
-    /// The copies of the model that a replica has: one for each batch that it takes in a step.
+    /// The copies of the model that a replica has: one for each batch that it takes in a step, device by device.
     pub fn copies(&self, replica: usize) -> &[ModelCopy] {
-        let each = self.accumulate;
+        // fits: devices are few
+        let each = self.accumulate * self.devices as usize;
         self.replicas.get(replica * each..(replica + 1) * each).unwrap_or_default()
     }
 
@@ -340,7 +362,9 @@ fn evaluated(blueprint: Blueprint<'_>, graph: &mut Graph, built: &[Built]) -> Re
                 sharing if sharing.has_own() => Weights::Own { is_first: true },
                 _ => Weights::Shared,
             };
-            blueprint.build(graph, ("evaluation", 0), hint, (Mode::Evaluate, weights))
+            let name = "evaluation";
+            let names = CopyNames { owner: name, place: name, drawn_as: name, index: 0 };
+            blueprint.build(graph, names, hint, (Mode::Evaluate, weights))
         }
     }
 }

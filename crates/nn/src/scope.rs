@@ -42,6 +42,8 @@ pub struct Scope<'a> {
     prefix: String,
     /// The prefix of the first of the copies that a replica has, which has the parameters of all.
     owner: String,
+    /// The prefix, as far as it decides what is drawn at random.
+    drawn_as: String,
     /// The uses of shared layers that are being made, each with a '/' behind it.
     path: String,
     /// Where the copy is.
@@ -64,6 +66,7 @@ pub struct Scope<'a> {
 pub(crate) struct ScopeSpec {
     pub(crate) prefix: String,
     pub(crate) owner: String,
+    pub(crate) drawn_as: String,
     pub(crate) hint: Hint,
     pub(crate) mode: Mode,
     pub(crate) batch: usize,
@@ -121,6 +124,7 @@ impl<'a> Scope<'a> {
         let ScopeSpec {
             prefix,
             owner,
+            drawn_as,
             hint,
             mode,
             batch,
@@ -134,6 +138,7 @@ impl<'a> Scope<'a> {
             graph,
             prefix,
             owner,
+            drawn_as,
             path: String::new(),
             home: hint,
             pinned: None,

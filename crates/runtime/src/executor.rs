@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorwire_base::{Clock, Deadline, Space};
+use tensorwire_base::{Clock, Deadline};
 use tensorwire_fabric::pulse;
 use tensorwire_graph::{EdgeId, NodeId, Op, Output, Part, Plan};
 use tensorwire_kernels::Kernels;
@@ -153,7 +153,7 @@ impl Executor {
             finished: Vec::new(),
             collectives: HashMap::new(),
             copying: VecDeque::new(),
-            gates: Gates::new(graph),
+            gates: Gates::new(graph, &plan.parts[part].order),
             finished_nodes: Vec::new(),
             prepared: HashMap::new(),
             deadline: None,
@@ -361,7 +361,7 @@ impl Executor {
         let step = self.counters.steps;
         let start_ns = Clock::now_ns();
         // prepared once: a send that found the queue full comes here again
-        let on_device = part.graph.node(node).space == Space::Device;
+        let on_device = part.graph.node(node).space.is_device();
         if !self.prepared.contains_key(&edge) && !on_device {
             let exchange = self.exchange.as_deref_mut();
             if let Some(tensor) = self.workspace.sendable(part, node, step, exchange)? {

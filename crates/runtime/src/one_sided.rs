@@ -197,7 +197,7 @@ impl OneSided {
     fn lend_anywhere(&self, edge: EdgeId, buffer: &Buffer) -> Result<Lent, ExchangeError> {
         match buffer.space() {
             Space::Host => self.lend(edge, buffer).map(|_loan| Lent::OnHost { _loan }),
-            Space::Device => {
+            Space::Device(_) => {
                 let edge = || self.outbound[&edge].name.clone();
                 let lent = buffer.lend_to_device();
                 let lent = lent.map_err(|source| ExchangeError::Lent { edge: edge(), source });

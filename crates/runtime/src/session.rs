@@ -79,18 +79,21 @@ impl Session {
         let frontiers = plan.runs.iter().map(|r| Frontier::new(&here, &r.nodes[part])).collect();
         let mirrors = match &computing.device {
             Some(device) => {
-                if !storage.is_on_device() {
-                    let memory = device.lock().alloc(here.memory.device_bytes);
+                for (number, bytes) in (0..).zip(&here.memory.device_bytes) {
+                    if storage.is_on_device(number) {
+                        continue;
+                    }
+                    let memory = device.lock().alloc(number, *bytes);
                     let failed =
                         |source| SessionError::Device { name: here.task.to_string(), source };
-                    storage.cut(&here, Lane::Device, &memory.map_err(failed)?)?;
+                    storage.cut(&here, Lane::Device(number), &memory.map_err(failed)?)?;
                 }
                 // without it copies take longer, and are as right
                 let pinned = storage.on_host().map(|slab| device.lock().pin(slab));
                 let pinned = pinned.filter_map(Result::ok).collect();
                 Some(Mirrors::new(device.clone(), pinned, options.step_deadline))
             }
-            None if here.graph.nodes().any(|(_, node)| node.space == Space::Device) => {
+            None if here.graph.nodes().any(|(_, node)| node.space.is_device()) => {
                 return Err(SessionError::NoDevice { part });
             }
             None => None,
@@ -191,7 +194,7 @@ impl Session {
         let Tensor { spec, buffer, .. } = self.kept(output)?;
         let lent = |source| SessionError::Lent { name: self.name(output), source };
         let reading = match (&self.mirrors, buffer.space()) {
-            (Some(mirrors), Space::Device) => {
+            (Some(mirrors), Space::Device(_)) => {
                 let mirrored = mirrors.read(output, buffer);
                 Reading::mirrored(mirrored.map_err(|error| self.not_mirrored(output, error))?)
             }
@@ -214,7 +217,7 @@ impl Session {
         }
         let lent = |source| SessionError::Lent { name: self.name(output), source };
         let writing = match (&self.mirrors, buffer.space()) {
-            (Some(mirrors), Space::Device) => {
+            (Some(mirrors), Space::Device(_)) => {
                 let mirrored = mirrors.write(output, buffer);
                 mirrored.map_err(|error| self.not_mirrored(output, error))?
             }

@@ -16,8 +16,8 @@ pub struct Storage {
     staging: HashMap<NodeId, Tensor>,
     /// What the lanes of the host were cut from.
     on_host: [Slab; 2],
-    /// The device's lane has its place.
-    is_on_device: bool,
+    /// Devices whose lane has its place.
+    on_devices: Vec<u32>,
 }
 
 /// A tensor's place and what it holds.
@@ -40,7 +40,7 @@ impl Storage {
             tensors: HashMap::new(),
             staging: HashMap::new(),
             on_host,
-            is_on_device: false,
+            on_devices: Vec::new(),
         };
         storage.cut(part, Lane::Registered, registered)?;
         storage.cut(part, Lane::Private, &private)?;
@@ -49,7 +49,10 @@ impl Storage {
 
     /// Cuts the part's tensors of a lane out of memory for it.
     pub(crate) fn cut(&mut self, part: &Part, lane: Lane, slab: &Slab) -> Result<(), SessionError> {
-        self.is_on_device |= lane == Lane::Device;
+        self.on_devices.extend(match lane {
+            Lane::Device(device) => Some(device),
+            Lane::Registered | Lane::Private => None,
+        });
         let (mut places, mut owners) = (Vec::new(), Vec::new());
         let mut add = |owner: Owner, spot: Option<&Spot>| {
             if let Some(spot) = spot.filter(|spot| spot.lane == lane) {
@@ -80,9 +83,9 @@ impl Storage {
         self.on_host.iter().filter(|slab| slab.bytes() > 0)
     }
 
-    /// True if what the plan has on a device was given its place.
-    pub(crate) fn is_on_device(&self) -> bool {
-        self.is_on_device
+    /// True if what the plan has on this device was given its place.
+    pub(crate) fn is_on_device(&self, device: u32) -> bool {
+        self.on_devices.contains(&device)
     }
 
     /// The bytes of a tensor of known size, for whoever exchanges it.

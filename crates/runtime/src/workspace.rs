@@ -20,7 +20,9 @@ pub(crate) struct Workspace {
     sites: Sites,
     registered: Pool,
     private: Pool,
-    on_device: Pool,
+    /// By device.
+    on_devices: HashMap<u32, Pool>,
+    bytes_max: usize,
     pub(crate) device: Option<SharedDevice>,
     send_from: SendFrom,
     /// Outputs that the plan gave no place: how many users are still to come in this run.
@@ -42,11 +44,11 @@ impl Source for Registered<'_> {
 }
 
 /// Memory of the device.
-struct OfDevice<'a>(&'a SharedDevice);
+struct OfDevice<'a>(&'a SharedDevice, u32);
 
 impl Source for OfDevice<'_> {
     fn alloc(&mut self, bytes: usize) -> Result<Slab, AllocError> {
-        Ok(self.0.lock().alloc(bytes)?)
+        Ok(self.0.lock().alloc(self.1, bytes)?)
     }
 
     fn free(&mut self, _slab: &Slab) {
@@ -102,7 +104,8 @@ impl Workspace {
             sites: Sites::default(),
             registered: Pool::new("registered", bytes_max),
             private: Pool::new("private", bytes_max),
-            on_device: Pool::new("device's", bytes_max),
+            on_devices: HashMap::new(),
+            bytes_max,
             device,
             send_from,
             users: HashMap::new(),
@@ -114,7 +117,9 @@ impl Workspace {
         match lane {
             Lane::Registered => self.registered.usage(),
             Lane::Private => self.private.usage(),
-            Lane::Device => self.on_device.usage(),
+            Lane::Device(device) => {
+                self.on_devices.get(&device).map(Pool::usage).unwrap_or_default()
+            }
         }
     }
 
@@ -155,13 +160,20 @@ impl Workspace {
         Ok(Tensor { spec, buffer, lane })
     }
 
-    /// Fresh memory of the device for an output.
-    pub(crate) fn alloc_on_device(&mut self, spec: TensorSpec) -> Result<Tensor, AllocError> {
+    /// Fresh memory of a device for an output.
+    pub(crate) fn alloc_on_device(
+        &mut self,
+        number: u32,
+        spec: TensorSpec,
+    ) -> Result<Tensor, AllocError> {
         let Some(device) = &self.device else {
             return Err(DeviceFailure::Device("there is no device".into()).into());
         };
-        let buffer = self.on_device.alloc(spec.bytes(), &mut OfDevice(device))?;
-        Ok(Tensor { spec, buffer, lane: Lane::Device })
+        let bytes_max = self.bytes_max;
+        let pool = self.on_devices.entry(number);
+        let pool = pool.or_insert_with(|| Pool::new("device's", bytes_max));
+        let buffer = pool.alloc(spec.bytes(), &mut OfDevice(device, number))?;
+        Ok(Tensor { spec, buffer, lane: Lane::Device(number) })
     }
 
     /// Memory that a peer can write, for a tensor that comes from there.

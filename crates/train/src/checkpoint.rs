@@ -65,6 +65,11 @@ impl CheckpointConfig {
     }
 }
 
+/// What an earlier version had, which does not say it.
+fn one_device() -> u32 {
+    1
+}
+
 /// What the job of a checkpoint was, and how far it had come: `state.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckpointState {
@@ -80,10 +85,13 @@ pub struct CheckpointState {
     pub strategy: Strategy,
     pub workers: u32,
     pub servers: u32,
-    /// Samples per worker and batch.
+    /// Samples per batch.
     pub batch: usize,
-    /// Batches of a worker in a step.
+    /// Batches of a worker's device in a step.
     pub accumulate: usize,
+    /// Devices of a worker.
+    #[serde(default = "one_device")]
+    pub devices: u32,
     /// How it learned, in words: what an option says, by what it says it of.
     #[serde(default)]
     pub recipe: BTreeMap<String, String>,
@@ -182,6 +190,7 @@ pub(crate) mod tests {
             servers: 2,
             batch: 8,
             accumulate: 1,
+            devices: 1,
             recipe: BTreeMap::new(),
             ema: None,
             best: None,

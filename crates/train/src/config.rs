@@ -27,6 +27,7 @@ use tensorwire_launch::Hosts;
 
 pub use clients::{Averaging, ClientConfig};
 pub use device::DeviceChoice;
+pub(crate) use device::ordinals;
 pub use error::ConfigError;
 pub use exchange::{Exchange, WireType};
 use tensorwire_launch::Transport;
@@ -120,7 +121,7 @@ pub struct TrainConfig {
     pub encrypt: bool,
     pub hosts: Hosts,
     pub exchange: Exchange,
-    /// Samples per worker and step.
+    /// Samples per device of a worker and step.
     pub batch: usize,
     pub budget: Budget,
     /// Worker 0 evaluates at the end of each epoch, too, and workers say how far they are then.
@@ -167,6 +168,9 @@ pub struct TrainConfig {
     /// What computes in workers.
     #[serde(default)]
     pub device: DeviceChoice,
+    /// GPUs of a worker: each takes a batch, and their gradients are reduced before they leave the process.
+    #[serde(default = "defaults::devices_per_worker")]
+    pub devices_per_worker: u32,
     /// The library of CUDA's driver; none: the one that the dynamic linker finds.
     #[serde(default)]
     pub cuda_driver: Option<PathBuf>,
@@ -243,6 +247,8 @@ const TRACE_STEPS_MAX: u64 = 1000;
 const SPLIT_ABOVE_SHARED: usize = 64 << 20;
 /// Each batch of a step is a copy of the model in the graph.
 const ACCUMULATE_MAX: usize = 256;
+/// More GPUs than any host has; each is a copy of the model in the graph.
+const DEVICES_MAX: u32 = 64;
 /// More threads than any host has cores help nobody.
 const THREADS_MAX: usize = 1024;
 
@@ -256,6 +262,7 @@ impl TrainConfig {
             ("--workers", u64::from(self.workers)),
             ("--batch", self.batch as u64),
             ("--accumulate", self.accumulate as u64),
+            ("--devices-per-worker", u64::from(self.devices_per_worker)),
             ("--threads", self.threads.unwrap_or(1) as u64),
             ("--val-every", self.evaluate_every.unwrap_or(1)),
             ("--early-stop", self.early_stop.unwrap_or(1)),
@@ -337,6 +344,13 @@ impl TrainConfig {
             if topology.averaging.is_some() || topology.elastic {
                 return Err(ConfigError::AveragesElsewhere);
             }
+        }
+        if self.devices_per_worker > DEVICES_MAX {
+            let found = f64::from(self.devices_per_worker);
+            return Err(out_of_range("--devices-per-worker", "from 1 to 64", found));
+        }
+        if self.devices_per_worker > 1 && self.device == DeviceChoice::Cpu {
+            return Err(ConfigError::DevicesOfProcessor { devices: self.devices_per_worker });
         }
         if self.accumulate > ACCUMULATE_MAX {
             // fits: shown to a person

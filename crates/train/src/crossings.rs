@@ -300,6 +300,10 @@ fn layer_of_variable(graph: &Graph, id: NodeId) -> String {
     layer_of(without_owner(whole)).to_string()
 }
 
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// A name without the replica that it is of, and without `gradient`.
 fn without_owner(name: &str) -> &str {
     let is_owner = |first: &str| {
@@ -309,6 +313,11 @@ fn without_owner(name: &str) -> &str {
     };
     let mut name = match name.split_once('/') {
         Some((first, rest)) if is_owner(first) => rest,
+        _ => name,
+    };
+    // of one of its devices
+    name = match name.split_once('/') {
+        Some((first, rest)) if first.strip_prefix("device").is_some_and(is_number) => rest,
         _ => name,
     };
     for first in ["gradient/", "gradients/", "spread/", "mean/"] {
@@ -327,7 +336,7 @@ fn where_it_lies(plan: &Plan, edge: &Edge) -> String {
     let arena = match spot.lane {
         Lane::Registered => "registered",
         Lane::Private => "private",
-        Lane::Device => "device",
+        Lane::Device(_) => "device",
     };
     format!("{arena}+{}", spot.offset)
 }

@@ -190,7 +190,7 @@ impl Prepared {
     /// The user's mistake, with how to mend it.
     pub fn new(config: TrainConfig, supply: &dyn Supply) -> Result<Prepared, ConfigError> {
         config.check()?;
-        let device = config.device.resolved(config.cuda_driver.as_deref())?;
+        let device = config.device.resolved(&config)?;
         let config = TrainConfig { device, ..config };
         let model = supply.model(&config)?;
         let data = supply.data(&config)?;
@@ -328,7 +328,9 @@ fn check_memory(
 }
 
 fn batches(data: &Data, config: &TrainConfig) -> tensorwire_nn::Result<Batches> {
-    Batches::new(data.train.clone(), config.workers as usize, config.batch, config.seed)
+    // each device of a worker has a share of the data, as a worker has
+    let shares = config.workers as usize * config.devices_per_worker as usize;
+    Batches::new(data.train.clone(), shares, config.batch, config.seed)
 }
 
 fn build(
@@ -346,6 +348,7 @@ fn build(
         no_decay: config.no_decay.clone(),
         ema: config.ema,
         accumulate: config.accumulate,
+        devices: config.devices_per_worker,
         dtype: config.dtype.into(),
         activations: config.activations.map(DType::from),
         seed: config.seed,

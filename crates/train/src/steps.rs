@@ -132,7 +132,8 @@ impl StepAggregator {
         let ranks = (0..prepared.roles().len() as u32).map(Rank);
         let workers = ranks.filter_map(|rank| Some((rank, prepared.worker(rank)? as usize)));
         // fits: a batch is in memory
-        let batch = (prepared.config.batch * prepared.config.accumulate) as u64;
+        let batch = (prepared.config.batch * prepared.config.accumulate) as u64
+            * u64::from(prepared.config.devices_per_worker);
         // fits: workers are few
         let count = prepared.config.workers as usize;
         let first = prepared.steps_done() + 1;

@@ -38,8 +38,9 @@ pub struct Summary {
     pub resizes: u64,
     pub servers: u32,
     pub clients: u32,
-    /// Samples per worker and step.
+    /// Samples per device of a worker and step.
     pub batch: usize,
+    pub devices_per_worker: u32,
     /// The last step: fewer than were asked for where training ended early.
     pub steps: u64,
     pub seed: u64,
@@ -125,6 +126,7 @@ impl Summary {
             servers: topology.servers,
             clients: topology.groups,
             batch: config.batch,
+            devices_per_worker: config.devices_per_worker,
             steps: reports().map(|report| report.steps).max().unwrap_or_default(),
             seed: config.seed,
             // fits: workers are few
@@ -165,11 +167,12 @@ mod tests {
     use tensorwire_launch::{JobUpdate, Transport};
 
     /// What `tensorwire train --json` prints, which scripts rely on.
-    const KEYS: [&str; 46] = [
+    const KEYS: [&str; 48] = [
         "async",
         "batch",
         "bytes_copied",
         "bytes_copied_averaging",
+        "bytes_copied_between_devices",
         "bytes_copied_broadcast",
         "bytes_copied_checkpoint",
         "bytes_copied_feeding",
@@ -183,6 +186,7 @@ mod tests {
         "bytes_written",
         "clients",
         "data",
+        "devices_per_worker",
         "exchange",
         "final_loss",
         "graphs_launched",

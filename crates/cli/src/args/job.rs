@@ -45,7 +45,7 @@ pub(crate) struct JobArgs {
     /// Tokens of a window of text [default: as many as the model takes]
     #[arg(long, value_name = "N", help_heading = MODEL, hide_short_help = true)]
     sequence: Option<usize>,
-    /// Samples per worker and step
+    /// Samples per worker, or each of its GPUs, and step
     #[arg(long, value_name = "B", help_heading = MODEL, default_value_t = DEFAULTS.batch)]
     batch: usize,
     /// Seed of first values and the order of samples
@@ -127,6 +127,12 @@ pub(crate) struct JobArgs {
     /// where there is one).
     #[arg(long, value_name = "DEVICE", help_heading = COMPUTE, default_value_t = DEFAULTS.device)]
     device: DeviceChoice,
+    /// GPUs of each worker, which takes a batch on each
+    ///
+    /// So a step takes workers × GPUs × batch samples. Their gradients are reduced in the worker, on its first GPU, which
+    /// has the variables: what crosses between processes is that of one. Worker k of a machine takes GPUs k·N to k·N + N - 1.
+    #[arg(long, value_name = "N", help_heading = COMPUTE, hide_short_help = true, default_value_t = 1)]
+    devices_per_worker: u32,
     /// Threads of each process
     ///
     /// [default: the workers of a machine share its cores, a server has all]
@@ -325,6 +331,7 @@ impl JobArgs {
                 KernelsArg::Reference => Kernels::Reference,
             },
             device: self.device,
+            devices_per_worker: self.devices_per_worker,
             cuda_driver: self.cuda_driver,
             listen: self.listen,
             // a negative or huge number saturates and is refused by the configuration's check

@@ -68,17 +68,20 @@ fn memory_table(plan: &Plan) -> String {
     let on_devices = has_device(plan);
     let row = |part: &Part| {
         let memory = &part.memory;
-        let peak = memory.registered_bytes + memory.private_bytes + memory.device_bytes;
-        let device = on_devices.then_some(memory.device_bytes);
-        let bytes = [memory.registered_bytes, memory.private_bytes].into_iter().chain(device);
-        let bytes = bytes.chain([peak, memory.unshared_bytes]);
-        let names = [part.task.to_string(), part.graph.len().to_string()].into_iter();
-        names.chain(bytes.map(|bytes| human_bytes(bytes as u64))).collect()
+        let on_device: usize = memory.device_bytes.iter().sum();
+        let peak = memory.registered_bytes + memory.private_bytes + on_device;
+        let shown = |bytes: usize| human_bytes(bytes as u64);
+        let each: Vec<String> = memory.device_bytes.iter().map(|bytes| shown(*bytes)).collect();
+        let mut row = vec![part.task.to_string(), part.graph.len().to_string()];
+        row.extend([memory.registered_bytes, memory.private_bytes].map(shown));
+        row.extend(on_devices.then(|| each.join(" + ")));
+        row.extend([peak, memory.unshared_bytes].map(shown));
+        row
     };
     let rows: Vec<Vec<String>> = plan.parts.iter().map(row).collect();
     let mut header = vec!["task", "nodes", "registered", "private", "peak", "sum"];
     if on_devices {
-        header.insert(4, "device's");
+        header.insert(4, "devices'");
     }
     table(&header, &rows, &[1, 2, 3, 4, 5, 6][..header.len() - 1])
 }

@@ -12,18 +12,18 @@ use tensorwire_testkit::skip::skip;
 
 use crate::support::{Ended, Job, send};
 
-const LIMIT: Duration = Duration::from_secs(240);
+pub(crate) const LIMIT: Duration = Duration::from_secs(240);
 /// A job that is over soon: the kernels are slow here.
-const SMALL: &str = "--model mlp --data synthetic:16 --batch 4 --steps 3";
+pub(crate) const SMALL: &str = "--model mlp --data synthetic:16 --batch 4 --steps 3";
 
 /// The driver, and the kernels that it runs.
-struct Driver {
-    library: PathBuf,
+pub(crate) struct Driver {
+    pub(crate) library: PathBuf,
     kernels: PathBuf,
 }
 
 /// None where this machine cannot build kernels, and says so.
-fn driver() -> Option<Driver> {
+pub(crate) fn driver() -> Option<Driver> {
     let library = tensorwire_fakecuda::library().expect("cargo builds it for these tests");
     match cuda_shim() {
         Ok(kernels) => Some(Driver { library, kernels }),
@@ -36,11 +36,11 @@ fn driver() -> Option<Driver> {
 
 impl Driver {
     /// Starts `tensorwire train` on it, where what is in `faults` goes wrong.
-    fn start(&self, arguments: &str, faults: &[(&str, &str)]) -> Job {
+    pub(crate) fn start(&self, arguments: &str, faults: &[(&str, &str)]) -> Job {
         self.start_on("cuda", arguments, faults)
     }
 
-    fn start_on(&self, device: &str, arguments: &str, faults: &[(&str, &str)]) -> Job {
+    pub(crate) fn start_on(&self, device: &str, arguments: &str, faults: &[(&str, &str)]) -> Job {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
         command.args(["train", "--device", device, "--cuda-driver"]).arg(&self.library);
         command.args(arguments.split_whitespace());
@@ -48,16 +48,16 @@ impl Driver {
         Job::start_command(command)
     }
 
-    fn train(&self, arguments: &str, faults: &[(&str, &str)]) -> Value {
+    pub(crate) fn train(&self, arguments: &str, faults: &[(&str, &str)]) -> Value {
         self.start(&format!("--json {arguments}"), faults).end(LIMIT).json()
     }
 }
 
-fn number(result: &Value, key: &str) -> u64 {
+pub(crate) fn number(result: &Value, key: &str) -> u64 {
     result[key].as_u64().unwrap_or_else(|| panic!("{key} in {result}"))
 }
 
-fn hash(result: &Value) -> String {
+pub(crate) fn hash(result: &Value) -> String {
     result["weights_sha256"].as_str().expect("weights were hashed").to_owned()
 }
 
@@ -162,7 +162,7 @@ fn a_checkpoint_of_a_device_goes_on_to_the_same_bits() {
 }
 
 /// How a job ended that could not train.
-fn refused(ended: &Ended, status: i32, said: &[&str]) {
+pub(crate) fn refused(ended: &Ended, status: i32, said: &[&str]) {
     assert_eq!(ended.status.code(), Some(status), "{}", ended.stderr);
     for word in said {
         assert!(ended.stderr.contains(word), "'{word}' is not in {}", ended.stderr);

@@ -8,6 +8,7 @@ mod checkpoint_async;
 mod clients;
 mod command_line;
 mod device;
+mod devices;
 mod doctor;
 mod evaluation;
 #[cfg(feature = "baselines")]

@@ -113,14 +113,27 @@ impl Flights {
     ) -> Result<CopyId, DeviceError> {
         let bytes = 0..from.bytes().min(to.bytes());
         match (from.space(), to.space()) {
-            (Space::Host, Space::Device) => stream.copy_to_device(&from, bytes, &to, 0)?,
-            (Space::Device, Space::Device) => stream.copy_within_device(&from, bytes, &to, 0)?,
-            (Space::Device, Space::Host) => stream.copy_to_host(&from, bytes, &to, 0)?,
+            (Space::Host, Space::Device(_)) => stream.copy_to_device(&from, bytes, &to, 0)?,
+            (Space::Device(_), Space::Device(_)) => {
+                stream.copy_within_device(&from, bytes, &to, 0)?
+            }
+            (Space::Device(_), Space::Host) => stream.copy_to_host(&from, bytes, &to, 0)?,
             // the stream has no word for it, and the runtime asks for none
             (Space::Host, Space::Host) => {}
         }
         let fault = fault.filter(|_| to.space() == Space::Host);
         self.behind(stream, Some((from, to)), fault, offset)
+    }
+
+    /// Starts a copy from another GPU's memory.
+    pub(super) fn start_from(
+        &mut self,
+        peer: &Device,
+        stream: &Stream,
+        (from, to): (DeviceLoan, DeviceWriteLoan),
+    ) -> Result<CopyId, DeviceError> {
+        stream.copy_from_peer(peer, &from, 0..from.bytes().min(to.bytes()), &to, 0)?;
+        self.behind(stream, Some((from, to)), None, 0)
     }
 
     /// Marks what the stream was told so far, and has it bring along the fault.

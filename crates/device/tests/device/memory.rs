@@ -18,7 +18,7 @@ fn what_is_copied_there_comes_back() {
         let memory = machine.memory(BYTES as u64);
         assert_eq!(memory.bytes(), BYTES as u64);
         let slab = memory.slab();
-        assert_eq!((slab.space(), slab.address() as u64), (Space::Device, memory.address()));
+        assert_eq!((slab.space(), slab.address() as u64), (Space::Device(0), memory.address()));
         let buffer = whole(&slab);
         assert_eq!(buffer.read().unwrap_err(), LoanError::OnDevice);
         let sent = pattern(BYTES, 1);
@@ -284,6 +284,50 @@ fn a_second_gpu_reaches_memory_when_it_is_allowed_to() {
         stream.set(&writing(&buffer), 0..100, 1).unwrap();
         stream.synchronize(soon()).unwrap();
         assert_eq!(download(&machine, &buffer), [1; 100]);
+    });
+}
+
+#[test]
+fn gpus_that_were_opened_together_copy_from_each_other() {
+    for faults in ["garbage", "nopeer,garbage"] {
+        let environment =
+            [("FAKE_CUDA_DEVICES", "2"), ("FAKE_CUDA_FAULTS", faults), ("FAKE_CUDA_SEED", "3")];
+        on_fake(&environment, || {
+            let driver = crate::support::open_driver().unwrap();
+            let gpus = tensorwire_device::Device::open_together(&driver, &[0, 1]).unwrap();
+            let [from, to] = [0, 1].map(|at: usize| whole(&gpus[at].alloc(100).unwrap().slab()));
+            assert_eq!((from.space(), to.space()), (Space::Device(0), Space::Device(1)));
+            let [first, second] = [0, 1].map(|at: usize| gpus[at].stream().unwrap());
+            first.set(&writing(&from), 0..100, 7).unwrap();
+            let event = gpus[0].event().unwrap();
+            event.record(&first).unwrap();
+            second.wait_event(&event).unwrap();
+            second.copy_from_peer(&gpus[0], &reading(&from), 0..100, &writing(&to), 0).unwrap();
+            second.synchronize(soon()).unwrap();
+            // memory goes only when no stream of either may use it
+            drop(from);
+            let machine = Machine { driver, device: gpus[1].clone() };
+            assert_eq!(download(&machine, &to), [7; 100]);
+        });
+    }
+}
+
+#[test]
+fn a_copy_that_waits_for_no_event_of_who_writes_is_refused() {
+    // late every other time: the fill is surely not done when it is read in one of many tries
+    let environment = [("FAKE_CUDA_DEVICES", "2"), ("FAKE_CUDA_FAULTS", "delay=5000")];
+    on_fake(&environment, || {
+        let driver = crate::support::open_driver().unwrap();
+        let gpus = tensorwire_device::Device::open_together(&driver, &[0, 1]).unwrap();
+        let [from, to] = [0, 1].map(|at: usize| whole(&gpus[at].alloc(100).unwrap().slab()));
+        let [first, second] = [0, 1].map(|at: usize| gpus[at].stream().unwrap());
+        let race = || {
+            first.set(&writing(&from), 0..100, 7)?;
+            second.copy_from_peer(&gpus[0], &reading(&from), 0..100, &writing(&to), 0)?;
+            second.synchronize(soon())
+        };
+        let refused = (0..100).find_map(|_| race().err()).expect("no race was seen");
+        assert!(refused.is_lost(), "{refused}");
     });
 }
 

@@ -8,7 +8,7 @@ use tensorwire_device::sys::*;
 use super::{in_context, on_stream, pointer, put, same, started};
 use crate::capture::Capture;
 use crate::event::{Event, Recorded};
-use crate::state::{Fake, Outcome, is_pinned};
+use crate::state::{Context, Fake, Outcome, is_pinned};
 use crate::stream::{Op, Stream};
 
 /// # Safety
@@ -238,6 +238,38 @@ pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         stream.tell(Op::Copy { from, to, bytes })
+    })
+}
+
+/// Each address is looked up as its context's GPU has it. The stream is of either.
+///
+/// # Safety
+/// As of the driver's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyPeerAsync(
+    to: CUdeviceptr,
+    to_context: CUcontext,
+    from: CUdeviceptr,
+    from_context: CUcontext,
+    bytes: usize,
+    stream: CUstream,
+) -> CUresult {
+    on_stream(stream, |fake, stream| {
+        let device = |context: CUcontext, address: u64| {
+            let at =
+                Context::number_of(context).checked_sub(1).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+            let gpu = fake.gpus.get(at).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+            gpu.context.check()?;
+            let space = fake.space.read();
+            let there = space.bytes(address, bytes, at).ok_or(CUDA_ERROR_INVALID_VALUE);
+            there.map(|_| at)
+        };
+        let (from_device, to_device) = (device(from_context, from)?, device(to_context, to)?);
+        if ![from_device, to_device].contains(&stream.context.ordinal) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let (from, to) = ((from, from_device), (to, to_device));
+        stream.tell(Op::CopyBetween { from, to, bytes })
     })
 }
 

@@ -26,8 +26,8 @@ pub enum Lane {
     Registered,
     /// This process's own.
     Private,
-    /// The device's memory.
-    Device,
+    /// The memory of the device of that number.
+    Device(u32),
 }
 
 /// The place of one tensor.
@@ -54,7 +54,8 @@ pub enum SendFrom {
 pub struct MemoryPlan {
     pub registered_bytes: usize,
     pub private_bytes: usize,
-    pub device_bytes: usize,
+    /// By device.
+    pub device_bytes: Vec<usize>,
     /// What the lanes would take together if every operator's output had a place of its own.
     pub unshared_bytes: usize,
     spots: HashMap<Output, Spot>,
@@ -119,7 +120,7 @@ pub(crate) fn plan_memory(needs: &MemoryNeeds<'_>) -> Result<MemoryPlan, GraphEr
     };
     let lives = (graph.len() <= SHARING_NODES_MAX).then(|| Lives::new(needs));
     let sent = sent_classes(needs);
-    let mut lanes = [Shelf::default(), Shelf::default(), Shelf::default()];
+    let mut shelves: HashMap<Lane, Shelf> = HashMap::new();
     let mut pieces = Vec::new();
     for (index, class) in classes.classes.iter().enumerate() {
         let root = class.root();
@@ -139,7 +140,7 @@ pub(crate) fn plan_memory(needs: &MemoryNeeds<'_>) -> Result<MemoryPlan, GraphEr
         let is_received = class.members.iter().any(receives);
         let is_registered = is_received || sent.contains(&index) || has_vector(graph, class);
         let lane = match graph.node(root.node).space {
-            Space::Device => Lane::Device,
+            Space::Device(device) => Lane::Device(device),
             Space::Host if is_registered => Lane::Registered,
             Space::Host => Lane::Private,
         };
@@ -154,7 +155,7 @@ pub(crate) fn plan_memory(needs: &MemoryNeeds<'_>) -> Result<MemoryPlan, GraphEr
             node: graph.node(members[0].node).name.clone(),
             what: "the tensors up to here exceed the address space".to_string(),
         };
-        let shelf = &mut lanes[lane as usize];
+        let shelf = shelves.entry(lane).or_default();
         let offset = shelf.place(piece, lives.as_ref()).ok_or_else(too_large)?;
         for &output in members {
             let name = &graph.node(output.node).name;
@@ -166,8 +167,15 @@ pub(crate) fn plan_memory(needs: &MemoryNeeds<'_>) -> Result<MemoryPlan, GraphEr
             }
         }
     }
-    let [registered, private, device] = lanes.map(|shelf| shelf.end);
-    (plan.registered_bytes, plan.private_bytes, plan.device_bytes) = (registered, private, device);
+    let end = |lane: Lane| shelves.get(&lane).map_or(0, |shelf| shelf.end);
+    (plan.registered_bytes, plan.private_bytes) = (end(Lane::Registered), end(Lane::Private));
+    let spaces = graph.nodes().filter_map(|(_, node)| match node.space {
+        Space::Device(device) => Some(device),
+        Space::Host => None,
+    });
+    // a device that computes has memory, if none of the plan's: what it makes may be of unknown size
+    let devices = spaces.max().map_or(0, |last| last + 1);
+    plan.device_bytes = (0..devices).map(|device| end(Lane::Device(device))).collect();
     if needs.send_from == SendFrom::Staging {
         plan.add_staging(graph)?;
     }

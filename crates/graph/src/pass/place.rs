@@ -133,8 +133,10 @@ fn fixed(graph: &Graph, workers: u32, tasks: &[Task]) -> Result<Vec<Option<Task>
         let name = || node.name.clone();
         fixed.push(match node.hint {
             Hint::Shared => None,
-            Hint::Replica(replica) if replica < workers => Some(Task::worker(replica)),
-            Hint::Replica(replica) => {
+            Hint::Replica(replica) | Hint::Device { replica, .. } if replica < workers => {
+                Some(Task::worker(replica))
+            }
+            Hint::Replica(replica) | Hint::Device { replica, .. } => {
                 return Err(GraphError::NoSuchWorker { node: name(), replica, workers });
             }
             Hint::Task(task) if tasks.contains(&task) => Some(task),

@@ -1,11 +1,13 @@
 //! One after another: a process computes one kernel at a time, so a worker's are given one order, in which
-//! they were written. That costs nothing, and is what proves that a tensor is dead before another is
+//! they were written; if it has several devices, one for each. That costs nothing, and is what proves that a tensor is dead before another is
 //! made: without it the gradients of all activations would be alive at once. Sends and receives stay
 //! free, and so do the servers, whose updates come in the order in which gradients arrive. So does what runs
 //! before a process has received all that it waits for: what can run, runs (Xue et al. §4's polling-async
 //! operators).
 
 use std::collections::{HashMap, HashSet};
+
+use tensorwire_base::Space;
 
 use crate::graph::{Graph, Job, NodeId, Task};
 use crate::op::Op;
@@ -42,10 +44,15 @@ pub(crate) fn in_sequence(
             kernels.sort_unstable_by_key(|id| place(*id));
             let received = behind_all_receives(graph, &schedule.of_part(part));
             let reduced = behind_reductions(graph, &schedule.of_part(part));
+            let last = kernels.iter().map(|id| device_of(graph, *id)).max().unwrap_or(0);
             // a worker that holds variables updates each when its gradients are there, as a server does
             let serves = |id: &NodeId| !alone && is_of_update(&graph.node(*id).op);
             kernels.retain(|id| received.contains(id) && !reduced.contains(id) && !serves(id));
-            pairs.extend(kernels.windows(2).map(|pair| (pair[0], pair[1])));
+            for device in 0..=last {
+                let on_it = kernels.iter().copied().filter(|id| device_of(graph, *id) == device);
+                let on_it: Vec<NodeId> = on_it.collect();
+                pairs.extend(on_it.windows(2).map(|pair| (pair[0], pair[1])));
+            }
         }
         pairs.sort_unstable();
         pairs.dedup();
@@ -98,12 +105,28 @@ fn is_of_update(op: &Op) -> bool {
     op.mutated_inputs() > 0 || matches!(op, Op::SquareSums | Op::ClipScale { .. })
 }
 
-/// What waits for an all-reduce comes when that is over, beside what is computed then: a place in the order
-/// would make either wait for the other.
+/// The device that a kernel has its place in the order of; the host's come between the first device's.
+fn device_of(graph: &Graph, id: NodeId) -> u32 {
+    match graph.node(id).space {
+        Space::Device(device) => device,
+        Space::Host => 0,
+    }
+}
+
+/// What waits for an all-reduce, or on a worker's first devices for what later ones made, comes when that is over, beside what
+/// is computed then: a place in the order would make either wait for the other.
 fn behind_reductions(graph: &Graph, run: &[(NodeId, Vec<NodeId>)]) -> HashSet<NodeId> {
     let mut behind = HashSet::new();
     for (id, before) in run {
-        let reduces = |id: &NodeId| matches!(graph.node(*id).op, Op::AllReduce { .. });
+        let reduces = |id: &NodeId| {
+            let node = graph.node(*id);
+            let from = node.inputs.first().map_or(Space::Host, |from| graph.node(from.node).space);
+            match (&node.op, from) {
+                (Op::AllReduce { .. }, _) => true,
+                (Op::CopyTo { space: Space::Device(to) }, Space::Device(from)) => from > *to,
+                _ => false,
+            }
+        };
         if before.iter().any(|earlier| reduces(earlier) || behind.contains(earlier)) {
             behind.insert(*id);
         }

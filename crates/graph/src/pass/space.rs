@@ -1,7 +1,8 @@
 //! Memory spaces: which nodes compute on a device, and the copies between a device's memory and the host's that this
-//! takes. What is fed or reduced by a group lies in the host's memory; a variable lies where its task computes. What
-//! crosses between processes goes by way of the host, or from device to device where their memory is shared. Each
-//! tensor is copied at most once to either side, whoever uses it there.
+//! takes. What is fed or reduced by a group lies in the host's memory; a variable lies where its task computes. Of a task with
+//! several devices each copy of the model is on its own, and what is no copy's on the first. What crosses between processes
+//! goes by way of the host, or from first device to first device where their memory is shared. Each tensor is copied at
+//! most once to the host and to each device, whoever uses it there.
 
 use std::collections::HashMap;
 
@@ -64,6 +65,7 @@ pub(crate) fn spread_over_spaces(
         crossing,
         out: Graph::continued(placed),
         moved: Vec::with_capacity(placed.len()),
+        devices_of: Vec::with_capacity(placed.len()),
         copies: HashMap::new(),
     };
     for id in placed.ids() {
@@ -83,6 +85,8 @@ struct Spreader<'a> {
     out: Graph,
     /// By node of `placed`: the same in `out`.
     moved: Vec<NodeId>,
+    /// By node of `placed`: which of its task's devices it is on, should that have some.
+    devices_of: Vec<u32>,
     /// What an output of `out` is copied to at a task.
     copies: HashMap<(Output, Task, Space), Output>,
 }
@@ -91,7 +95,13 @@ impl Spreader<'_> {
     fn take(&mut self, id: NodeId) -> Result<(), GraphError> {
         let node = self.placed.node(id);
         let task = task_of(node)?;
-        let space = self.space_of(node, task);
+        let device = match node.hint {
+            Hint::Device { device, .. } => device,
+            Hint::With(other) => self.devices_of[other.index()],
+            Hint::Shared | Hint::Replica(_) | Hint::Task(_) => 0,
+        };
+        self.devices_of.push(device);
+        let space = self.space_of(node, task, device);
         let mut inputs = Vec::with_capacity(node.inputs.len());
         for &input in &node.inputs {
             let input = Output { node: self.moved[input.node.index()], index: input.index };
@@ -109,15 +119,15 @@ impl Spreader<'_> {
     }
 
     /// Where a node computes, or keeps what it holds.
-    fn space_of(&self, node: &Node, task: Task) -> Space {
+    fn space_of(&self, node: &Node, task: Task, device: u32) -> Space {
         if !self.devices.has(task) {
             return Space::Host;
         }
         match node.op.facts().kind {
             // the user's own kernels compute on slices
             Kind::Kernel(Family::Custom) => Space::Host,
-            Kind::Kernel(_) => Space::Device,
-            Kind::State if matches!(node.op, Op::Variable { .. }) => Space::Device,
+            Kind::Kernel(_) => Space::Device(device),
+            Kind::State if matches!(node.op, Op::Variable { .. }) => Space::Device(device),
             Kind::View => match node.inputs.first() {
                 Some(input) => {
                     let input = Output { node: self.moved[input.node.index()], index: input.index };
@@ -132,9 +142,10 @@ impl Spreader<'_> {
     /// The space in which an output is at a task without a copy made there.
     fn comes_in(&self, output: Output, task: Task) -> Space {
         let node = self.out.node(output.node);
-        // of a tensor whose size is not known the host announces where it lies
+        // of a tensor whose size is not known the host announces where it lies; peers reach the first device's memory
         let goes = self.crossing == DeviceCrossing::Direct
             && self.devices.has(task)
+            && node.space == Space::Device(0)
             && self.out.fact(output).spec().is_some();
         match node.task == Some(task) || goes {
             true => node.space,
@@ -154,12 +165,16 @@ impl Spreader<'_> {
                 self.copy(output, home, Space::Host)?
             });
         }
+        if comes_in.is_device() && space.is_device() {
+            // from one of the task's devices to another
+            return self.copy(output, task, space);
+        }
         let host = match there {
-            Space::Device => self.copy(output, home, Space::Host)?,
+            Space::Device(_) => self.copy(output, home, Space::Host)?,
             Space::Host => output,
         };
         match space {
-            Space::Device => self.copy(host, task, Space::Device),
+            Space::Device(_) => self.copy(host, task, space),
             Space::Host => Ok(host),
         }
     }
@@ -172,7 +187,8 @@ impl Spreader<'_> {
         let index = if of.index == 0 { String::new() } else { format!(":{}", of.index) };
         let name = match to {
             Space::Host => format!("{}{index} to the host", node.name),
-            Space::Device => format!("{}{index} to {task}'s device", node.name),
+            Space::Device(0) => format!("{}{index} to {task}'s device", node.name),
+            Space::Device(device) => format!("{}{index} to {task}'s device {device}", node.name),
         };
         let op = Op::CopyTo { space: to };
         let facts = infer(&name, &op, &[self.out.fact(of).clone()])?;
@@ -224,12 +240,12 @@ impl Spreader<'_> {
         Ok(RunSpec { roots, given, ..run.clone() })
     }
 
-    /// The copy of a node's first output on the device of another task, if something there uses it.
+    /// The copy of a node's first output on the first device of another task, which evaluates, if something there uses it.
     fn copied_to_device(&self, id: NodeId, task: Task) -> Option<NodeId> {
         let home = self.out.node(id).task.filter(|home| *home != task)?;
         let of = Output::from(id);
         let host = self.copies.get(&(of, home, Space::Host)).copied().unwrap_or(of);
-        self.copies.get(&(host, task, Space::Device)).map(|copy| copy.node)
+        self.copies.get(&(host, task, Space::Device(0))).map(|copy| copy.node)
     }
 }
 

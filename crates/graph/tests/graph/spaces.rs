@@ -12,14 +12,23 @@ use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
 
 /// Two layers at each worker, of which the first is reshaped; updates with the variables.
 fn network(workers: u32) -> (Graph, Vec<NodeId>) {
+    network_on(workers, 1)
+}
+
+/// The same on so many devices of each, whose gradients are reduced on the first.
+fn network_on(workers: u32, devices: u32) -> (Graph, Vec<NodeId>) {
     let mut graph = Graph::new();
     let mut gradients_of: Vec<Vec<Output>> = Vec::new();
     let spec = |dims: &[usize]| TensorSpec::new(DType::F32, dims).unwrap();
     let w = [("w0", [8, 8]), ("w1", [4, 4])];
     let w = w.map(|(name, dims)| graph.variable(name, spec(&dims), Init::Zeros).unwrap());
-    for worker in 0..workers {
-        let hint = Hint::Replica(worker);
-        let name = |what: &str| format!("worker{worker}/{what}");
+    let places = (0..workers).flat_map(|worker| (0..devices).map(move |device| (worker, device)));
+    for (worker, device) in places {
+        let (hint, of) = match device {
+            0 => (Hint::Replica(worker), format!("worker{worker}")),
+            _ => (Hint::Device { replica: worker, device }, format!("worker{worker}.{device}")),
+        };
+        let name = |what: &str| format!("{of}/{what}");
         let input = |graph: &mut Graph, what: &str, dtype, dims: &[usize]| {
             let fact = Fact::known(dtype, dims);
             Output::from(graph.add(&name(what), hint, Op::Input { fact }, &[]).unwrap())
@@ -36,6 +45,19 @@ fn network(workers: u32) -> (Graph, Vec<NodeId>) {
         let made = gradients(&mut graph, &name("gradient"), hint, loss.into(), &w).unwrap();
         gradients_of.push(made.into_iter().filter_map(Gradient::dense).collect());
     }
+    let mut mean = |(worker, each): (usize, &[Vec<Output>])| -> Vec<Output> {
+        let mean_of = |index: usize| {
+            let parts: Vec<Output> = each.iter().map(|made| made[index]).collect();
+            let name = format!("mean{worker}.{index}");
+            // fits: workers are few
+            graph.add(&name, Hint::Replica(worker as u32), Op::Mean, &parts).unwrap().into()
+        };
+        (0..w.len()).map(mean_of).collect()
+    };
+    let gradients_of: Vec<Vec<Output>> = match devices {
+        1 => gradients_of,
+        _ => gradients_of.chunks(devices as usize).enumerate().map(&mut mean).collect(),
+    };
     let update = |(index, w): (usize, &Output)| {
         let inputs: Vec<Output> =
             std::iter::once(*w).chain(gradients_of.iter().map(|made| made[index])).collect();
@@ -48,7 +70,14 @@ fn network(workers: u32) -> (Graph, Vec<NodeId>) {
 }
 
 fn planned(cluster: Cluster, workers: u32, options: PlanOptions) -> Plan {
-    let (graph, roots) = network(workers);
+    planned_of(network(workers), cluster, options)
+}
+
+fn planned_of(
+    (graph, roots): (Graph, Vec<NodeId>),
+    cluster: Cluster,
+    options: PlanOptions,
+) -> Plan {
     let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
     let weights = ["w0", "w1"].map(|name| placed.find(name).unwrap());
     let train =
@@ -104,7 +133,11 @@ fn check(part: &Part) {
                 assert!(node.op.is_recv(), "{}", node.name);
                 continue;
             };
-            assert_eq!(spot.lane == Lane::Device, node.space == Space::Device, "{}", node.name);
+            let lane = match node.space {
+                Space::Device(device) => vec![Lane::Device(device)],
+                Space::Host => vec![Lane::Registered, Lane::Private],
+            };
+            assert!(lane.contains(&spot.lane), "{}", node.name);
         }
     }
     let copies = copies(part);
@@ -116,7 +149,7 @@ fn without_a_device_nothing_is_copied() {
     let cluster = Cluster::ParameterServers { workers: 2, servers: 1 };
     for part in &planned(cluster, 2, on(DeviceTasks::None)).parts {
         assert!(copies(part).is_empty());
-        assert_eq!(part.memory.device_bytes, 0);
+        assert_eq!(part.memory.device_bytes, [0; 0]);
     }
 }
 
@@ -129,8 +162,8 @@ fn a_process_alone_copies_what_is_fed() {
         copies(part).iter().map(|(what, _)| &*part.graph.node(what.node).name).collect();
     assert_eq!(copied, ["worker0/x", "worker0/labels"]);
     let w = part.graph.find("w0").unwrap();
-    assert_eq!(part.graph.node(w).space, Space::Device);
-    assert!(part.memory.device_bytes >= (64 + 16) * 4);
+    assert_eq!(part.graph.node(w).space, Space::Device(0));
+    assert!(part.memory.device_bytes[0] >= (64 + 16) * 4);
 }
 
 #[test]
@@ -174,7 +207,7 @@ fn servers_on_devices_send_and_receive_by_way_of_the_host() {
     plan.parts.iter().for_each(check);
     let server = &plan.parts[2];
     let w = server.graph.find("w0").unwrap();
-    assert_eq!(server.graph.node(w).space, Space::Device);
+    assert_eq!(server.graph.node(w).space, Space::Device(0));
     // what is fetched has the variable's name
     assert!(plan.edges.iter().any(|edge| edge.name == "w0" && edge.to == 0));
     // both workers get the same copy
@@ -188,12 +221,12 @@ fn devices_that_share_memory_copy_nothing_by_way_of_the_host() {
         let plan = planned(cluster, 2, direct(shared_memory));
         plan.parts.iter().for_each(check);
         for part in &plan.parts {
-            assert!(copies(part).iter().all(|(_, to)| *to == Space::Device), "{}", part.task);
+            assert!(copies(part).iter().all(|(_, to)| to.is_device()), "{}", part.task);
             // samples and labels are fed
             assert_eq!(copies(part).len(), if devices(part) { 2 } else { 0 }, "{}", part.task);
         }
         for edge in plan.edges.iter().filter(|edge| edge.bytes() != Some(0)) {
-            assert_eq!(edge.space, Space::Device, "{}", edge.name);
+            assert_eq!(edge.space, Space::Device(0), "{}", edge.name);
             let written = matches!(edge.transfer, Transfer::Write(_));
             assert_eq!(written, plan.parts[edge.to].memory.spot(edge.recv.into()).is_some());
         }
@@ -210,4 +243,43 @@ fn what_is_fetched_is_copied_to_the_device_once() {
     let [train, fetch, evaluate] = [0, 1, 2].map(|run| plan.traffic(RunId(run)).to_device);
     let (weights, fed) = ((64 + 16) * 4, (2 * 8 + 4) * 4);
     assert_eq!((train, fetch, evaluate), (2 * (weights + fed), weights, fed));
+}
+
+#[test]
+fn what_several_devices_of_a_worker_share_is_copied_between_them() {
+    let cluster = Cluster::ParameterServers { workers: 2, servers: 2 };
+    let (weights, fed) = ((64 + 16) * 4, (2 * 8 + 4) * 4);
+    let of = |devices: u32, options: PlanOptions| {
+        let plan = planned_of(network_on(2, devices), cluster, options);
+        plan.parts.iter().for_each(check);
+        plan
+    };
+    for options in [direct(SharedMemory::Used), direct(SharedMemory::Unused)] {
+        let (one, three) = (of(1, options.clone()), of(3, options));
+        let [one_run, run] = [&one, &three].map(|plan| plan.traffic(RunId(0)));
+        // what crosses is what one device's worker sends: its variables came once, and its gradients leave once
+        assert_eq!((run.written, run.by_reference), (one_run.written, one_run.by_reference));
+        assert_eq!(run.sends, one_run.sends);
+        // two more devices of two workers get the weights, and give their gradients
+        assert_eq!((one_run.between_devices, run.between_devices), (0, 2 * 2 * 2 * weights));
+        assert_eq!((run.to_host, run.to_device), (0, 2 * 3 * fed));
+        let worker = &three.parts[0];
+        assert_eq!(worker.memory.device_bytes.len(), 3);
+        assert!(worker.memory.device_bytes.iter().all(|bytes| *bytes > 0));
+        assert_eq!(three.parts[2].memory.device_bytes.len(), 1, "a server has one");
+        // devices compute side by side: none has its turn behind another's
+        let space = |id: &NodeId| worker.graph.node(*id).space;
+        assert!(worker.order.iter().all(|(first, then)| space(first) == space(then)));
+        for edge in three.edges.iter().filter(|edge| edge.bytes() != Some(0)) {
+            assert_eq!(edge.space, Space::Device(0), "{}", edge.name);
+        }
+    }
+    // by way of the host weights go to each device from there
+    let three = of(3, on(DeviceTasks::Workers));
+    let run = three.traffic(RunId(0));
+    assert_eq!((run.to_host, run.to_device), (2 * weights, 2 * 3 * (weights + fed)));
+    assert_eq!(run.between_devices, 2 * 2 * weights);
+    // evaluation is the first device's
+    let [fetch, evaluate] = [1, 2].map(|run| three.traffic(RunId(run)));
+    assert_eq!((fetch.to_device, evaluate.to_device, evaluate.between_devices), (weights, fed, 0));
 }

@@ -1,7 +1,8 @@
 //! Several batches of a replica in one step: what the copies of the model come to, as the mean over them. Each is added as
-//! soon as it is there, so that a step takes the memory of one copy.
+//! soon as it is there, so that a step takes the memory of one copy. Copies on several devices go on side by side; of what
+//! the devices come to the mean is made on the first.
 
-use tensorwire_graph::{Gradient, Graph, GraphError, Op, Output};
+use tensorwire_graph::{Gradient, Graph, GraphError, Hint, Op, Output};
 
 use super::build::Built;
 
@@ -51,8 +52,8 @@ impl Sums {
         Ok(())
     }
 
-    /// The means over the copies, of a replica whose nodes are named under `owner`.
-    pub(super) fn mean(mut self, graph: &mut Graph, owner: &str) -> Result<Sums, GraphError> {
+    /// The means over the copies on one device, whose nodes are named under `place`.
+    pub(super) fn mean(mut self, graph: &mut Graph, place: &str) -> Result<Sums, GraphError> {
         if self.copies < 2 {
             return Ok(self);
         }
@@ -61,15 +62,48 @@ impl Sums {
         for (index, gradient) in self.gradients.iter_mut().enumerate() {
             let Some(sum) = gradient.dense() else { continue };
             let hint = graph.node(sum.node).hint;
-            let name = format!("{owner}/gradient/mean {index}");
+            let name = format!("{place}/gradient/mean {index}");
             *gradient = Output::from(graph.add(&name, hint, op.clone(), &[sum])?).into();
         }
         for (index, latest) in self.latest.iter_mut().enumerate() {
             let hint = graph.node(latest.node).hint;
-            let name = format!("{owner}/latest/mean {index}");
+            let name = format!("{place}/latest/mean {index}");
             *latest = graph.add(&name, hint, op.clone(), &[*latest])?.into();
         }
         Ok(self)
+    }
+}
+
+impl Sums {
+    /// The means over what a replica's devices came to, in their order: made on the first, and all that leaves the process.
+    pub(super) fn of_devices(
+        mut each: Vec<Sums>,
+        graph: &mut Graph,
+        (owner, first): (&str, Hint),
+    ) -> Result<Sums, GraphError> {
+        if each.len() < 2 {
+            return Ok(each.pop().unwrap_or_default());
+        }
+        let mut mean = |what: &str, index: usize, parts: Vec<Output>| {
+            let pinned = |hint: &Hint| matches!(hint, Hint::Task(_));
+            // a layer that is pinned has its gradients there
+            let there = parts.iter().map(|part| graph.node(part.node).hint).find(pinned);
+            let name = format!("{owner}/{what}/devices {index}");
+            graph.add(&name, there.unwrap_or(first), Op::Mean, &parts).map(Output::from)
+        };
+        let gradients = each.first().map_or(0, |sums| sums.gradients.len());
+        let gradients = (0..gradients).map(|index| {
+            // with several copies none is of rows
+            let parts = each.iter().filter_map(|sums| sums.gradients[index].dense()).collect();
+            Ok(Gradient::Dense(mean("gradient", index, parts)?))
+        });
+        let gradients = gradients.collect::<Result<Vec<_>, GraphError>>()?;
+        let latest = each.first().map_or(0, |sums| sums.latest.len());
+        let latest = (0..latest).map(|index| {
+            mean("latest", index, each.iter().map(|sums| sums.latest[index]).collect())
+        });
+        let latest = latest.collect::<Result<Vec<_>, GraphError>>()?;
+        Ok(Sums { gradients, latest, copies: 1 })
     }
 }
 

@@ -20,6 +20,19 @@ pub(super) struct Blueprint<'a> {
     pub(super) spec: &'a ProgramSpec,
 }
 
+/// What a copy of the model is called.
+#[derive(Clone, Copy)]
+pub(super) struct CopyNames<'a> {
+    /// The prefix of the first copy of its replica, which has the parameters of all.
+    pub(super) owner: &'a str,
+    /// The prefix of the first copy on its device.
+    pub(super) place: &'a str,
+    /// The same, as far as it decides what is drawn at random.
+    pub(super) drawn_as: &'a str,
+    /// Its number on its device.
+    pub(super) index: usize,
+}
+
 /// A copy of the model in the graph.
 #[derive(Clone)]
 pub(super) struct Built {
@@ -34,24 +47,26 @@ pub(super) struct Built {
 }
 
 impl Blueprint<'_> {
-    /// Adds a copy of the model, number `index` of those that `owner` has.
+    /// Adds a copy of the model.
     pub(super) fn build(
         &self,
         graph: &mut Graph,
-        (owner, index): (&str, usize),
+        names: CopyNames<'_>,
         hint: Hint,
         (mode, weights): (Mode, Weights),
     ) -> Result<Built> {
         let ProgramSpec { batch, dtype: kept_as, seed, ema, .. } = *self.spec;
         let dtype = self.spec.activations.unwrap_or(kept_as);
-        let prefix = match index {
-            0 => owner.to_string(),
-            index => format!("{owner}.{index}"),
+        let numbered = |first: &str| match names.index {
+            0 => first.to_string(),
+            index => format!("{first}.{index}"),
         };
-        let owner = owner.to_string();
+        let (prefix, drawn_as) = (numbered(names.place), numbered(names.drawn_as));
+        let owner = names.owner.to_string();
         let scope = ScopeSpec {
             prefix: prefix.clone(),
             owner,
+            drawn_as,
             hint,
             mode,
             batch,

@@ -344,7 +344,7 @@ impl Scope<'_> {
     }
 
     /// Drops `rate` of the elements in training, and scales the others up (Srivastava et al. 2014); which, depends on the
-    /// seed, the layer's name and the step alone. x → the same dimensions.
+    /// seed, the copy's number, the layer's name and the step alone. x → the same dimensions.
     ///
     /// # Errors
     /// When `rate` is not from 0 to below 1.
@@ -361,7 +361,8 @@ impl Scope<'_> {
         }
         let step = self.step()?;
         let node = format!("{name}/dropout");
-        let key = crate::init::fnv1a(&self.name(&node)) ^ self.seed;
+        let drawn_as = format!("{}/{}{node}", self.drawn_as, self.path);
+        let key = crate::init::fnv1a(&drawn_as) ^ self.seed;
         self.op(&node, Op::Dropout { rate, key }, &[x, step])
     }
 

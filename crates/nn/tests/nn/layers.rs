@@ -147,6 +147,37 @@ fn all_layers_together_learn() {
     }
 }
 
+/// Normalisation has moving averages, dropout draws: a device does both as a worker of its own would.
+#[test]
+fn devices_of_a_replica_learn_what_replicas_learn() {
+    let data = images();
+    let learned = |replicas: u32, devices: u32, accumulate: usize| {
+        let spec = ProgramSpec { replicas, devices, accumulate, ..spec(1) };
+        let mut job = Local::new(&Everything, &data.train.describe(), &spec).unwrap();
+        assert_eq!(job.program.copies(0).len(), accumulate * devices as usize);
+        let losses = job.train(&data, 5).unwrap();
+        let names = job.program.weights().map(|variable| variable.name.clone());
+        let weights: Vec<Vec<f32>> = names.map(|name| job.variable(&name)).collect();
+        (losses, weights)
+    };
+    let near = |a: &[f32], b: &[f32]| {
+        // a mean is rounded before it is used, where the replicas' means are not
+        a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-5 * a.abs().max(1e-3))
+    };
+    let (losses, weights) = learned(4, 1, 1);
+    for (replicas, devices) in [(1, 4), (2, 2)] {
+        let (other, others) = learned(replicas, devices, 1);
+        for (a, b) in losses.iter().zip(&other) {
+            assert!((a - b).abs() < 1e-5 * a, "{replicas}×{devices}: {losses:?} and {other:?}");
+        }
+        let differ = weights.iter().zip(&others).position(|(a, b)| !near(a, b));
+        assert_eq!(differ, None, "{replicas}×{devices}");
+    }
+    // a device may have several batches, too; other devices drop other elements
+    let (of_both, _) = learned(1, 2, 2);
+    assert!(of_both[0] != losses[0] && of_both.iter().all(|loss| loss.is_finite()), "{of_both:?}");
+}
+
 #[test]
 fn every_type_of_number_is_planned() {
     for dtype in [DType::F32, DType::F64, DType::BF16] {

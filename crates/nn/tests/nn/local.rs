@@ -116,21 +116,24 @@ impl Local {
         Ok(local)
     }
 
-    /// Makes steps; the loss of each.
+    /// Makes steps, in which each copy of the model has a share of the data; the mean loss of each.
     pub(crate) fn train(&mut self, data: &Data, steps: u64) -> Result<Vec<f64>> {
-        let mut batches = Batches::new(Arc::clone(&data.train), 1, self.batch, SEED)?;
-        let copy = self.program.replicas[0].clone();
+        let copies = self.program.replicas.clone();
+        let mut batches = Batches::new(Arc::clone(&data.train), copies.len(), self.batch, SEED)?;
         let mut losses = Vec::new();
         for step in 0..steps {
-            batches.fill(step, 0, &mut Inputs::of(&mut self.session, &copy))?;
-            if let Some(name) = &copy.step {
+            for (share, copy) in copies.iter().enumerate() {
+                batches.fill(step, share, &mut Inputs::of(&mut self.session, copy))?;
+                let Some(name) = &copy.step else { continue };
                 let node = self.session.node(name).map_err(Error::other)?;
                 let (_, mut bytes) = self.session.write(node.into()).map_err(Error::other)?;
                 // fits: steps are few
                 bytes.copy_from_slice(&(step as i64).to_ne_bytes());
             }
             self.session.run(Program::TRAIN).map_err(Error::other)?;
-            losses.push(f64::from(self.values(&copy.loss)[0]));
+            let each = copies.iter().map(|copy| f64::from(self.values(&copy.loss)[0]));
+            // fits: copies are few
+            losses.push(each.sum::<f64>() / copies.len() as f64);
         }
         Ok(losses)
     }

@@ -1,12 +1,13 @@
 //! Turns of nodes that a device computes or copies. A kernel is done for the executor once it is started: whatever uses
-//! its output on the device comes behind it there, and what the host uses comes by a copy, which is done when it is over.
+//! its output on the device comes behind it there, and what the host or another device uses comes by a copy, which is done
+//! when it is over. What else waits for a kernel, on another device, has that device wait for it ([`Gates`]).
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 use tensorwire_base::{Clock, Space};
 use tensorwire_graph::{EdgeId, Graph, Kind, NodeId, Output, Part};
-use tensorwire_kernels::{CopyId, DeviceCall, DeviceFailure, DeviceOperand};
+use tensorwire_kernels::{CopyId, DeviceCall, DeviceFailure, DeviceKernels, DeviceOperand};
 use tensorwire_memory::{CopyPurpose, DeviceLoan, DeviceWriteLoan, LoanError};
 
 use super::{Executor, Turn};
@@ -29,35 +30,74 @@ pub(super) struct Copying {
     start_ns: u64,
     /// The node is a Send, to be posted when it is over.
     is_gate: bool,
+    /// Who copies: what one device was told is over in that order. None: all devices were marked.
+    device: Option<u32>,
 }
 
-/// Sends that tell others of what a device does: they are posted when it has done that.
+/// Who waits for what is done for the executor before a device has done it: Sends that tell others of it, and what another
+/// device does behind it.
 #[derive(Debug)]
 pub(super) struct Gates {
-    /// By node: it is such a Send.
+    /// By node: it is such a Send, to be posted when the devices have done what they were told.
     gated: Vec<bool>,
+    /// By node: the other devices that its own is to wait for.
+    behind: Vec<Vec<u32>>,
     /// Those whose turn it is to be posted.
     open: HashSet<NodeId>,
 }
 
 impl Gates {
-    pub(super) fn new(graph: &Graph) -> Gates {
-        // what is done for the executor before the device has done it
-        let mut is_pending = vec![false; graph.len()];
+    pub(super) fn new(graph: &Graph, order: &[(NodeId, NodeId)]) -> Gates {
+        // by node: the devices that may not have done yet what is done for the executor
+        let mut pending: Vec<Vec<u32>> = vec![Vec::new(); graph.len()];
         let mut gated = vec![false; graph.len()];
+        let mut behind = vec![Vec::new(); graph.len()];
         for (id, node) in graph.nodes() {
-            let waits = || graph.predecessors(id).iter().any(|before| is_pending[before.index()]);
-            let kind = node.op.facts().kind;
-            match kind {
-                Kind::Kernel(_) => is_pending[id.index()] = node.space == Space::Device,
-                Kind::View | Kind::Order => is_pending[id.index()] = waits(),
-                Kind::Send => {
-                    gated[id.index()] = node.space == Space::Device || waits();
+            let before = graph.predecessors(id);
+            let waits = before.iter().flat_map(|before| pending[before.index()].iter().copied());
+            let mut waits: Vec<u32> = waits.collect();
+            waits.sort_unstable();
+            waits.dedup();
+            match node.op.facts().kind {
+                Kind::Kernel(_) => {
+                    pending[id.index()].extend(number_of(node.space));
+                    behind[id.index()] = waits;
                 }
-                Kind::State | Kind::Copy | Kind::Recv | Kind::Group => {}
+                Kind::View | Kind::Order => pending[id.index()] = waits,
+                Kind::Send => {
+                    gated[id.index()] = node.space.is_device() || !waits.is_empty();
+                    behind[id.index()] = waits;
+                }
+                Kind::Copy => behind[id.index()] = waits,
+                Kind::State | Kind::Recv | Kind::Group => {}
             }
         }
-        Gates { gated, open: HashSet::new() }
+        // in a run that has both, the second comes behind the first; it need not come behind it in the graph
+        for (first, then) in order {
+            behind[then.index()].extend(&pending[first.index()]);
+        }
+        for (id, node) in graph.nodes() {
+            // a copy comes behind both of its ends
+            let source = node.inputs.first().and_then(|input| {
+                let is_copy = node.op.facts().kind == Kind::Copy;
+                number_of(graph.node(input.node).space).filter(|_| is_copy)
+            });
+            let behind = &mut behind[id.index()];
+            behind.retain(|other| ![number_of(node.space), source].contains(&Some(*other)));
+            behind.sort_unstable();
+            behind.dedup();
+        }
+        Gates { gated, behind, open: HashSet::new() }
+    }
+
+    /// Has a device wait for the others that a node on it comes behind.
+    fn follow(
+        &self,
+        devices: &mut dyn DeviceKernels,
+        id: NodeId,
+        own: u32,
+    ) -> Result<(), DeviceFailure> {
+        self.behind[id.index()].iter().try_for_each(|other| devices.follow(own, *other))
     }
 
     pub(super) fn begin(&mut self) {
@@ -105,12 +145,22 @@ impl Executor {
             .zip(&writes)
             .map(|(tensor, loan)| DeviceOperand { spec: &tensor.spec, address: loan.address() })
             .collect();
-        let Some(device) = &self.workspace.device else {
+        let Some((device, number)) = self.workspace.device.as_ref().zip(number_of(node.space))
+        else {
             return Err(self.without_device(part, id));
         };
-        let call =
-            DeviceCall { node: id, op: &node.op, inputs: &inputs, outputs: &outputs, in_place };
-        device.lock().start(call).map_err(|source| self.device_failed(part, id, source))
+        let call = DeviceCall {
+            node: id,
+            device: number,
+            op: &node.op,
+            inputs: &inputs,
+            outputs: &outputs,
+            in_place,
+        };
+        let mut device = device.lock();
+        let followed = self.gates.follow(&mut *device, id, number);
+        let started = followed.and_then(|()| device.start(call));
+        started.map_err(|source| self.device_failed(part, id, source))
     }
 
     /// Starts a copy from one space to the other.
@@ -137,15 +187,22 @@ impl Executor {
         };
         // fits: a length is at most isize::MAX
         let bytes = to.buffer.bytes() as u64;
-        let started = device.lock().copy(from_loan, to_loan);
+        let (source, target) = (number_of(from_loan.space()), number_of(node.space));
+        let copies = target.or(source);
+        let mut device = device.lock();
+        let followed = self.gates.follow(&mut *device, id, copies.unwrap_or_default());
+        let started = followed.and_then(|()| device.copy(from_loan, to_loan));
+        drop(device);
         let copy = started.map_err(|source| self.device_failed(part, id, source))?;
-        let purpose = match node.space {
-            Space::Device => CopyPurpose::ToDevice,
-            Space::Host => CopyPurpose::ToHost,
+        let purpose = match (source, target) {
+            (Some(_), Some(_)) => CopyPurpose::BetweenDevices,
+            (None, _) => CopyPurpose::ToDevice,
+            (_, None) => CopyPurpose::ToHost,
         };
         self.workspace.copies.add(purpose, bytes);
         self.hold(part, id, made);
-        self.copying.push_back(Copying { node: id, copy, start_ns, is_gate: false });
+        let copying = Copying { node: id, copy, start_ns, is_gate: false, device: copies };
+        self.copying.push_back(copying);
         Ok(Turn::Started)
     }
 
@@ -172,14 +229,20 @@ impl Executor {
         let Some(device) = &self.workspace.device else {
             return Err(self.without_device(part, id));
         };
+        // where a peer has it, the first device writes
+        let copies = loans.as_ref().and_then(|(_, to)| number_of(to.space()));
         let mut device = device.lock();
         let started = match loans {
-            Some((from, to)) => device.copy(from, to),
+            Some((from, to)) => {
+                let followed = self.gates.follow(&mut *device, id, copies.unwrap_or_default());
+                followed.and_then(|()| device.copy(from, to))
+            }
             None => device.mark(),
         };
         drop(device);
         let copy = started.map_err(|source| self.device_failed(part, id, source))?;
-        self.copying.push_back(Copying { node: id, copy, start_ns, is_gate: true });
+        let gate = Copying { node: id, copy, start_ns, is_gate: true, device: copies };
+        self.copying.push_back(gate);
         Ok(Turn::Started)
     }
 
@@ -190,12 +253,8 @@ impl Executor {
         frontier: &mut Frontier,
     ) -> Result<bool, RunError> {
         let mut any = false;
-        // they are over in the order in which they were started
-        while let Some(first) = self.copying.front() {
-            if !self.is_over(part, first)? {
-                break;
-            }
-            let Some(Copying { node, start_ns, is_gate, .. }) = self.copying.pop_front() else {
+        while let Some(at) = self.first_over(part)? {
+            let Some(Copying { node, start_ns, is_gate, .. }) = self.copying.remove(at) else {
                 break;
             };
             if self.timeline.is_some() {
@@ -213,17 +272,31 @@ impl Executor {
         Ok(any)
     }
 
-    /// Asks for the first copy for a moment; true if it is over.
+    /// Asks for the copies for a moment; true if one is over.
     pub(super) fn spin_for_copy(&self, part: &Part) -> Result<bool, RunError> {
-        let Some(first) = self.copying.front() else { return Ok(false) };
         let begun = Clock::now_ns();
         while Clock::now_ns() - begun < SPIN_NS {
-            if self.is_over(part, first)? {
+            if self.first_over(part)?.is_some() {
                 return Ok(true);
             }
             std::thread::yield_now();
         }
         Ok(false)
+    }
+
+    /// Which of the copies is over, if one is: each device's in the order in which they were started.
+    fn first_over(&self, part: &Part) -> Result<Option<usize>, RunError> {
+        let mut asked: Vec<Option<u32>> = Vec::new();
+        for (at, copying) in self.copying.iter().enumerate() {
+            if asked.contains(&copying.device) {
+                continue;
+            }
+            if self.is_over(part, copying)? {
+                return Ok(Some(at));
+            }
+            asked.push(copying.device);
+        }
+        Ok(None)
     }
 
     fn is_over(&self, part: &Part, copying: &Copying) -> Result<bool, RunError> {
@@ -252,7 +325,14 @@ impl Executor {
     }
 }
 
-/// True if the node's output lies in a device's memory.
-pub(crate) fn is_on_device(part: &Part, output: Output) -> bool {
-    part.graph.node(output.node).space == Space::Device
+/// The device in whose memory an output lies, if it does in one's.
+pub(crate) fn device_of(part: &Part, output: Output) -> Option<u32> {
+    number_of(part.graph.node(output.node).space)
+}
+
+fn number_of(space: Space) -> Option<u32> {
+    match space {
+        Space::Device(device) => Some(device),
+        Space::Host => None,
+    }
 }

@@ -1,10 +1,10 @@
 //! One kernel's turn: its operands are lent to it, with memory for what the plan gave no place.
 
-use tensorwire_base::{Clock, Space};
+use tensorwire_base::Clock;
 use tensorwire_graph::{NodeId, Output, Part};
 use tensorwire_memory::{LoanError, TensorMut, TensorRef};
 
-use super::device::is_on_device;
+use super::device::device_of;
 use super::{Executor, Turn};
 use crate::error::RunError;
 use crate::storage::Tensor;
@@ -17,9 +17,7 @@ impl Executor {
         let made = self.outputs(part, id)?;
         let launched = match self.leaves_out_kernels {
             true => Ok(()),
-            false if part.graph.node(id).space == Space::Device => {
-                self.start_on_device(part, id, &made)
-            }
+            false if part.graph.node(id).space.is_device() => self.start_on_device(part, id, &made),
             false => self.launch(part, id, &made),
         };
         match launched {
@@ -127,9 +125,9 @@ impl Executor {
                 Some(tensor) => tensor,
                 None => {
                     let exchange = self.exchange.as_deref_mut();
-                    let made = match is_on_device(part, output) {
-                        true => self.workspace.alloc_on_device(spec),
-                        false => self.workspace.alloc(output, spec, exchange),
+                    let made = match device_of(part, output) {
+                        Some(device) => self.workspace.alloc_on_device(device, spec),
+                        None => self.workspace.alloc(output, spec, exchange),
                     };
                     made.map_err(memory)?
                 }

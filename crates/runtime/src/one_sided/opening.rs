@@ -109,7 +109,7 @@ impl Opening {
             let place = target(plan, edge).expect("the plan has a place for what is written");
             (edge.id, place)
         });
-        let crosses_there = edges.iter().any(|edge| edge.space == Space::Device);
+        let crosses_there = edges.iter().any(|edge| edge.space.is_device());
         let on_device = match options.device.clone().filter(|_| crosses_there) {
             Some(device) => Some(OnDevice::new(fabric, device, &plan.parts[part], &mut storage)?),
             None if crosses_there => return Err(SessionError::NoDevice { part }.into()),
@@ -143,7 +143,7 @@ impl Opening {
             let ears = ears.entry(peer).or_default();
             let offset = match edge.transfer {
                 Transfer::Dynamic => self.metadata[&edge.id].place().offset,
-                Transfer::Write(_) if is_received && edge.space == Space::Device => {
+                Transfer::Write(_) if is_received && edge.space.is_device() => {
                     // a device that maps it knows where it goes
                     let by_nic = self.on_device.as_ref().is_some_and(|on_device| on_device.by_nic);
                     let place = target(plan, edge).filter(|_| by_nic);
@@ -275,7 +275,7 @@ impl Opening {
                     let is_dynamic = edge.transfer == Transfer::Dynamic;
                     let region = match (&device_lane, edge.space) {
                         _ if is_dynamic => slots.clone(),
-                        (Some(device_lane), Space::Device) => device_lane.clone(),
+                        (Some(device_lane), Space::Device(_)) => device_lane.clone(),
                         _ => lane.clone(),
                     };
                     let ear = *ear.expect("checked above");
@@ -344,7 +344,7 @@ impl Opening {
         deadline: Deadline,
     ) -> Result<HashMap<EdgeId, Buffer>, ConnectEdgesError> {
         let crosses =
-            |edge: &&Edge| edge.space == Space::Device && (edge.from == part || edge.to == part);
+            |edge: &&Edge| edge.space.is_device() && (edge.from == part || edge.to == part);
         let all: Vec<Edge> = self.edges.iter().filter(crosses).cloned().collect();
         let maps = |on_device: &&OnDevice| !all.is_empty() && !on_device.by_nic;
         let Some(OnDevice { device, .. }) = self.on_device.as_ref().filter(maps) else {
@@ -384,11 +384,12 @@ impl OnDevice {
         part: &Part,
         storage: &mut Storage,
     ) -> Result<OnDevice, ConnectEdgesError> {
-        let bytes = part.memory.device_bytes;
+        // what crosses lies on the first device
+        let bytes = part.memory.device_bytes.first().copied().unwrap_or_default();
         let allocated = device.lock().alloc_shared(bytes);
         let failed = |source| SessionError::Device { name: part.task.to_string(), source };
         let (memory, file) = allocated.map_err(failed)?;
-        storage.cut(part, Lane::Device, &memory)?;
+        storage.cut(part, Lane::Device(0), &memory)?;
         let (offer, by_nic) = match fabric.offer_file(file) {
             Err(RegionError::NoFiles) => (fabric.adopt_device(&memory)?, true),
             offer => (offer?, false),
@@ -403,7 +404,7 @@ impl OnDevice {
 }
 
 fn is_written_on_device(edge: &Edge) -> bool {
-    edge.space == Space::Device && matches!(edge.transfer, Transfer::Write(_))
+    edge.space.is_device() && matches!(edge.transfer, Transfer::Write(_))
 }
 
 /// Where an edge's tensor goes in the memory of its receiver's device.

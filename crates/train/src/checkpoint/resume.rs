@@ -145,6 +145,7 @@ fn changes(state: &CheckpointState, config: &TrainConfig, steps_per_epoch: u64) 
         ("servers", state.servers.to_string(), topology.servers.to_string()),
         ("batch", state.batch.to_string(), config.batch.to_string()),
         ("batches a step", state.accumulate.to_string(), config.accumulate.to_string()),
+        ("devices a worker", state.devices.to_string(), config.devices_per_worker.to_string()),
         ("seed", state.seed.to_string(), config.seed.to_string()),
         ("steps an epoch", per_epoch.to_string(), steps_per_epoch.to_string()),
     ];

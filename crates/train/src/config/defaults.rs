@@ -23,6 +23,11 @@ pub(super) fn accumulate() -> usize {
     1
 }
 
+/// A worker has one GPU.
+pub(super) fn devices_per_worker() -> u32 {
+    1
+}
+
 /// More than a batch of any shipped model takes.
 pub(super) fn dynamic_bytes_max() -> usize {
     4 << 30
@@ -68,6 +73,7 @@ impl Default for TrainConfig {
             threads: None,
             kernels: Kernels::Auto,
             device: DeviceChoice::Cpu,
+            devices_per_worker: devices_per_worker(),
             cuda_driver: None,
             load: None,
             save: None,

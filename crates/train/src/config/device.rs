@@ -1,14 +1,15 @@
 //! What computes in workers: the processor, or a GPU.
 
 use std::fmt;
-use std::path::Path;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use tensorwire_base::Rank;
 use tensorwire_cuda::Gpus;
 use tensorwire_graph::{DeviceCrossing, DeviceTasks, PlanOptions, SendFrom, SharedMemory};
 
-use super::ConfigError;
+use super::{ConfigError, TrainConfig};
+use crate::strategy::Strategy;
 use crate::topology::{Topology, Weights};
 
 /// What computes in workers (`--device`).
@@ -51,24 +52,85 @@ impl DeviceChoice {
     ///
     /// # Errors
     /// When a GPU is asked for, and there is none that can be used.
-    pub(crate) fn resolved(self, driver: Option<&Path>) -> Result<DeviceChoice, ConfigError> {
+    pub(crate) fn resolved(self, config: &TrainConfig) -> Result<DeviceChoice, ConfigError> {
+        let driver = config.cuda_driver.as_deref();
         let ordinal = match self {
             DeviceChoice::Cpu => return Ok(self),
             DeviceChoice::Cuda { ordinal } => ordinal,
             DeviceChoice::Auto => {
-                return Ok(match Gpus::find(driver) {
+                let found = match Gpus::find(driver) {
                     Ok(gpus) if gpus.count() > 0 => DeviceChoice::Cuda { ordinal: None },
                     Ok(_) => DeviceChoice::Cpu,
                     Err(why) => {
                         tracing::info!("no GPU computes: {why}");
                         DeviceChoice::Cpu
                     }
-                });
+                };
+                let devices = config.devices_per_worker;
+                return match found {
+                    DeviceChoice::Cpu if devices > 1 => {
+                        Err(ConfigError::DevicesOfProcessor { devices })
+                    }
+                    DeviceChoice::Cpu => Ok(found),
+                    found => found.resolved(config),
+                };
             }
         };
-        Gpus::find(driver)?.check(ordinal.unwrap_or(0))?;
+        let gpus = Gpus::find(driver)?;
+        gpus.check(ordinal.unwrap_or(0))?;
+        if config.devices_per_worker > 1 {
+            let topology = config.topology();
+            let is_alone = config.strategy == Strategy::Local;
+            let workers =
+                (0..if is_alone { 1 } else { config.workers }).map(|w| topology.rank_of(w));
+            let here: Vec<Rank> = workers.filter(|rank| config.hosts.is_here(*rank)).collect();
+            if let Some(last) = here.last() {
+                ordinals(config, gpus.count(), *last, true)?;
+            }
+        }
         Ok(self)
     }
+}
+
+/// The GPUs of a member's host that it computes on, of `count` that there are: as many as it has devices, if it is a worker.
+/// Without a number each worker of a host takes the next ones; who has one takes it, where they are fewer, beside others.
+///
+/// # Errors
+/// When a worker is to have several, and they are not there.
+pub(crate) fn ordinals(
+    config: &TrainConfig,
+    count: usize,
+    rank: Rank,
+    is_worker: bool,
+) -> Result<Vec<usize>, ConfigError> {
+    // fits: as many as a host has
+    let each = config.devices_per_worker as usize;
+    let topology = config.topology();
+    let is_alone = config.strategy == Strategy::Local;
+    let together = |other: &Rank| !is_alone && config.hosts.together(rank, *other);
+    let before = (0..rank.0).map(Rank).filter(together);
+    let (workers, others): (Vec<Rank>, Vec<Rank>) =
+        before.partition(|other| topology.worker(*other).is_some());
+    let first = match config.device {
+        DeviceChoice::Cuda { ordinal: Some(ordinal) } => ordinal,
+        // servers of a store have none
+        _ if is_worker && each > 1 => workers.len() * each,
+        _ => workers.len() * each + others.len(),
+    };
+    if !is_worker || each == 1 {
+        let is_named = matches!(config.device, DeviceChoice::Cuda { ordinal: Some(_) });
+        return Ok(vec![if is_named { first } else { first % count.max(1) }]);
+    }
+    if first + each > count {
+        let host = config.hosts.name(rank).to_string();
+        let workers = match workers.len() + 1 {
+            1 => "1 worker".to_string(),
+            workers => format!("{workers} workers"),
+        };
+        let (each, needed) = (config.devices_per_worker, first + each);
+        return Err(ConfigError::TooFewDevices { each, workers, needed, count, host });
+    }
+    Ok((first..first + each).collect())
 }
 
 impl fmt::Display for DeviceChoice {

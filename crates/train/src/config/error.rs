@@ -18,6 +18,16 @@ pub enum ConfigError {
     Kernels(#[from] tensorwire_kernels::OpenError),
     #[error("--device: {0}; --device cpu needs no GPU")]
     Device(#[from] tensorwire_cuda::CudaError),
+    #[error(
+        "--devices-per-worker {devices} is of GPUs: a worker's processor is one device, whose cores compute together; give \
+         --device cuda, or more --workers"
+    )]
+    DevicesOfProcessor { devices: u32 },
+    #[error(
+        "--devices-per-worker {each} takes {needed} GPUs for {workers} on {host}, which has {count}; lower it or \
+         --workers, or name more machines in --hosts"
+    )]
+    TooFewDevices { each: u32, workers: String, needed: usize, count: usize, host: String },
     #[error("{option} is by evaluations; give {with} STEPS, too")]
     Lacks { option: &'static str, with: &'static str },
     #[error(

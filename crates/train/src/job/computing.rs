@@ -1,15 +1,15 @@
-//! Who computes in a member: the host's kernels, and the GPU that a worker has if it is to have one.
+//! Who computes in a member: the host's kernels, and the GPUs that a worker has if it is to have some.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tensorwire_base::{Rank, Space};
-use tensorwire_cuda::{CudaKernels, CudaOptions, Gpus};
+use tensorwire_base::Rank;
+use tensorwire_cuda::{CudaDevices, CudaKernels, CudaOptions, Gpus};
 use tensorwire_kernels::{Kernels, SharedDevice};
 use tensorwire_runtime::Computing;
 
 use super::{Part, TrainError};
-use crate::config::{DeviceChoice, TrainConfig};
+use crate::config::{DeviceChoice, TrainConfig, ordinals};
 use crate::strategy::Strategy;
 
 /// Returns who computes in the member of a rank, and what that is for people.
@@ -27,31 +27,27 @@ pub(super) fn computing(
     Ok((Computing { kernels, device }, description))
 }
 
-/// Opens the GPU of the member of a rank, if its part of the plan has something on one.
+/// Opens the GPUs of the member of a rank, if its part of the plan has something on one.
 pub(super) fn open_device(part: &Part, rank: Rank) -> Result<Option<SharedDevice>, TrainError> {
     let Part { config, topology, plan, .. } = part;
-    let DeviceChoice::Cuda { ordinal } = config.device else { return Ok(None) };
+    let DeviceChoice::Cuda { .. } = config.device else { return Ok(None) };
     let is_alone = config.strategy == Strategy::Local;
     let here = plan.parts.get(if is_alone { 0 } else { topology.part(rank) });
-    let computes = |part: &tensorwire_graph::Part| {
-        part.graph.nodes().any(|(_, node)| node.space == Space::Device)
-    };
-    if !here.is_some_and(computes) {
+    // the plan says how many there are
+    let devices = here.map_or(0, |part| part.memory.device_bytes.len());
+    if devices == 0 {
         return Ok(None);
     }
     let driver = config.cuda_driver.clone();
-    let ordinal = match ordinal {
-        Some(ordinal) => ordinal,
-        None if is_alone => 0,
-        None => {
-            // each process of a host takes the next, workers first
-            let before = (0..rank.0).map(Rank);
-            let before = before.filter(|other| config.hosts.together(rank, *other)).count();
-            before % Gpus::find(driver.as_deref())?.count().max(1)
+    let count = Gpus::find(driver.as_deref())?.count();
+    let ordinals = ordinals(config, count, rank, devices > 1)?;
+    Ok(Some(match ordinals[..] {
+        [ordinal] => {
+            let kernels = CudaKernels::open(&CudaOptions { driver, ordinal })?;
+            Arc::new(Mutex::new(kernels))
         }
-    };
-    let kernels = CudaKernels::open(&CudaOptions { driver, ordinal })?;
-    Ok(Some(Arc::new(Mutex::new(kernels))))
+        _ => Arc::new(Mutex::new(CudaDevices::open(driver.as_deref(), &ordinals)?)),
+    }))
 }
 
 /// Returns what computes in the member of a rank, without opening it.

@@ -41,6 +41,7 @@ impl Prepared {
             servers: topology.servers,
             batch: config.batch,
             accumulate: config.accumulate,
+            devices: config.devices_per_worker,
             best: self.resumed.as_ref().and_then(|resumed| resumed.state.best.clone()),
             ema: config.ema,
             recipe: checkpoint::recipe(config),

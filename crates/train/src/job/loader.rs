@@ -31,7 +31,7 @@ struct Maker<T> {
 }
 
 impl Loader<Vec<HostBatch>> {
-    /// Makes the batches of `workers`, in this order and `each` of every one, for each of these steps, the first of which may
+    /// Makes the batches of `workers`, or of their devices, in this order and `each` of every one, for each of these steps, the first of which may
     /// be any; data that are costly on at most so many threads.
     ///
     /// # Errors

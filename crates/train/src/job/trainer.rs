@@ -308,7 +308,7 @@ impl Trainer<'_> {
     fn samples_per_step(&self) -> u64 {
         // fits: batches are in memory
         let each = (self.config.batch * self.config.accumulate) as u64;
-        each * self.replicas.len() as u64
+        each * self.replicas.len() as u64 * u64::from(self.program.devices)
     }
 
     /// What ends the job early if the evaluations say so; of those that it goes on from, too.
@@ -375,14 +375,14 @@ impl Trainer<'_> {
 
     /// What is to blame for a loss that is no number: the batches of the step, which are made once more, or training.
     fn why_not_finite(&self, step: u64, loss: f32, data: Option<&Data>) -> TrainError {
-        let (each, first) = (self.program.accumulate as u64, self.shard as u32);
-        let workers = self.replicas.start + first..self.replicas.end + first;
+        let each = self.program.accumulate as u64;
+        let shares = self.shares();
         let made = data.and_then(|data| batches(data, self.config).ok());
         let found = made.and_then(|mut batches| {
             let of_step = (step - 1) * each..step * each;
-            let all = workers.flat_map(|worker| of_step.clone().map(move |at| (at, worker)));
+            let all = shares.flat_map(|share| of_step.clone().map(move |at| (at, share)));
             // what cannot be made once more has nothing to say
-            all.filter_map(|(at, worker)| batches.not_finite(at, worker as usize).ok()?).next()
+            all.filter_map(|(at, share)| batches.not_finite(at, share).ok()?).next()
         });
         match found {
             Some(source) => TrainError::Batch { step, source },
@@ -392,11 +392,18 @@ impl Trainer<'_> {
 
     fn loader(&self, data: &Data) -> Result<Loader<Vec<HostBatch>>, TrainError> {
         let batches = batches(data, self.config).map_err(ConfigError::from)?;
-        let Range { start, end } = self.replicas;
-        let workers = start as usize + self.shard..end as usize + self.shard;
+        let shares = self.shares();
         let each = self.program.accumulate as u64;
         let steps = self.shape.done..self.shape.steps;
-        Loader::start(&batches, &workers, steps, each, self.threads())
+        Loader::start(&batches, &shares, steps, each, self.threads())
+    }
+
+    /// The shares of the data that the replicas here take: one for each of their devices.
+    fn shares(&self) -> Range<usize> {
+        // fits: devices are few
+        let each = self.program.devices as usize;
+        let Range { start, end } = self.replicas;
+        (start as usize + self.shard) * each..(end as usize + self.shard) * each
     }
 
     /// Threads of this process.
@@ -448,14 +455,16 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Mean loss of the replicas here, folded in rank order; none where there are none.
+    /// Mean loss of the replicas here and their devices, folded in their order; none where there are none.
     fn loss(&self) -> Result<Option<f32>, TrainError> {
         let mut sum = 0.0;
         let copies = |replica| self.program.copies(replica as usize);
         for copy in self.replicas.clone().flat_map(copies) {
             sum += self.scalar::<f32>(&copy.loss)?;
         }
-        let count = self.replicas.len() * self.program.accumulate;
+        // fits: devices are few
+        let each = self.program.accumulate * self.program.devices as usize;
+        let count = self.replicas.len() * each;
         // fits: replicas are few, exact in f32
         Ok((count > 0).then(|| sum / count as f32))
     }

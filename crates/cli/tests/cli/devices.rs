@@ -1,0 +1,186 @@
+//! Workers of several GPUs each, on the driver for tests. What a worker's GPUs do together is what as many workers would do,
+//! and what crosses between processes is what one GPU's worker sends.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::device::{Driver, LIMIT, SMALL, driver, hash, number, refused};
+use crate::support::{Job, send};
+
+/// Parameters of the small job, in bytes.
+const WEIGHTS: u64 = 5_824_522 * 4;
+
+/// So many GPUs.
+fn gpus(count: &'static str) -> [(&'static str, &'static str); 1] {
+    [("FAKE_CUDA_DEVICES", count)]
+}
+
+fn loss(result: &Value) -> f64 {
+    result["final_loss"].as_f64().unwrap_or_else(|| panic!("final_loss in {result}"))
+}
+
+/// Two workers of two GPUs by this strategy.
+fn two_of_two(driver: &Driver, way: &str) -> Value {
+    driver.train(&format!("{way} --devices-per-worker 2 {SMALL}"), &gpus("4"))
+}
+
+#[test]
+fn a_worker_of_two_gpus_learns_what_two_workers_learn() {
+    let Some(driver) = driver() else { return };
+    // a mean of two is the same bits wherever it is made; what is dropped is what two workers drop
+    for model in ["mlp --data synthetic:16 --batch 4", "gpt-mini --data synthetic:4 --batch 1"] {
+        let job = format!("--strategy ps --steps 2 --model {model}");
+        let two = driver.train(&format!("{job} --workers 2"), &gpus("2"));
+        for strategy in ["local", "ps"] {
+            let job = format!("--strategy {strategy} --steps 2 --model {model} --workers 1");
+            let one = driver.train(&format!("{job} --devices-per-worker 2"), &gpus("2"));
+            assert_eq!(hash(&one), hash(&two), "{strategy}, {model}");
+            assert_eq!(loss(&one), loss(&two), "{strategy}, {model}");
+            assert!(number(&one, "bytes_copied_between_devices") > 0, "{one}");
+        }
+    }
+}
+
+#[test]
+fn gpus_of_two_workers_learn_the_same_by_every_way_to_cross() {
+    let Some(driver) = driver() else { return };
+    let alone = two_of_two(&driver, "--strategy local");
+    let kernels = alone["kernels"].as_str().unwrap();
+    assert!(kernels.contains("cuda: GPU 0") && kernels.contains("cuda: GPU 1"), "{kernels}");
+    // two replicas of one process, and as many copies of the variables: each GPU but the first copies them, and gives gradients
+    assert_eq!(number(&alone, "bytes_copied_between_devices"), 3 * 3 * WEIGHTS);
+    for way in [
+        "--strategy ps",
+        "--strategy ps --exchange write",
+        "--strategy ps --transport tcp",
+        "--strategy ps --colocate --split-above 1KiB",
+        "--strategy allreduce",
+        "--strategy dist-sgd",
+        "--strategy mpi-sgd --clients 1",
+        "--strategy mpi-sgd --clients 1 --servers 0",
+    ] {
+        let result = two_of_two(&driver, way);
+        assert_eq!(hash(&result), hash(&alone), "{way}");
+        // what crosses is what crosses of one GPU a worker
+        let of_one = driver.train(&format!("{way} {SMALL}"), &gpus("4"));
+        assert_eq!(number(&result, "bytes_written"), number(&of_one, "bytes_written"), "{way}");
+        let between = number(&result, "bytes_copied_between_devices");
+        assert!(between >= 2 * 3 * WEIGHTS, "{way}: {between}");
+    }
+    // four workers add in another order
+    let four = driver.train(&format!("--strategy ps --workers 4 {SMALL}"), &gpus("4"));
+    let (four, two) = (loss(&four), loss(&alone));
+    assert!((four - two).abs() < 1e-5 * four, "{four} and {two}");
+}
+
+#[test]
+fn strategies_that_are_out_of_step_run_on_several_gpus() {
+    let Some(driver) = driver() else { return };
+    for way in
+        ["ps --async", "dist-asgd", "dist-esgd", "mpi-asgd --clients 2", "mpi-esgd --clients 1"]
+    {
+        let result = two_of_two(&driver, &format!("--strategy {way}"));
+        assert!(loss(&result).is_finite(), "{way}: {result}");
+        assert!(number(&result, "bytes_copied_between_devices") > 0, "{way}: {result}");
+    }
+}
+
+#[test]
+fn gpus_that_are_late_or_out_of_reach_change_no_bit() {
+    let Some(driver) = driver() else { return };
+    let expected = hash(&two_of_two(&driver, "--strategy local"));
+    for seed in ["1", "2"] {
+        for way in ["ps", "ps --exchange write", "ps --transport tcp", "allreduce"] {
+            let faults = [
+                ("FAKE_CUDA_DEVICES", "4"),
+                ("FAKE_CUDA_SEED", seed),
+                ("FAKE_CUDA_FAULTS", "delay=3000,garbage"),
+            ];
+            let job = format!("--strategy {way} --devices-per-worker 2 {SMALL}");
+            assert_eq!(hash(&driver.train(&job, &faults)), expected, "seed {seed}, {way}");
+        }
+    }
+    let apart = [("FAKE_CUDA_DEVICES", "2"), ("FAKE_CUDA_FAULTS", "nopeer,delay=1000")];
+    let job = format!("--strategy local --devices-per-worker 2 {SMALL}");
+    let result = driver.train(&job, &apart);
+    assert_eq!(hash(&result), expected);
+    assert!(result["kernels"].as_str().unwrap().contains("by way of the host"), "{result}");
+}
+
+#[test]
+fn a_checkpoint_of_several_gpus_goes_on_to_the_same_bits() {
+    let Some(driver) = driver() else { return };
+    let learn = "--strategy ps --devices-per-worker 2 --data synthetic:16 --batch 4 --optimizer adamw --lr 1e-3";
+    let whole = driver.train(&format!("{learn} --steps 4"), &gpus("4"));
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let run = run.display();
+    let first = format!("{learn} --steps 2 --checkpoint {run} --checkpoint-every 2");
+    driver.train(&first, &gpus("4"));
+    let second = driver.train(&format!("{learn} --steps 4 --resume {run}"), &gpus("4"));
+    assert_eq!(hash(&second), hash(&whole));
+}
+
+#[test]
+fn gpus_that_are_not_there_are_counted_before_anything_starts() {
+    let Some(driver) = driver() else { return };
+    let job = format!("--devices-per-worker 2 {SMALL}");
+    let ended = driver.start(&job, &gpus("3")).end(LIMIT);
+    refused(&ended, 2, &["--devices-per-worker 2 takes 4 GPUs for 2 workers", "has 3"]);
+    let ended = Job::start(&format!("train {job}")).end(LIMIT);
+    refused(&ended, 2, &["--devices-per-worker 2", "--device cuda"]);
+    let ended = driver.start_on("auto", &job, &gpus("0")).end(LIMIT);
+    refused(&ended, 2, &["--devices-per-worker 2", "--device cuda"]);
+    let ended = driver.start(&format!("--devices-per-worker 0 {SMALL}"), &gpus("2")).end(LIMIT);
+    refused(&ended, 2, &["--devices-per-worker must be at least 1"]);
+    let one = "--devices-per-worker 2 --strategy local";
+    let ended = driver.start_on("cuda:1", &format!("{one} {SMALL}"), &gpus("2")).end(LIMIT);
+    refused(&ended, 2, &["takes 3 GPUs for 1 worker", "has 2"]);
+}
+
+#[test]
+fn a_gpu_that_fails_beside_others_ends_the_job_and_is_named() {
+    let Some(driver) = driver() else { return };
+    let job = format!("--strategy local --devices-per-worker 2 {SMALL}");
+    for (fault, said) in [("launch=20", "is lost"), ("lost=700", "GPU")] {
+        let faults = [("FAKE_CUDA_DEVICES", "2"), ("FAKE_CUDA_FAULTS", fault)];
+        refused(&driver.start(&job, &faults).end(LIMIT), 1, &[said]);
+    }
+    let little = [("FAKE_CUDA_DEVICES", "2"), ("FAKE_CUDA_MEMORY", "8388608")];
+    refused(&driver.start(&job, &little).end(LIMIT), 1, &["GPU 0", "free", "batch"]);
+}
+
+#[test]
+fn who_dies_with_its_gpus_ends_the_others_in_time() {
+    let Some(driver) = driver() else { return };
+    for strategy in ["ps --servers 1", "allreduce"] {
+        let long = format!(
+            "--strategy {strategy} --devices-per-worker 2 --data synthetic:16 --batch 4 --steps 100000 --deadline 5"
+        );
+        let mut job = driver.start(&long, &gpus("4"));
+        let members = job.members(if strategy == "allreduce" { 2 } else { 3 });
+        std::thread::sleep(Duration::from_secs(3));
+        send(members[1], Signal::KILL);
+        refused(&job.end(Duration::from_secs(60)), 1, &["worker 1"]);
+    }
+}
+
+#[test]
+fn a_plan_shows_the_gpus_of_its_workers() {
+    let Some(driver) = driver() else { return };
+    let shown = |what: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tensorwire"));
+        command.args(["graph", "--device", "cuda", "--devices-per-worker", "2", "--cuda-driver"]);
+        command.arg(&driver.library).args(what.split_whitespace()).envs(gpus("4"));
+        Job::start_command(command).end(LIMIT).stdout
+    };
+    let full = shown("--full");
+    assert!(
+        full.contains("devices'") && full.contains("between the devices of the workers"),
+        "{full}"
+    );
+    let drawing = shown("");
+    assert!(drawing.contains("2 GPUs"), "{drawing}");
+}
