@@ -83,23 +83,18 @@ fn the_same_bits_by_every_way_to_cross() {
         let of_alone = number(&alone, "bytes_copied_to_host");
         assert!(number(&result, "bytes_copied_to_host") <= 2 * of_alone, "{way}: {result}");
     }
-    // so does what a group reduces: the largest by rows, which each writes to the others
-    for way in ["", "--exchange write"] {
-        let result = same(&format!("--strategy allreduce {way}"));
-        assert!(
-            number(&result, "bytes_copied_to_host") <= 2 * number(&alone, "bytes_copied_to_host"),
-            "{way}: {result}"
-        );
-    }
     // by way of the host: gradients there, weights back
-    for way in [
-        "--strategy ps --transport tcp",
-        "--strategy allreduce --transport tcp",
-        "--strategy allreduce --exchange copy",
-        "--strategy dist-sgd",
-    ] {
+    for way in ["--strategy ps --transport tcp", "--strategy dist-sgd"] {
         let result = same(way);
         assert!(number(&result, "bytes_copied_to_host") >= 2 * 3 * WEIGHTS, "{way}: {result}");
+    }
+    // what a group reduces stays there, too: the largest by rows, which each writes to the others
+    let by_host = same("--strategy allreduce --transport tcp");
+    for way in ["", "--exchange write"] {
+        let result = same(&format!("--strategy allreduce {way}"));
+        let [found, by_host] =
+            [&result, &by_host].map(|result| number(result, "bytes_copied_to_host"));
+        assert!(found + 2 * 3 * WEIGHTS <= by_host, "{way}: {found} and {by_host}");
     }
     // a worker's own rows are joined with those that come: all in its device's memory, or those that come in the host's
     for way in ["", "--exchange write", "--transport tcp", "--exchange copy"] {
