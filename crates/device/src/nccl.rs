@@ -2,6 +2,8 @@
 //! on by itself; every wait here polls, and ends at its deadline. A communicator that failed is aborted, so that the GPU comes
 //! free of a peer that never answers, and does nothing any more. Knows no ranks of a job and not how an identifier travels.
 
+#![allow(non_upper_case_globals, reason = "numbers have the library's names")]
+
 pub mod sys;
 
 use std::ffi::{CStr, c_char, c_int};
@@ -273,9 +275,7 @@ impl NcclCommunicator {
             let stream = stream.handle().cast();
             // SAFETY: the vector has so many elements at that address of the GPU's, lent for writing, and its memory is given back
             // only when the stream is idle; stream and communicator live.
-            unsafe {
-                (functions.ncclAllReduce)(at, at, count, element.number(), by, comm, stream)
-            }
+            unsafe { (functions.ncclAllReduce)(at, at, count, element.number(), by, comm, stream) }
         })
     }
 
@@ -390,7 +390,8 @@ impl Drop for NcclCommunicator {
             unsafe { (self.nccl.functions.ncclCommFinalize)(comm) }
         });
         let left = left.is_ok_and(|status| status == ncclSuccess || status == ncclInProgress);
-        let is_over = left && matches!(wait(Deadline::after(LEAVE), || self.is_settled()), Ok(true));
+        let is_over =
+            left && matches!(wait(Deadline::after(LEAVE), || self.is_settled()), Ok(true));
         if !is_over {
             return self.abort();
         }
@@ -406,11 +407,7 @@ impl NcclVersion {
     /// The version that `ncclGetVersion` has as a number; since 2.9 the major one is 10000 times in it.
     fn of(number: u32) -> NcclVersion {
         let major = if number < 10_000 { 1000 } else { 10_000 };
-        NcclVersion {
-            major: number / major,
-            minor: number % major / 100,
-            patch: number % 100,
-        }
+        NcclVersion { major: number / major, minor: number % major / 100, patch: number % 100 }
     }
 }
 
@@ -428,7 +425,9 @@ fn detail(last: &str) -> String {
 
 fn mend(code: u32) -> &'static str {
     match code {
-        ncclUnhandledCudaError => "see nvidia-smi and dmesg | grep -i xid; NCCL_DEBUG=WARN says more",
+        ncclUnhandledCudaError => {
+            "see nvidia-smi and dmesg | grep -i xid; NCCL_DEBUG=WARN says more"
+        }
         ncclSystemError => {
             "see the network and /dev/shm (a container needs --shm-size); NCCL_DEBUG=WARN says more"
         }

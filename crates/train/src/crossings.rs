@@ -46,7 +46,8 @@ impl Prepared {
         if self.topology.has_store() {
             crossings.extend(self.pushes_and_pulls()?);
         }
-        let is_one_graph = !self.topology.has_store() && self.topology.weights != Weights::Replicated;
+        let is_one_graph =
+            !self.topology.has_store() && self.topology.weights != Weights::Replicated;
         if is_one_graph || self.reduces_by_edges() {
             let run = &self.plan.runs[Program::TRAIN.0];
             let is_sent = |edge: &&Edge| run.nodes[edge.from].binary_search(&edge.send).is_ok();

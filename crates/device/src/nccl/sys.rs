@@ -1,7 +1,12 @@
 //! NCCL as `nccl.h` declares it: types, numbers and a table of its functions, those that are used and nothing else.
 //! `tests/device/header.rs` holds all of it against a header. Owns nothing.
 
-#![allow(non_camel_case_types, non_snake_case, reason = "names and fields are the library's")]
+#![allow(
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    reason = "names and fields are the library's"
+)]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -74,7 +79,7 @@ numbers! {
 macro_rules! functions {
     ($($name:ident: fn($($type:ty),* $(,)?) $(-> $result:ty)?;)*) => {
         /// NCCL's functions by their names in the library.
-        #[derive(Clone, Copy)]
+        #[derive(Clone, Copy, Debug)]
         pub struct NcclFunctions {
             $(pub $name: unsafe extern "C" fn($($type),*) $(-> $result)?,)*
         }
