@@ -61,9 +61,8 @@ impl Area {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let room = std::ptr::null_mut();
         // SAFETY: a fresh address.
-        let mapped = unsafe {
-            rustix::mm::mmap(room, FILE_BYTES, access, MapFlags::SHARED, &file, 0)
-        }?;
+        let mapped =
+            unsafe { rustix::mm::mmap(room, FILE_BYTES, access, MapFlags::SHARED, &file, 0) }?;
         Ok(Area(NonNull::new(mapped.cast()).unwrap_or(NonNull::dangling())))
     }
 
@@ -219,7 +218,8 @@ fn fold(member: &Member, element: ncclDataType_t, bytes: usize, is_mean: bool, i
                 into.cast::<f64>().add(at).write_unaligned(sum * by);
             }),
             _ => (0..bytes / 2).for_each(|at| {
-                let wide = |s: &*mut u8| f32::from_bits(u32::from(s.cast::<u16>().add(at).read()) << 16);
+                let wide =
+                    |s: &*mut u8| f32::from_bits(u32::from(s.cast::<u16>().add(at).read()) << 16);
                 let bits = (slots.iter().map(wide).sum::<f32>() * by as f32).to_bits();
                 // to the nearest, of two to the even one
                 let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
@@ -301,7 +301,8 @@ pub unsafe extern "C" fn ncclGetUniqueId(id: *mut ncclUniqueId) -> ncclResult_t 
     answer(|| {
         let mut bytes = [0u8; NCCL_UNIQUE_ID_BYTES];
         bytes[..4].copy_from_slice(b"fake");
-        let drawn = rustix::rand::getrandom(&mut bytes[4..20], rustix::rand::GetRandomFlags::empty());
+        let drawn =
+            rustix::rand::getrandom(&mut bytes[4..20], rustix::rand::GetRandomFlags::empty());
         drawn.map_err(|_| ncclSystemError)?;
         let made = ncclUniqueId { internal: bytes.map(u8::cast_signed) };
         Area::open(&path_of(&made)?, OFlags::CREATE | OFlags::EXCL).map_err(|_| ncclSystemError)?;
@@ -327,7 +328,8 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
     answer(|| {
         let fake = cuda(Fake::get())?;
         let context = cuda(fake.current())?.clone();
-        let (size, rank) = (usize::try_from(size).unwrap_or(0), usize::try_from(rank).unwrap_or(size as usize));
+        let (size, rank) =
+            (usize::try_from(size).unwrap_or(0), usize::try_from(rank).unwrap_or(size as usize));
         if comm.is_null() || config.is_null() || rank >= size || size > MEMBERS_MAX {
             return Err(ncclInvalidArgument);
         }

@@ -85,7 +85,10 @@ fn all_have_the_sum_and_the_mean_of_all() {
                     member.all_reduce(&stream, &writing(&here), how, soon()).unwrap();
                     member.synchronize(&stream, soon()).unwrap();
                     let wanted = (0..count).map(|at| 3.0 * (at % 97) as f32 + 3.0);
-                    assert!(f32s(machine, &here).into_iter().eq(wanted), "{reduction:?} of {count}");
+                    assert!(
+                        f32s(machine, &here).into_iter().eq(wanted),
+                        "{reduction:?} of {count}"
+                    );
                 }
             });
         }

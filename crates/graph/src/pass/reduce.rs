@@ -77,10 +77,13 @@ fn vectors(placed: &Graph, groups: u32) -> Result<Vectors, GraphError> {
     Ok(vectors)
 }
 
+/// The tasks of a group, and its vectors by their first members, with their bytes.
+type Shared = (Vec<Task>, Vec<(NodeId, u64)>);
+
 /// Who makes the mean of which rows of a vector, by its first member: as many bytes at each of a group.
 fn shares(placed: &Graph, vectors: &Vectors, split_above: usize) -> Result<Shares, GraphError> {
     let mut shares = Shares::new();
-    let mut of_group: BTreeMap<u32, (Vec<Task>, Vec<(NodeId, u64)>)> = BTreeMap::new();
+    let mut of_group: BTreeMap<u32, Shared> = BTreeMap::new();
     for ((group, _), members) in vectors {
         let (holders, sized) = of_group.entry(*group).or_default();
         for id in members {
@@ -261,8 +264,10 @@ impl Reducer<'_> {
         let moved = |ids: &[NodeId]| {
             let mut all: Vec<NodeId> = Vec::with_capacity(ids.len());
             for id in ids {
-                let own = || std::slice::from_ref(&self.moved[id]);
-                all.extend(self.means.get(id).map_or_else(own, |means| means));
+                match self.means.get(id) {
+                    Some(means) => all.extend(means),
+                    None => all.push(self.moved[id]),
+                }
             }
             let mut seen = HashSet::new();
             all.retain(|id| seen.insert(*id));

@@ -11,7 +11,7 @@ use tensorwire_graph::{
 use tensorwire_tensor::{DType, Fact, TensorSpec};
 
 const ROWS: usize = 64;
-/// Vectors: a large one, and a row that is another's beginning.
+/// Bytes of the first two vectors; the third has an eighth.
 const LARGE: u64 = (ROWS * 64 * 4) as u64;
 
 /// Workers with weights of their own. With `eager`, each updates before the next worker's gradients are declared.
@@ -39,8 +39,8 @@ fn network(workers: u32, eager: bool) -> (Graph, Vec<NodeId>) {
         }
         let loss = graph.add(&name("loss"), hint, Op::SoftmaxCrossEntropy, &[y, labels]).unwrap();
         let made = gradients(&mut graph, &name("gradient"), hint, loss.into(), &w).unwrap();
-        let made = made.into_iter().filter_map(Gradient::dense).enumerate();
-        for (vector, (w, gradient)) in (0..).zip(w.into_iter().zip(made.map(|(_, made)| made))) {
+        let made = made.into_iter().filter_map(Gradient::dense);
+        for (vector, (w, gradient)) in (0..).zip(w.into_iter().zip(made)) {
             let op = Op::AllReduce { vector };
             let mean = graph.add(&name(&format!("mean{vector}")), hint, op, &[gradient]).unwrap();
             roots.push(mean);
