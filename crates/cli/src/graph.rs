@@ -150,15 +150,19 @@ fn has_device(plan: &Plan) -> bool {
 fn step_sums(prepared: &Prepared) -> Result<Vec<String>, Failure> {
     let (plan, topology) = (&prepared.plan, &prepared.topology);
     let mut sums = Vec::new();
-    if topology.is_grouped() {
+    let by_edges = prepared.reduces_by_edges();
+    if topology.is_grouped() && !by_edges {
         sums.push(reduced(prepared)?);
     }
     if topology.has_store() {
         sums.extend(pushed_and_pulled(prepared)?);
-        return Ok(sums);
+        if !by_edges {
+            return Ok(sums);
+        }
     }
-    let runs = [("training step", Program::TRAIN), ("fetch", Program::FETCH)];
-    for (name, run) in runs.into_iter().filter(|_| !topology.is_replicated()) {
+    let runs = [("training step", Program::TRAIN, by_edges), ("fetch", Program::FETCH, false)];
+    let runs = runs.into_iter().filter(|(.., by_edges)| *by_edges || !topology.is_replicated());
+    for (name, run, _) in runs {
         let RunTraffic { written, by_reference, dynamic, sends, .. } = plan.traffic(run);
         let crosses =
             if prepared.config.exchange.is_by_message() { "in messages" } else { "written" };

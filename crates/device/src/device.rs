@@ -186,6 +186,12 @@ impl Device {
         Ok(call(&self.driver.functions))
     }
 
+    /// Calls another library of CUDA's with this device's context current.
+    pub(crate) fn in_context<T>(&self, call: impl FnOnce() -> T) -> Result<T, DeviceError> {
+        let _current = self.enter()?;
+        Ok(call())
+    }
+
     pub(crate) fn check(&self, name: &'static str, status: CUresult) -> Result<(), DeviceError> {
         self.driver.check(self.ordinal(), name, status)
     }

@@ -11,6 +11,7 @@
 //! | `stream.rs`, `word.rs`, `event.rs`, `graph.rs` | what a GPU is told, in which order, and when it is done |
 //! | `module.rs` | images of kernels |
 //! | `libraries.rs` | where CUDA's other libraries lie |
+//! | `nccl.rs`, `nccl/` | NCCL's communicators |
 //! | `error.rs` | what went wrong, and what mends it |
 //!
 //! # What is safe here, and what is not
@@ -32,6 +33,7 @@ mod host;
 mod libraries;
 mod memory;
 mod module;
+pub mod nccl;
 mod stream;
 pub mod sys;
 mod wait;

@@ -59,7 +59,7 @@ fn on_stream(
 }
 
 /// Fails if something is of another context than the current one.
-fn same(of: &Arc<Context>, current: &Arc<Context>) -> Outcome {
+pub(crate) fn same(of: &Arc<Context>, current: &Arc<Context>) -> Outcome {
     if Arc::ptr_eq(of, current) { Ok(()) } else { Err(CUDA_ERROR_INVALID_HANDLE) }
 }
 
@@ -77,6 +77,6 @@ unsafe fn put<T>(room: *mut T, value: T) -> Outcome {
 }
 
 /// A handle, as a pointer that nobody follows.
-fn pointer<T>(handle: usize) -> *mut T {
+pub(crate) fn pointer<T>(handle: usize) -> *mut T {
     std::ptr::without_provenance_mut(handle)
 }

@@ -10,6 +10,8 @@
 //! | a graph | what was told while it was captured, in that order |
 //! | a kernel | a function of a library that has the same source compiled for the CPU |
 //!
+//! It has NCCL's functions as well (`nccl.rs`), for who opens the same file as that library.
+//!
 //! The environment says what the machine is:
 //!
 //! | variable | |
@@ -33,14 +35,15 @@
 //! | `garbage` | fresh memory holds bytes of 255 |
 //! | `nopeer`, `noexport`, `nodmabuf` | the GPU cannot do that |
 
-// the names are the driver's
-#![allow(non_snake_case)]
+// the names are the driver's, and NCCL's
+#![allow(non_snake_case, non_upper_case_globals)]
 
 pub mod api;
 mod capture;
 mod config;
 mod event;
 mod kernels;
+pub mod nccl;
 mod random;
 mod space;
 mod state;

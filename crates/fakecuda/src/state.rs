@@ -13,6 +13,7 @@ use crate::capture::{Exec, Recording};
 use crate::config::Config;
 use crate::event::Event;
 use crate::kernels::{Image, Kernel, Kernels};
+use crate::nccl::Member;
 use crate::space::{Allocation, Bytes, Space};
 use crate::stream::Stream;
 
@@ -41,6 +42,7 @@ pub(crate) struct Fake {
     pub(crate) execs: Handles<Exec>,
     pub(crate) images: Handles<Image>,
     pub(crate) functions: Handles<Kernel>,
+    pub(crate) members: Handles<Member>,
 }
 
 /// How often something was done, for faults that come at a time.
@@ -140,6 +142,7 @@ impl Fake {
             execs: Handles::new(5),
             images: Handles::new(6),
             functions: Handles::new(7),
+            members: Handles::new(8),
             config,
         })
     }

@@ -10,6 +10,7 @@ use tensorwire_device::sys::*;
 use crate::capture::{Capture, Exec};
 use crate::event::Event;
 use crate::kernels::Launching;
+use crate::nccl::Collective;
 use crate::random::Random;
 use crate::state::{Context, Fake, Outcome};
 use crate::work;
@@ -66,6 +67,8 @@ pub(crate) enum Op {
         value: u32,
     },
     Graph(Arc<Exec>),
+    /// Together with other processes.
+    Collective(Arc<Collective>),
 }
 
 #[derive(Debug)]

@@ -69,11 +69,12 @@ pub(crate) fn run(fake: &Fake, stream: &Stream, op: &Op, random: &mut Random) ->
             let _turn = exec.turn.lock();
             exec.ops.iter().try_for_each(|op| run(fake, stream, op, random))
         }
+        Op::Collective(collective) => collective.run(fake, stream),
     }
 }
 
 /// Calls `work` with the first of some bytes, if they are there.
-fn with_place<T>(
+pub(crate) fn with_place<T>(
     fake: &Fake,
     stream: &Stream,
     address: u64,

@@ -70,6 +70,7 @@ pub use pass::gradient::gradients;
 pub use pass::infer::infer;
 pub use pass::memory::{Lane, MemoryPlan, SendFrom, Spot};
 pub use pass::place::{Cluster, Placement, place};
+pub use pass::reduce::AllReduceBy;
 pub use pass::reference::{Transfer, WhyWrite};
 pub use pass::simplify::simplify;
 pub use pass::space::{DeviceCrossing, DeviceTasks};

@@ -14,6 +14,7 @@ use crate::error::GraphError;
 use crate::graph::{Graph, NodeId, Task};
 use crate::op::{EdgeId, Op};
 use crate::pass::memory::{MemoryPlan, SendFrom};
+use crate::pass::reduce::AllReduceBy;
 use crate::pass::reference::{Transfer, WhyWrite};
 use crate::pass::space::{DeviceCrossing, DeviceTasks};
 use crate::pass::verify::verify;
@@ -110,6 +111,8 @@ pub struct PlanOptions {
     /// Who computes on a device.
     pub devices: DeviceTasks,
     pub device_crossing: DeviceCrossing,
+    /// Who does what groups all-reduce.
+    pub all_reduce: AllReduceBy,
     /// What tensors of f32 cross as, where that is another type.
     pub wire: Option<DType>,
 }

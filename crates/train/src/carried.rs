@@ -31,6 +31,11 @@ impl Carried {
         self.client.fetch_add(2 * (members - 1) * bytes / members, Ordering::Relaxed);
     }
 
+    /// Tensors go to others of the client.
+    pub(crate) fn sent_in_client(&self, bytes: u64) {
+        self.client.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// A vector comes from the client's first member.
     pub(crate) fn broadcast(&self, bytes: usize) {
         // fits: sizes in memory

@@ -45,13 +45,21 @@ impl Prepared {
         }
         if self.topology.has_store() {
             crossings.extend(self.pushes_and_pulls()?);
-        } else if self.topology.weights != Weights::Replicated {
+        }
+        let is_one_graph =
+            !self.topology.has_store() && self.topology.weights != Weights::Replicated;
+        if is_one_graph || self.reduces_by_edges() {
             let run = &self.plan.runs[Program::TRAIN.0];
             let is_sent = |edge: &&Edge| run.nodes[edge.from].binary_search(&edge.send).is_ok();
             let edges = self.plan.edges.iter().filter(is_sent);
             crossings.extend(self.edge_crossings(edges));
         }
         Ok(crossings)
+    }
+
+    /// True if what groups of workers all-reduce crosses over edges of the plan, and stays in the memory of their devices.
+    pub fn reduces_by_edges(&self) -> bool {
+        self.topology.reduces_apart_from_store() && !self.plan.edges.is_empty()
     }
 
     /// Edges of the graph as what crosses.

@@ -16,7 +16,7 @@ use tensorwire_fabric::Fabric;
 use tensorwire_graph::{NodeId, Op, Part};
 use tensorwire_kernels::{FoldKind, NoFold};
 use tensorwire_launch::Transport;
-use tensorwire_memory::{Buffer, LoanError};
+use tensorwire_memory::{Arena, ArenaError, Buffer, LoanError, Place};
 use tensorwire_runtime::Storage;
 
 pub(crate) use exchange::{OrderOnly, master_ports, member_ports};
@@ -126,6 +126,22 @@ pub(crate) fn bind_part(
     let widest = widest.map(|(vector, buffer)| Widest { vector: *vector, buffer: buffer.clone() });
     let calls = nodes.iter().zip(vectors.into_iter().zip(calls));
     Ok(Bound { calls: calls.map(|((_, id), call)| (*id, call)).collect(), widest })
+}
+
+/// One vector with room for `bytes`, for what has none of its own. All members bind it.
+pub(crate) fn bind_widest(
+    group: &SharedGroup,
+    bytes: usize,
+    deadline: Deadline,
+) -> Result<Option<Widest>, ClientError> {
+    let mut group = group.lock();
+    let slab = group.alloc(bytes)?;
+    let places = [Place { offset: 0, bytes }];
+    let failed = |error: ArenaError| GroupError::Failed(error.to_string());
+    let buffers = Arena::new(&slab, &places).map_err(failed)?.into_buffers();
+    let vectors = group.bind(&buffers, deadline)?;
+    let bound = vectors.into_iter().zip(buffers).next();
+    Ok(bound.map(|(vector, buffer)| Widest { vector, buffer }))
 }
 
 impl Bound {

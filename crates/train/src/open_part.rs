@@ -127,15 +127,35 @@ pub fn open_sessions(
     sessions: &SessionRanks,
     options: PartOptions,
 ) -> Result<OpenSessions, PartError> {
-    let (opened, end) = match messages::open(member, plan, sessions, &options)? {
-        Some((opened, end)) => (opened, End::Messages(end)),
-        None => {
-            let (opened, fabric) = open_one_sided(member, plan, sessions, &options)?;
-            (opened.into_iter().map(ports).collect::<Vec<_>>(), End::OneSided(fabric))
-        }
-    };
+    if let Some((opened, end)) = messages::open(member, plan, sessions, &options)? {
+        return open_with(opened, End::Messages(end), plan, sessions.part, options);
+    }
+    let fabric = member.connect(&options.wire(), &digest(plan))?;
+    open_sessions_on(fabric, member, plan, sessions, options)
+}
+
+/// As [`open_sessions`], over a fabric that is connected to those with whom the part shares edges.
+pub(crate) fn open_sessions_on(
+    fabric: Fabric,
+    member: &Member,
+    plan: &Plan,
+    sessions: &SessionRanks,
+    options: PartOptions,
+) -> Result<OpenSessions, PartError> {
+    let opened = open_one_sided(&fabric, member, plan, sessions, &options)?;
+    let opened = opened.into_iter().map(ports).collect();
+    open_with(opened, End::OneSided(fabric), plan, sessions.part, options)
+}
+
+fn open_with(
+    opened: Opened,
+    end: End,
+    plan: &Plan,
+    part: usize,
+    options: PartOptions,
+) -> Result<OpenSessions, PartError> {
+    let variables_shared = opened.len() > 1;
     let kernels = Arc::new(Kernels::open(options.kernels, options.threads)?);
-    let variables_shared = sessions.ranks.len() > 1;
     let PartOptions { step_deadline, timeline, dynamic_bytes_max, device, .. } = options;
     let description = match &device {
         Some(device) => {
@@ -146,7 +166,7 @@ pub fn open_sessions(
     let computing = Computing { kernels, device };
     let options = SessionOptions { step_deadline, timeline, dynamic_bytes_max, variables_shared };
     let session = |(ports, storage): (Ports, Storage)| {
-        Session::new(plan, sessions.part, storage, computing.clone(), Some(ports), options)
+        Session::new(plan, part, storage, computing.clone(), Some(ports), options)
     };
     let sessions: Result<Vec<Session>, SessionError> = opened.into_iter().map(session).collect();
     Ok(OpenSessions { sessions: sessions?, kernels: description, end })
@@ -163,12 +183,12 @@ fn queue_pairs(at: &Endpoint) -> usize {
 }
 
 fn open_one_sided(
+    fabric: &Fabric,
     member: &Member,
     plan: &Plan,
     sessions: &SessionRanks,
     options: &PartOptions,
-) -> Result<(Vec<(OneSided, Storage)>, Fabric), PartError> {
-    let fabric = member.connect(&options.wire(), &digest(plan))?;
+) -> Result<Vec<(OneSided, Storage)>, PartError> {
     let deadline = Deadline::after(member.setup_patience());
     let open = |ranks: &Vec<Rank>| {
         let told = OneSidedOptions {
@@ -176,13 +196,13 @@ fn open_one_sided(
             device: options.device.clone(),
             ..OneSidedOptions::new(plan, queue_pairs(&fabric.endpoint()), options.dynamic_bytes_max)
         };
-        Opening::new(&fabric, plan, sessions.part, told, deadline)
+        Opening::new(fabric, plan, sessions.part, told, deadline)
     };
     let openings: Result<Vec<Opening>, ConnectEdgesError> =
         sessions.ranks.iter().map(open).collect();
     let mut opened = Opening::complete_all(openings?, deadline)?;
     share_variables(&plan.parts[sessions.part], &mut opened);
-    Ok((opened, fabric))
+    Ok(opened)
 }
 
 fn ports((exchange, storage): (impl Into<Ports>, Storage)) -> (Ports, Storage) {

@@ -94,6 +94,11 @@ impl Topology {
         self.groups < self.workers
     }
 
+    /// True if workers all-reduce their gradients among themselves, and that is all that steps exchange.
+    pub(crate) fn reduces_apart_from_store(&self) -> bool {
+        self.is_grouped() && self.is_replicated() && !self.reduces_in_store
+    }
+
     /// True if each worker has weights of its own.
     pub fn is_replicated(&self) -> bool {
         self.weights == Weights::Replicated

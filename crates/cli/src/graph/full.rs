@@ -12,7 +12,7 @@ use super::{has_device, step_sums};
 pub(super) fn show(prepared: &Prepared, shown: &ShownArgs) -> Result<(), Failure> {
     let plan = &prepared.plan;
     let sums = step_sums(prepared)?;
-    if prepared.topology.is_grouped() {
+    if prepared.topology.is_grouped() && !prepared.reduces_by_edges() {
         show_vectors(prepared, shown)?;
     }
     if prepared.topology.has_store() {
@@ -24,7 +24,7 @@ pub(super) fn show(prepared: &Prepared, shown: &ShownArgs) -> Result<(), Failure
         plan.edges.iter().zip(crossings).filter(|(_, crossing)| shown.shows_tensor(crossing));
     let rows: Vec<Vec<String>> =
         rows.map(|(edge, crossing)| edge_row(plan, edge, crossing)).collect();
-    if prepared.topology.is_grouped() {
+    if prepared.topology.is_grouped() && !prepared.reduces_by_edges() {
         print("nothing else crosses: each worker has its own weights, and changes them alike\n")?;
     } else if plan.edges.is_empty() {
         print("nothing crosses: one process computes everything")?;

@@ -94,6 +94,17 @@ pub(super) fn announce(prepared: &Prepared) {
 /// Says what workers without servers all-reduce in a step.
 fn announcement_of_group(prepared: &Prepared, transport: &str) -> String {
     let Prepared { config, plan, .. } = prepared;
+    if prepared.reduces_by_edges() {
+        let traffic = plan.traffic(Program::TRAIN);
+        return format!(
+            "{}: {} workers with weights of their own, each of which makes a share of the means; transport {transport}; per step {} by reference, {} written, {} sends",
+            config.strategy.name(),
+            config.workers,
+            human_bytes(traffic.by_reference),
+            human_bytes(traffic.written),
+            traffic.sends,
+        );
+    }
     let part = plan.parts.first();
     let reduced = part.into_iter().flat_map(|part| {
         let of_group =

@@ -84,15 +84,62 @@ fn the_same_bits_by_every_way_to_cross() {
         assert!(number(&result, "bytes_copied_to_host") <= 2 * of_alone, "{way}: {result}");
     }
     // by way of the host: gradients there, weights back
-    for way in ["--strategy ps --transport tcp", "--strategy allreduce", "--strategy dist-sgd"] {
+    for way in ["--strategy ps --transport tcp", "--strategy dist-sgd"] {
         let result = same(way);
         assert!(number(&result, "bytes_copied_to_host") >= 2 * 3 * WEIGHTS, "{way}: {result}");
+    }
+    // what a group reduces stays there, too: the largest by rows, which each writes to the others
+    let by_host = same("--strategy allreduce --transport tcp");
+    for way in ["", "--exchange write"] {
+        let result = same(&format!("--strategy allreduce {way}"));
+        let [found, by_host] =
+            [&result, &by_host].map(|result| number(result, "bytes_copied_to_host"));
+        assert!(found + 2 * 3 * WEIGHTS <= by_host, "{way}: {found} and {by_host}");
     }
     // a worker's own rows are joined with those that come: all in its device's memory, or those that come in the host's
     for way in ["", "--exchange write", "--transport tcp", "--exchange copy"] {
         same(&format!("--strategy ps --colocate --split-above 1KiB {way}"));
     }
     assert_ne!(hash(&alone), hash(&on_processor()), "sums are added in another order");
+}
+
+/// Means are made in the order of the workers, whoever makes which, and however they cross.
+#[test]
+fn groups_of_any_size_have_the_bits_of_one() {
+    let Some(driver) = driver() else { return };
+    let job = "--model mlp --data synthetic:16 --batch 2 --steps 3 --workers 4";
+    let alone = hash(&driver.train(&format!("--strategy local {job}"), &[]));
+    let late = [("FAKE_CUDA_SEED", "3"), ("FAKE_CUDA_FAULTS", "delay=2000,garbage")];
+    for (way, faults) in [("", &[][..]), ("--exchange write", &[]), ("", &late)] {
+        let result = driver.train(&format!("--strategy allreduce {job} {way}"), faults);
+        assert_eq!(hash(&result), alone, "{way} {faults:?}");
+    }
+    // what crosses as bf16 is added up in f32, there and here, and rounded once
+    let narrow = |way: &str| {
+        let job = format!("--strategy allreduce {SMALL} --wire bf16 {way}");
+        hash(&driver.train(&job, &[]))
+    };
+    let expected = narrow("--transport tcp");
+    for way in ["", "--exchange write"] {
+        assert_eq!(narrow(way), expected, "{way}");
+    }
+}
+
+/// Weights of each group's own, which a centre in a store draws together: the gradients of a group stay on its devices.
+#[test]
+fn groups_reduce_on_their_devices_and_meet_at_a_centre() {
+    let Some(driver) = driver() else { return };
+    let job = "--strategy mpi-esgd --workers 4 --clients 2 --servers 1 --interval 2 --model mlp \
+               --data synthetic:16 --batch 4 --steps 3";
+    let device = driver.train(job, &[]);
+    let processor = Job::start(&format!("train --json {job}")).end(LIMIT).json();
+    let [found, expected] =
+        [&device, &processor].map(|result| result["final_loss"].as_f64().unwrap());
+    // groups come to the centre in any order
+    assert!((found - expected).abs() < 0.2 * expected, "{found} and {expected}");
+    // once with what is pushed, and with what the centre made of the weights; no gradient
+    let to_host = number(&device, "bytes_copied_to_host");
+    assert!(to_host > 0, "{device}");
 }
 
 fn on_processor() -> Value {
@@ -144,7 +191,7 @@ fn streams_that_are_late_change_no_bit() {
 fn a_checkpoint_of_a_device_goes_on_to_the_same_bits() {
     let Some(driver) = driver() else { return };
     let learn = "--data synthetic:16 --batch 4 --optimizer adamw --lr 1e-3";
-    for strategy in ["local", "ps"] {
+    for strategy in ["local", "ps", "allreduce"] {
         let whole = driver.train(&format!("--strategy {strategy} {learn} --steps 4"), &[]);
         let folder = tempfile::tempdir().unwrap();
         let run = folder.path().join("run");
@@ -199,7 +246,7 @@ fn what_is_not_there_is_said_before_anything_starts() {
 fn a_device_that_fails_ends_the_job_and_is_named() {
     let Some(driver) = driver() else { return };
     let faults = |fault: &'static str| [("FAKE_CUDA_FAULTS", fault)];
-    for strategy in ["local", "ps"] {
+    for strategy in ["local", "ps", "allreduce"] {
         let job = format!("--strategy {strategy} {SMALL}");
         let little = [("FAKE_CUDA_MEMORY", "8388608")];
         let ended = driver.start(&job, &little).end(LIMIT);
@@ -209,18 +256,23 @@ fn a_device_that_fails_ends_the_job_and_is_named() {
         let ended = driver.start(&job, &faults("lost=400")).end(LIMIT);
         refused(&ended, 1, &["GPU 0"]);
     }
-    let ended = driver.start(&format!("--strategy ps {SMALL}"), &faults("noexport")).end(LIMIT);
-    refused(&ended, 1, &["GPU 0"]);
+    for strategy in ["ps", "allreduce"] {
+        let job = format!("--strategy {strategy} {SMALL}");
+        let ended = driver.start(&job, &faults("noexport")).end(LIMIT);
+        refused(&ended, 1, &["GPU 0"]);
+    }
 }
 
 #[test]
 fn who_dies_with_its_device_ends_the_others_in_time() {
     let Some(driver) = driver() else { return };
-    let long = "--strategy ps --data synthetic:16 --batch 4 --steps 100000 --deadline 5";
-    let mut job = driver.start(long, &[]);
-    let members = job.members(4);
-    std::thread::sleep(Duration::from_secs(3));
-    send(members[0], Signal::KILL);
-    let ended = job.end(Duration::from_secs(60));
-    refused(&ended, 1, &["worker 0"]);
+    let long = "--data synthetic:16 --batch 4 --steps 100000 --deadline 5";
+    for (strategy, processes) in [("ps", 4), ("allreduce", 2)] {
+        let mut job = driver.start(&format!("--strategy {strategy} {long}"), &[]);
+        let members = job.members(processes);
+        std::thread::sleep(Duration::from_secs(3));
+        send(members[0], Signal::KILL);
+        let ended = job.end(Duration::from_secs(60));
+        refused(&ended, 1, &["worker 0"]);
+    }
 }

@@ -1,10 +1,11 @@
-//! The driver's functions, structures and numbers of `sys.rs` against a `cuda.h`, where one is named: a C++ compiler holds
-//! each against the other.
+//! The driver's functions, structures and numbers of `sys.rs` against a `cuda.h`, where one is named, and NCCL's against an
+//! `nccl.h`: a C++ compiler holds each against the other.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tensorwire_device::nccl::sys as nccl;
 use tensorwire_device::sys::{CONSTANTS, PROTOTYPES, STRUCTURES};
 use tensorwire_testkit::skip::skip;
 
@@ -30,6 +31,62 @@ fn the_header_agrees() {
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         }
         Err(error) => skip(Some(FOLDER), &format!("no C++ compiler: {error}")),
+    }
+}
+
+/// Names the folder of `nccl.h`: that of PyPI's nvidia-nccl-cu12.
+const NCCL_FOLDER: &str = "TENSORWIRE_NCCL_INCLUDE";
+
+#[test]
+fn nccls_header_agrees() {
+    let folder = std::env::var_os(NCCL_FOLDER).map(PathBuf::from);
+    let folder = folder.unwrap_or_else(|| PathBuf::from("/usr/include"));
+    if !folder.join("nccl.h").exists() {
+        return skip(Some(NCCL_FOLDER), &format!("no nccl.h in {}", folder.display()));
+    }
+    // what it takes of CUDA's own headers
+    let cuda = tempfile::tempdir().unwrap();
+    let types = "#include <cstddef>\ntypedef struct CUstream_st* cudaStream_t;\n\
+                 typedef struct CUevent_st* cudaEvent_t;\n";
+    for (name, text) in [("cuda_runtime.h", types), ("cuda_fp16.h", ""), ("cuda_bf16.h", "")] {
+        std::fs::write(cuda.path().join(name), text).unwrap();
+    }
+    let mut text = "#include <nccl.h>\n#include <type_traits>\n".to_owned();
+    let mut say = |line: String| writeln!(text, "{line}").unwrap();
+    for (name, arguments, result) in nccl::NCCL_PROTOTYPES {
+        let arguments: Vec<String> = arguments.iter().map(|argument| c_type(argument)).collect();
+        let kind = format!("{} (*)({})", c_type(result), arguments.join(", "));
+        say(format!("static_assert(std::is_same<decltype(&{name}), {kind}>::value, \"{name}\");"));
+    }
+    for (name, value) in nccl::NUMBERS {
+        say(format!("static_assert({name} == {value}, \"{name}\");"));
+    }
+    let (id, magic, version) =
+        (nccl::NCCL_UNIQUE_ID_BYTES, nccl::NCCL_API_MAGIC, nccl::CONFIG_VERSION);
+    say(format!("static_assert(sizeof(ncclUniqueId) == {id}, \"id\");"));
+    say(format!("static_assert(NCCL_API_MAGIC == {magic}u, \"magic\");"));
+    say(format!("static_assert(NCCL_VERSION(2, 14, 0) == {version}, \"version\");"));
+    let fields = [
+        ("size", std::mem::offset_of!(nccl::ncclConfig_t, size)),
+        ("magic", std::mem::offset_of!(nccl::ncclConfig_t, magic)),
+        ("version", std::mem::offset_of!(nccl::ncclConfig_t, version)),
+        ("blocking", std::mem::offset_of!(nccl::ncclConfig_t, blocking)),
+    ];
+    for (field, offset) in fields {
+        say(format!("static_assert(offsetof(ncclConfig_t, {field}) == {offset}, \"{field}\");"));
+    }
+    let source = cuda.path().join("header.cpp");
+    std::fs::write(&source, text).unwrap();
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+    let checked = Command::new(compiler)
+        .args(["-std=c++17", "-fsyntax-only", "-I"])
+        .args([folder.as_os_str(), "-I".as_ref(), cuda.path().as_os_str(), source.as_os_str()])
+        .output();
+    match checked {
+        Ok(output) => {
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        Err(error) => skip(Some(NCCL_FOLDER), &format!("no C++ compiler: {error}")),
     }
 }
 

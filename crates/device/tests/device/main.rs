@@ -8,6 +8,7 @@ mod faults;
 mod header;
 mod kernels;
 mod memory;
+mod nccl;
 mod streams;
 mod support;
 mod words;

@@ -386,6 +386,7 @@ pub extern "C" fn fakeCudaAlive() -> u64 {
     let count = |fake: &Fake| {
         let graphs = fake.recordings.count() + fake.execs.count();
         let made = fake.allocations.count() + fake.streams.count() + fake.events.count();
+        let made = made + fake.members.count();
         // fits: a count of things in memory
         (made + graphs + fake.images.count() + fake.pinned.read().len()) as u64
     };

@@ -7,6 +7,7 @@ pub(crate) mod memory;
 pub(crate) mod order;
 pub(crate) mod partition;
 pub(crate) mod place;
+pub(crate) mod reduce;
 pub(crate) mod reference;
 pub(crate) mod reuse;
 pub(crate) mod schedule;

@@ -2,7 +2,7 @@
 //! pinned to where he wants it. Variables go to the servers (or the workers, where those are servers too) by bytes, large
 //! ones split by rows, or round-robin (Xue et al. §5.2).
 
-mod balance;
+pub(super) mod balance;
 mod split;
 
 use std::collections::{HashMap, HashSet};

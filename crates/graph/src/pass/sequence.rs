@@ -11,7 +11,7 @@ use tensorwire_base::Space;
 
 use crate::graph::{Graph, Job, NodeId, Task};
 use crate::op::Op;
-use crate::pass::schedule::Schedule;
+use crate::pass::schedule::{At, Schedule};
 
 /// Pairs (first, then) of each part that put a worker's kernels of each run in the order of the graph: those that
 /// wait for all that it receives. Every dependency goes from an earlier node of the whole graph to a later one,
@@ -25,12 +25,14 @@ pub(crate) fn in_sequence(
     order: &[Vec<(NodeId, NodeId)>],
     schedules: &[Schedule],
 ) -> Vec<Vec<(NodeId, NodeId)>> {
+    let reduced: Vec<HashSet<At>> =
+        schedules.iter().map(|schedule| behind_reductions(graphs, schedule)).collect();
     let of_part = |(part, (graph, task)): (usize, (&Graph, &Task))| {
         if task.job != Job::Worker {
             return Vec::new();
         }
         let mut pairs = Vec::new();
-        for schedule in schedules {
+        for (schedule, reduced) in schedules.iter().zip(&reduced) {
             let here = schedule.order.iter().filter(|(at, _)| *at == part).map(|(_, id)| *id);
             let members: HashSet<NodeId> = here.collect();
             let alone = graphs.len() == 1;
@@ -42,8 +44,9 @@ pub(crate) fn in_sequence(
             let mut kernels: Vec<NodeId> =
                 members.iter().copied().filter(|id| graph.node(*id).op.is_computed()).collect();
             kernels.sort_unstable_by_key(|id| place(*id));
-            let received = behind_all_receives(graph, &schedule.of_part(part));
-            let reduced = behind_reductions(graph, &schedule.of_part(part));
+            let reduced: HashSet<NodeId> =
+                reduced.iter().filter(|(at, _)| *at == part).map(|(_, id)| *id).collect();
+            let received = behind_all_receives(graph, &schedule.of_part(part), &reduced);
             let last = kernels.iter().map(|id| device_of(graph, *id)).max().unwrap_or(0);
             // a worker that holds variables updates each when its gradients are there, as a server does
             let serves = |id: &NodeId| !alone && is_of_update(&graph.node(*id).op);
@@ -62,13 +65,19 @@ pub(crate) fn in_sequence(
 }
 
 /// The nodes of a part that wait for all that its kernels receive in a run: `run` has its nodes with what they wait
-/// for, in an order in which each comes after that. What no kernel waits for does not count, or updates alone: a credit that
-/// is added later leaves the order, and with it all that the order proves, as it was.
-fn behind_all_receives(graph: &Graph, run: &[(NodeId, Vec<NodeId>)]) -> HashSet<NodeId> {
+/// for, in an order in which each comes after that. What no kernel waits for does not count, or updates alone, or what comes
+/// behind the reductions in `reduced`: a credit that is added later leaves the order, and with it all that the order proves, as
+/// it was.
+fn behind_all_receives(
+    graph: &Graph,
+    run: &[(NodeId, Vec<NodeId>)],
+    reduced: &HashSet<NodeId>,
+) -> HashSet<NodeId> {
     let mut awaited = vec![false; graph.len()];
     for (id, before) in run.iter().rev() {
         let op = &graph.node(*id).op;
-        if awaited[id.index()] || (op.is_computed() && !is_of_update(op)) {
+        let is_late = is_of_update(op) || reduced.contains(id);
+        if awaited[id.index()] || (op.is_computed() && !is_late) {
             before.iter().for_each(|earlier| awaited[earlier.index()] = true);
         }
     }
@@ -102,7 +111,7 @@ fn behind_all_receives(graph: &Graph, run: &[(NodeId, Vec<NodeId>)]) -> HashSet<
 
 /// True if it changes a variable, or finds by how much: it waits for the gradients of all.
 fn is_of_update(op: &Op) -> bool {
-    op.mutated_inputs() > 0 || matches!(op, Op::SquareSums | Op::ClipScale { .. })
+    op.mutated_inputs() > 0 || matches!(op, Op::SquareSums | Op::ClipScale { .. } | Op::Mean)
 }
 
 /// The device that a kernel has its place in the order of; the host's come between the first device's.
@@ -113,22 +122,24 @@ fn device_of(graph: &Graph, id: NodeId) -> u32 {
     }
 }
 
-/// What waits for an all-reduce, or on a worker's first devices for what later ones made, comes when that is over, beside what
-/// is computed then: a place in the order would make either wait for the other.
-fn behind_reductions(graph: &Graph, run: &[(NodeId, Vec<NodeId>)]) -> HashSet<NodeId> {
+/// What waits for an all-reduce, for a mean of what several workers give, wherever that is made, or on a worker's first devices
+/// for what later ones made, comes when that is over, beside what is computed then: a place in the order would make either
+/// wait for the other.
+fn behind_reductions(graphs: &[Graph], schedule: &Schedule) -> HashSet<At> {
     let mut behind = HashSet::new();
-    for (id, before) in run {
-        let reduces = |id: &NodeId| {
+    for (at, before) in schedule.order.iter().zip(&schedule.before) {
+        let reduces = |(part, id): &At| {
+            let graph = &graphs[*part];
             let node = graph.node(*id);
             let from = node.inputs.first().map_or(Space::Host, |from| graph.node(from.node).space);
             match (&node.op, from) {
-                (Op::AllReduce { .. }, _) => true,
+                (Op::AllReduce { .. } | Op::Mean, _) => true,
                 (Op::CopyTo { space: Space::Device(to) }, Space::Device(from)) => from > *to,
                 _ => false,
             }
         };
         if before.iter().any(|earlier| reduces(earlier) || behind.contains(earlier)) {
-            behind.insert(*id);
+            behind.insert(*at);
         }
     }
     behind

@@ -12,6 +12,7 @@ use crate::graph::{Graph, Hint, Node, NodeId, Task};
 use crate::op::{EdgeId, Op};
 use crate::pass::memory::{MemoryNeeds, plan_memory};
 use crate::pass::partition::{Cut, CutKey};
+use crate::pass::reduce::reduce_by_edges;
 use crate::pass::reference::{Chooser, Transfer, WhyWrite, without_references};
 use crate::pass::space::spread_over_spaces;
 use crate::pass::verify::verify;
@@ -30,6 +31,8 @@ impl Planner<'_> {
         let spaces = (self.options.devices, self.options.device_crossing);
         let (graph, runs) = narrow_wire(graph, runs, self.options.wire)?;
         verify(&graph, "wire")?;
+        let (graph, runs) = reduce_by_edges(&graph, &runs, self.options.all_reduce)?;
+        verify(&graph, "reduce")?;
         let (graph, runs) = spread_over_spaces(&graph, &runs, spaces)?;
         verify(&graph, "spaces")?;
         let (graph, transfers) = self.choose(&graph, &runs)?;

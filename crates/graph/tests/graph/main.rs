@@ -6,5 +6,6 @@ mod hosts;
 mod passes;
 mod placement;
 mod plan;
+mod reduce;
 mod spaces;
 mod wire;

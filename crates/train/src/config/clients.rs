@@ -7,7 +7,7 @@ use crate::group::link_cost;
 
 use crate::strategy::{Grouping, Pacing, Strategy, StrategyRow};
 
-use super::{ConfigError, Exchange, TrainConfig, Transport, TunedRow};
+use super::{ConfigError, DeviceChoice, Exchange, TrainConfig, Transport, TunedRow};
 
 /// Steps between two meetings of a client with the centre, where nothing else is said: the paper's.
 const INTERVAL: u64 = 64;
@@ -102,6 +102,12 @@ impl TrainConfig {
         }
         match self.exchange {
             Exchange::ZeroCopy => Ok(()),
+            // what devices reduce crosses over edges
+            Exchange::Write
+                if self.device != DeviceChoice::Cpu && topology.reduces_apart_from_store() =>
+            {
+                Ok(())
+            }
             found if strategy.has_groups() => Err(ConfigError::GroupExchange { found }),
             _ => Ok(()),
         }

@@ -6,7 +6,9 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
 use tensorwire_cuda::Gpus;
-use tensorwire_graph::{DeviceCrossing, DeviceTasks, PlanOptions, SendFrom, SharedMemory};
+use tensorwire_graph::{
+    AllReduceBy, DeviceCrossing, DeviceTasks, Placement, PlanOptions, SendFrom, SharedMemory,
+};
 
 use super::{ConfigError, TrainConfig};
 use crate::strategy::Strategy;
@@ -27,25 +29,41 @@ pub enum DeviceChoice {
 
 impl DeviceChoice {
     /// Which tasks of a plan compute on a GPU, and how tensors cross between them. Where processes run parts of one graph, on
-    /// one host or by NICs that reach the memory of GPUs, servers have GPUs, too, and tensors stay in their memory.
+    /// one host or by NICs that reach the memory of GPUs, servers have GPUs, too, and tensors stay in their memory: what groups
+    /// all-reduce as well.
     pub(crate) fn plan_options(
         self,
         options: PlanOptions,
         topology: &Topology,
         by_nic: bool,
+        placement: Placement,
     ) -> PlanOptions {
         if self == DeviceChoice::Cpu {
             return options;
         }
+        // whoever has weights of his own shares no more than what his group reduces
+        let is_of_groups = topology.reduces_apart_from_store();
         let is_one_graph = topology.weights == Weights::Servers && !topology.is_asynchronous();
         let all_share = matches!(options.shared_memory, SharedMemory::Unused | SharedMemory::Used);
         let reaches = all_share || by_nic;
         let is_staged = options.send_from == SendFrom::Staging;
-        let (devices, device_crossing) = match is_one_graph && reaches && !is_staged {
-            true => (DeviceTasks::All, DeviceCrossing::Direct),
-            false => (DeviceTasks::Workers, DeviceCrossing::ByHost),
+        if !(is_one_graph || is_of_groups) || !reaches || is_staged {
+            let (devices, device_crossing) = (DeviceTasks::Workers, DeviceCrossing::ByHost);
+            return PlanOptions { devices, device_crossing, ..options };
+        }
+        let all_reduce = match (is_of_groups, placement) {
+            (false, _) => AllReduceBy::Group,
+            (true, Placement::Balanced { split_above: Some(split_above) }) => {
+                AllReduceBy::Edges { groups: topology.groups, split_above }
+            }
+            // rows are written by devices, as fast as they are read
+            (true, _) => {
+                let split_above = Placement::SPLIT_ABOVE;
+                AllReduceBy::Edges { groups: topology.groups, split_above }
+            }
         };
-        PlanOptions { devices, device_crossing, ..options }
+        let (devices, device_crossing) = (DeviceTasks::All, DeviceCrossing::Direct);
+        PlanOptions { devices, device_crossing, all_reduce, ..options }
     }
 
     /// Decides what `auto` is on this machine, and looks for the GPU that is named.

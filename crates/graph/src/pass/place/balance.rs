@@ -17,14 +17,14 @@ const ALIGNMENT: usize = 64;
 
 /// What one task gets of a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Share {
-    pub(super) holder: Task,
+pub(in crate::pass) struct Share {
+    pub(in crate::pass) holder: Task,
     /// Rows of it; none: all of it.
-    pub(super) rows: Option<Range<usize>>,
+    pub(in crate::pass) rows: Option<Range<usize>>,
 }
 
 /// What becomes of each shared node, in the order of rows.
-pub(super) type Shares = HashMap<NodeId, Vec<Share>>;
+pub(in crate::pass) type Shares = HashMap<NodeId, Vec<Share>>;
 
 pub(super) fn round_robin(shared: &[NodeId], holders: &[Task]) -> Shares {
     let turns = holders.iter().cycle();
@@ -50,38 +50,8 @@ impl Balance<'_> {
     /// Gives each of `shared` to those who hold variables.
     pub(super) fn of(&self, shared: &[NodeId]) -> Shares {
         let sizes = sizes(self.graph);
-        let mut loads = self.pinned();
-        let share = level(&loads, shared.iter().map(|id| sizes[id.index()]).sum());
-        let mut order = shared.to_vec();
-        // equals in the order of the graph
-        order.sort_by_key(|id| (Reverse(sizes[id.index()]), *id));
-        let give = |id: NodeId| {
-            let size = sizes[id.index()];
-            let least = least(&loads);
-            let is_above = loads[least] + size > share + share / SLACK;
-            let runs = match is_above && self.may_split(id) {
-                true => runs(self.graph, id, size, share, &loads),
-                false => Vec::new(),
-            };
-            let given = match &runs[..] {
-                [] | [_] => vec![(least, None)],
-                runs => runs.iter().map(|(at, rows)| (*at, Some(rows.clone()))).collect(),
-            };
-            let mut shares = Vec::with_capacity(given.len());
-            for (at, rows) in given {
-                loads[at] += match &rows {
-                    None => size,
-                    Some(rows) => part(size, rows.len(), self.rows(id)),
-                };
-                shares.push(Share { holder: self.holders[at], rows });
-            }
-            (id, shares)
-        };
-        order.into_iter().map(give).collect()
-    }
-
-    fn rows(&self, id: NodeId) -> usize {
-        rows(self.graph, id)
+        let sized = shared.iter().map(|id| (*id, sizes[id.index()])).collect();
+        spread(self.graph, sized, self.holders, self.pinned(), |id| self.may_split(id))
     }
 
     /// By holder: the bytes of variables that are pinned to it.
@@ -139,6 +109,42 @@ impl Balance<'_> {
     }
 }
 
+/// Gives each node, of so many bytes, to `holders`, who hold `loads` already: the largest first, each to the one that holds
+/// least. What would bring one above its equal share is cut into runs of rows, where it may be.
+pub(in crate::pass) fn spread(
+    graph: &Graph,
+    mut sized: Vec<(NodeId, u64)>,
+    holders: &[Task],
+    mut loads: Vec<u64>,
+    may_split: impl Fn(NodeId) -> bool,
+) -> Shares {
+    let share = level(&loads, sized.iter().map(|(_, size)| size).sum());
+    // equals in the order of the graph
+    sized.sort_by_key(|(id, size)| (Reverse(*size), *id));
+    let give = |(id, size): (NodeId, u64)| {
+        let least = least(&loads);
+        let is_above = loads[least] + size > share + share / SLACK;
+        let runs = match is_above && may_split(id) {
+            true => runs(graph, id, size, share, &loads),
+            false => Vec::new(),
+        };
+        let given = match &runs[..] {
+            [] | [_] => vec![(least, None)],
+            runs => runs.iter().map(|(at, rows)| (*at, Some(rows.clone()))).collect(),
+        };
+        let mut shares = Vec::with_capacity(given.len());
+        for (at, run) in given {
+            loads[at] += match &run {
+                None => size,
+                Some(run) => part(size, run.len(), rows(graph, id)),
+            };
+            shares.push(Share { holder: holders[at], rows: run });
+        }
+        (id, shares)
+    };
+    sized.into_iter().map(give).collect()
+}
+
 /// By node: the bytes of a variable and of what lies with it.
 fn sizes(graph: &Graph) -> Vec<u64> {
     let mut sizes = vec![0; graph.len()];
@@ -152,7 +158,7 @@ fn sizes(graph: &Graph) -> Vec<u64> {
     sizes
 }
 
-fn bytes(graph: &Graph, id: NodeId) -> usize {
+pub(in crate::pass) fn bytes(graph: &Graph, id: NodeId) -> usize {
     graph.fact(id.into()).spec().and_then(Result::ok).map_or(0, |spec| spec.bytes())
 }
 

@@ -35,6 +35,8 @@ pub(super) enum Ends {
         worker: u32,
         store: Option<Box<KvWorker>>,
         group: Option<SharedGroup>,
+        /// To its group too, where what that reduces goes over edges of the plan.
+        edges: Option<Fabric>,
     },
 }
 
@@ -42,7 +44,7 @@ pub(super) enum Ends {
 pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Arc<Kernels>), TrainError> {
     let Part { config, topology, .. } = part;
     let wires = wires(member, config, topology);
-    let (fabric, group) = connect(member, part, &wires)?;
+    let (fabric, group, edges) = connect(member, part, &wires)?;
     let [transport, _] = wires;
     let threads = config.threads.unwrap_or_else(|| default_threads(config, member.rank()));
     let kernels =
@@ -75,7 +77,7 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Arc<Kernels>),
         None => None,
     };
     let (Role::Worker(worker) | Role::Server(worker)) = topology.role(member.rank());
-    Ok((Ends::Worker { worker, store, group }, kernels))
+    Ok((Ends::Worker { worker, store, group, edges }, kernels))
 }
 
 /// Where a server writes what it is told to: its share of the job's checkpoints, or snapshots.
@@ -136,35 +138,47 @@ pub(super) fn wires(
     [to(across, 1), to(client, QUEUE_PAIRS)]
 }
 
-/// What a member's part meets others by: the fabric to the store, if it is connected already, and its client.
-pub(super) fn connect(
+/// What a member's part meets others by: the fabric to the store, if it is connected already, its client, and the fabric by which
+/// tensors cross in that, if they do.
+fn connect(
     member: &Member,
     part: &Part,
     wires: &[WireOptions; 2],
-) -> Result<(Option<Fabric>, Option<SharedGroup>), TrainError> {
-    let Part { config, topology, .. } = part;
+) -> Result<(Option<Fabric>, Option<SharedGroup>, Option<Fabric>), TrainError> {
+    let Part { config, topology, plan, .. } = part;
     let digest = crate::open_part::digest(&part.plan);
     let [to_store, to_client] = wires;
     let joined = |error| TrainError::Part(PartError::Member(error));
-    let (across, client) = match (topology.has_store(), topology.is_grouped()) {
+    let crosses = topology.reduces_apart_from_store() && !plan.edges.is_empty();
+    let (across, client, edges) = match (topology.has_store(), topology.is_grouped(), crosses) {
         // whoever opens the store connects it
-        (true, false) => return Ok((None, None)),
-        (true, true) => {
+        (true, false, _) => return Ok((None, None, None)),
+        (true, true, false) => {
             let [across, client] =
                 member.connect_all([to_store, to_client], &digest).map_err(joined)?;
-            (Some(across), client)
+            (Some(across), client, None)
         }
-        (false, _) => (None, member.connect(to_client, &digest).map_err(joined)?),
+        (true, true, true) => {
+            let all = [to_store, to_client, to_client];
+            let [across, client, edges] = member.connect_all(all, &digest).map_err(joined)?;
+            (Some(across), client, Some(edges))
+        }
+        (false, _, false) => (None, member.connect(to_client, &digest).map_err(joined)?, None),
+        (false, _, true) => {
+            let all = [to_client, to_client];
+            let [client, edges] = member.connect_all(all, &digest).map_err(joined)?;
+            (None, client, Some(edges))
+        }
     };
     let worker = match topology.role(member.rank()) {
         Role::Worker(worker) if topology.is_grouped() => worker,
-        _ => return Ok((across, None)),
+        _ => return Ok((across, None, None)),
     };
     let deadline = Deadline::after(member.setup_patience());
     let transport = transport_of(&client.endpoint());
     let (ranks, options) = (topology.group_of(worker), config.group_options(transport));
     let group = open_group(client, &ranks, member.rank(), options, deadline)?;
-    Ok((across, Some(group)))
+    Ok((across, Some(group), edges))
 }
 
 /// What bytes travel over that leave this host, or if none do, over which they stay.

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use tensorwire_base::Deadline;
-use tensorwire_graph::{NodeId, PlanOptions};
+use tensorwire_fabric::Fabric;
+use tensorwire_graph::{Edge, NodeId, Plan};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::{Key, KvWorker};
 use tensorwire_launch::Member;
@@ -14,27 +15,24 @@ use tensorwire_runtime::{Session, SessionError, Storage};
 
 use super::averaging::{Averaging, Weight};
 use super::ends::{self, Ends, add_store, keep_together, leave_group, meet, written_to_group};
+use super::servers::part_options;
 use super::store::give_values;
 use super::values::{centre_bytes, server_bytes};
-use super::{Connected, SharedBy, Strategy};
+use super::{Connected, Strategy};
 use crate::carried::Carried;
 use crate::config::{self, TrainConfig};
-use crate::group::{ClientError, SharedGroup, Widest, bind_part, member_ports};
+use crate::group::{ClientError, SharedGroup, Widest, bind_part, bind_widest, member_ports};
 use crate::job::computing::computing;
 use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
 use crate::job::{Part, TrainError, session_options};
+use crate::open_part::{OpenSessions, SessionRanks, open_sessions_on};
 use crate::report::TrainReport;
 use crate::topology::Topology;
 
 pub(super) struct Replicated;
 
 impl Strategy for Replicated {
-    fn plan_options(&self, config: &TrainConfig, topology: &Topology) -> PlanOptions {
-        let options = config.exchange.plan_options(config.transport, &config.host_numbers());
-        super::pulled_into_own_memory(options.shared_by(topology))
-    }
-
     fn bytes_beside_plan(
         &self,
         config: &TrainConfig,
@@ -51,53 +49,28 @@ impl Strategy for Replicated {
             Ends::Server(server) => Ok(Connected::Serves(Box::new(move || {
                 ends::serve(member, part, &kernels, *server)
             }))),
-            Ends::Worker { worker, store, group } => {
-                let ends = (store.map(|store| *store), group);
-                open(member, part, worker, kernels, ends)
-                    .map(|worker| Connected::Steps(Box::new(worker)))
+            Ends::Worker { worker, store, group, edges } => {
+                let link = ReplicaLink {
+                    member,
+                    part,
+                    worker,
+                    kernels,
+                    store: store.map(|store| *store),
+                    group,
+                    edges: None,
+                    widest: None,
+                    averaging: None,
+                    carried: Carried::default(),
+                    patience: Deadline::after(member.setup_patience()),
+                };
+                let opened = match edges {
+                    Some(fabric) => link.open_by_edges(fabric),
+                    None => link.open(),
+                };
+                opened.map(|worker| Connected::Steps(Box::new(worker)))
             }
         }
     }
-}
-
-fn open<'a>(
-    member: &'a Member,
-    part: &'a Part,
-    worker: u32,
-    kernels: Arc<Kernels>,
-    (store, group): (Option<KvWorker>, Option<SharedGroup>),
-) -> Result<Worker<'a>, TrainError> {
-    let Part { config, topology, plan, .. } = part;
-    let here = topology.part(member.rank());
-    let patience = Deadline::after(member.setup_patience());
-    let bytes = plan.parts[here].memory.registered_bytes;
-    let registered = match &group {
-        Some(group) => group.lock().alloc(bytes).map_err(ClientError::from)?,
-        None => Slab::anonymous(bytes).map_err(SessionError::from)?,
-    };
-    let storage = Storage::new(&plan.parts[here], &registered)?;
-    let bound = group.as_ref().map(|group| bind_part(group, &plan.parts[here], &storage, patience));
-    let bound = bound.transpose()?;
-    let widest = bound.as_ref().and_then(|bound| bound.widest());
-    let carried = Carried::default();
-    let ports = group.as_ref().zip(bound);
-    let ports = ports.map(|(group, bound)| member_ports(group, bound, carried.clone()));
-    let (computing, description) = computing(part, member.rank(), kernels.clone())?;
-    let options = session_options(config);
-    let session = Session::new(plan, here, storage, computing, ports, options)?;
-    let link = ReplicaLink {
-        member,
-        part,
-        worker,
-        kernels,
-        store,
-        group,
-        widest,
-        averaging: None,
-        patience,
-    };
-    let opened = Worker::new(session, description, worker..worker + 1, Box::new(link));
-    Ok(Worker { concludes: worker == 0, carried, ..opened })
 }
 
 /// The worker's group, and its way to the centre if there is one.
@@ -109,11 +82,62 @@ struct ReplicaLink<'a> {
     /// Until weights are averaged over it.
     store: Option<KvWorker>,
     group: Option<SharedGroup>,
+    /// The edges to the group, where what it reduces goes over those.
+    edges: Option<OpenSessions>,
     /// The largest vector of the group.
     widest: Option<Widest>,
     averaging: Option<Averaging>,
+    carried: Carried,
     /// By when all must have come as far.
     patience: Deadline,
+}
+
+impl<'a> ReplicaLink<'a> {
+    /// A worker whose group reduces what it computes.
+    fn open(mut self) -> Result<Worker<'a>, TrainError> {
+        let Part { config, topology, plan, .. } = self.part;
+        let here = topology.part(self.member.rank());
+        let bytes = plan.parts[here].memory.registered_bytes;
+        let registered = match &self.group {
+            Some(group) => group.lock().alloc(bytes).map_err(ClientError::from)?,
+            None => Slab::anonymous(bytes).map_err(SessionError::from)?,
+        };
+        let storage = Storage::new(&plan.parts[here], &registered)?;
+        let bind = |group| bind_part(group, &plan.parts[here], &storage, self.patience);
+        let bound = self.group.as_ref().map(bind).transpose()?;
+        self.widest = bound.as_ref().and_then(|bound| bound.widest());
+        let ports = self.group.as_ref().zip(bound);
+        let ports = ports.map(|(group, bound)| member_ports(group, bound, self.carried.clone()));
+        let (computing, description) =
+            computing(self.part, self.member.rank(), self.kernels.clone())?;
+        let options = session_options(config);
+        let session = Session::new(plan, here, storage, computing, ports, options)?;
+        Ok(self.worker(session, description))
+    }
+
+    /// A worker of a group whose reductions are edges of the plan, over `fabric`. The group itself gives all the same weights.
+    fn open_by_edges(mut self, fabric: Fabric) -> Result<Worker<'a>, TrainError> {
+        let Part { topology, plan, program, .. } = self.part;
+        let ranks = (0..topology.workers).map(|worker| topology.rank_of(worker)).collect();
+        let part = topology.part(self.member.rank());
+        let sessions = SessionRanks { part, ranks: vec![ranks] };
+        let options = part_options(self.member, self.part)?;
+        let mut open = open_sessions_on(fabric, self.member, plan, &sessions, options)?;
+        let largest = program.weights().map(|weight| weight.spec.bytes()).max();
+        let is_spread = topology.averaging.is_none();
+        if let (Some(group), Some(bytes), true) = (&self.group, largest, is_spread) {
+            self.widest = bind_widest(group, bytes, self.patience)?;
+        }
+        let (session, description) = (open.sessions.remove(0), open.kernels.clone());
+        self.edges = Some(open);
+        Ok(self.worker(session, description))
+    }
+
+    fn worker(self, session: Session, description: String) -> Worker<'a> {
+        let (worker, carried) = (self.worker, self.carried.clone());
+        let opened = Worker::new(session, description, worker..worker + 1, Box::new(self));
+        Worker { concludes: worker == 0, carried, ..opened }
+    }
 }
 
 impl ReplicaLink<'_> {
@@ -145,7 +169,8 @@ impl Link for ReplicaLink<'_> {
         let averaging = self.averaging.as_ref().and_then(|averaging| averaging.store.as_ref());
         let store = self.store.as_ref().or(averaging);
         let to_store = store.map_or(0, |store| store.stats().bytes_direct);
-        to_store + written_to_group(self.group.as_ref())
+        let over_edges = self.edges.as_ref().map_or(0, |edges| edges.bytes_written());
+        to_store + over_edges + written_to_group(self.group.as_ref())
     }
 
     fn begin(&mut self, trainer: &mut Trainer<'_>) -> Result<(), TrainError> {
@@ -167,7 +192,10 @@ impl Link for ReplicaLink<'_> {
     }
 
     fn before_step(&mut self, step: u64, session: &mut Session) -> Result<(), TrainError> {
-        let Part { config, shape, .. } = self.part;
+        let Part { config, shape, plan, topology, .. } = self.part;
+        if self.edges.is_some() {
+            self.carried.sent_in_client(sent(plan, topology.part(self.member.rank())));
+        }
         let deadline = Deadline::after(shape.step_patience(config, step));
         let averaging = self.averaging.as_mut();
         averaging.map_or(Ok(()), |averaging| averaging.before(step, session, deadline))
@@ -211,6 +239,10 @@ impl Link for ReplicaLink<'_> {
             add_store(report, &store.stats(), &store.copies());
             store.close(Deadline::after(self.member.setup_patience()))?;
         }
+        if let Some(edges) = self.edges.take() {
+            report.bytes_written += edges.bytes_written();
+            edges.close(Deadline::after(self.member.setup_patience()))?;
+        }
         leave_group(self.member, self.group.as_ref(), report)
     }
 }
@@ -224,6 +256,14 @@ fn weights(part: &Part, worker: u32, session: &Session) -> Result<Vec<Weight>, T
         Ok(Weight { key, name, spec: variable.spec.clone(), node })
     };
     (0..).map(Key).zip(part.program.weights()).map(weight).collect()
+}
+
+/// Bytes of the tensors that a part of a plan sends in a training step.
+fn sent(plan: &Plan, part: usize) -> u64 {
+    let run = &plan.runs[Program::TRAIN.0].nodes[part];
+    let is_sent = |edge: &&Edge| edge.from == part && run.binary_search(&edge.send).is_ok();
+    // fits: sizes in memory
+    plan.edges.iter().filter(is_sent).filter_map(|edge| edge.bytes()).sum::<usize>() as u64
 }
 
 /// Gives all members of the group the first one's weights; returns the bytes that were copied here for it.

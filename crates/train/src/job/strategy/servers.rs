@@ -34,23 +34,9 @@ impl Strategy for Servers {
     }
 
     fn connect<'a>(&self, member: &'a Member, part: &'a Part) -> Result<Connected<'a>, TrainError> {
-        let Part { config, topology, plan, .. } = part;
+        let Part { topology, plan, .. } = part;
         let rank = member.rank();
-        let crowded = member.members_here() > cores();
-        let options = PartOptions {
-            transport: config.transport,
-            exchange: config.exchange,
-            verbs: config.verbs.clone(),
-            arrival: config.arrival,
-            encrypt: config.encrypt,
-            spin: if crowded { Duration::ZERO } else { SPIN },
-            kernels: kernel_choice(config, &part.program),
-            threads: config.threads.unwrap_or_else(|| default_threads(config, rank)),
-            step_deadline: config.step_deadline(),
-            timeline: config.trace.is_some(),
-            dynamic_bytes_max: config.dynamic_bytes_max,
-            device: open_device(part, rank)?,
-        };
+        let options = part_options(member, part)?;
         let mut open = open_sessions(member, plan, &sessions_of(topology, rank), options)?;
         let worker = topology.worker(rank);
         if topology.is_asynchronous() && worker.is_none() {
@@ -68,6 +54,27 @@ impl Strategy for Servers {
         let worker = Worker { shard, concludes: worker_zero, ..opened };
         Ok(Connected::Steps(Box::new(worker)))
     }
+}
+
+/// Returns how a member opens its part.
+pub(super) fn part_options(member: &Member, part: &Part) -> Result<PartOptions, TrainError> {
+    let Part { config, .. } = part;
+    let rank = member.rank();
+    let crowded = member.members_here() > cores();
+    Ok(PartOptions {
+        transport: config.transport,
+        exchange: config.exchange,
+        verbs: config.verbs.clone(),
+        arrival: config.arrival,
+        encrypt: config.encrypt,
+        spin: if crowded { Duration::ZERO } else { SPIN },
+        kernels: kernel_choice(config, &part.program),
+        threads: config.threads.unwrap_or_else(|| default_threads(config, rank)),
+        step_deadline: config.step_deadline(),
+        timeline: config.trace.is_some(),
+        dynamic_bytes_max: config.dynamic_bytes_max,
+        device: open_device(part, rank)?,
+    })
 }
 
 /// Returns the sessions that a member runs.

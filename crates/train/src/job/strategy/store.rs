@@ -57,11 +57,11 @@ impl Strategy for Store {
             Ends::Server(server) => Ok(Connected::Serves(Box::new(move || {
                 ends::serve(member, part, &kernels, *server)
             }))),
-            Ends::Worker { worker, store: Some(store), group } => {
+            Ends::Worker { worker, store: Some(store), group, .. } => {
                 open_master(member, part, (worker, *store), group, kernels)
                     .map(|worker| Connected::Steps(Box::new(worker)))
             }
-            Ends::Worker { worker, store: None, group } => {
+            Ends::Worker { worker, store: None, group, .. } => {
                 open_follower(member, part, worker, group, kernels)
                     .map(|worker| Connected::Steps(Box::new(worker)))
             }

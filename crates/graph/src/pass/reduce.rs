@@ -1,0 +1,289 @@
+//! All-reduces as part of the graph, where the tasks of a group reach each other's memory: a reduce-scatter and an
+//! all-gather of nodes and edges like any other. Each task makes the means of its share of a group's vectors, in the order of
+//! the workers, of what all others have; all use them, so that all have the same bits. A vector is one task's, or by rows
+//! several tasks', who fill each other's memory with them.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
+use std::ops::Range;
+
+use tensorwire_base::Space;
+
+use super::infer::infer;
+use super::place::balance::{Shares, bytes, spread};
+use crate::error::GraphError;
+use crate::graph::{Graph, Hint, Node, NodeId, Output, Task};
+use crate::op::Op;
+use crate::plan::RunSpec;
+
+/// Who does the all-reduces of a plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AllReduceBy {
+    /// The group that a process belongs to, beside the graph.
+    #[default]
+    Group,
+    /// The tasks, by nodes and edges of the graph: worker w is in group w mod `groups`. Vectors of more than `split_above` bytes
+    /// may be spread over a group by rows.
+    Edges { groups: u32, split_above: usize },
+}
+
+/// A placed graph whose all-reduces are edges, if they are to be, and the runs on its nodes.
+///
+/// # Errors
+/// When a node has no task, or members of a group all-reduce in such an order that each waits for the other.
+pub(crate) fn reduce_by_edges(
+    placed: &Graph,
+    runs: &[RunSpec],
+    by: AllReduceBy,
+) -> Result<(Graph, Vec<RunSpec>), GraphError> {
+    let AllReduceBy::Edges { groups, split_above } = by else {
+        return Ok((placed.clone(), runs.to_vec()));
+    };
+    let vectors = vectors(placed, groups)?;
+    let shares = shares(placed, &vectors, split_above)?;
+    let mut of_member = HashMap::new();
+    for members in vectors.values() {
+        of_member.extend(members.iter().map(|id| (*id, members.clone())));
+    }
+    let mut reducer = Reducer {
+        placed,
+        shares,
+        vectors: of_member,
+        out: Graph::continued(placed),
+        moved: HashMap::with_capacity(placed.len()),
+        means: HashMap::new(),
+    };
+    for id in reducer.order()? {
+        reducer.take(id)?;
+    }
+    let runs = runs.iter().map(|run| reducer.run(run)).collect();
+    Ok((reducer.out, runs))
+}
+
+/// The all-reduces that are one, by group and vector; in each the members in the order of the workers.
+type Vectors = BTreeMap<(u32, u32), Vec<NodeId>>;
+
+fn vectors(placed: &Graph, groups: u32) -> Result<Vectors, GraphError> {
+    let mut vectors = Vectors::new();
+    for (id, node) in placed.nodes() {
+        if let Op::AllReduce { vector } = node.op {
+            let group = task_of(node)?.index % groups.max(1);
+            vectors.entry((group, vector)).or_default().push(id);
+        }
+    }
+    for members in vectors.values_mut() {
+        members.sort_unstable_by_key(|id| placed.node(*id).task.map(|task| task.index));
+    }
+    Ok(vectors)
+}
+
+/// The tasks of a group, and its vectors by their first members, with their bytes.
+type Shared = (Vec<Task>, Vec<(NodeId, u64)>);
+
+/// Who makes the mean of which rows of a vector, by its first member: as many bytes at each of a group.
+fn shares(placed: &Graph, vectors: &Vectors, split_above: usize) -> Result<Shares, GraphError> {
+    let mut shares = Shares::new();
+    let mut of_group: BTreeMap<u32, Shared> = BTreeMap::new();
+    for ((group, _), members) in vectors {
+        let (holders, sized) = of_group.entry(*group).or_default();
+        for id in members {
+            let task = task_of(placed.node(*id))?;
+            if !holders.contains(&task) {
+                holders.push(task);
+            }
+        }
+        // fits: usize is 64 bits wide
+        sized.extend(members.first().map(|first| (*first, bytes(placed, *first) as u64)));
+    }
+    for (mut holders, sized) in of_group.into_values() {
+        holders.sort_unstable();
+        let loads = vec![0; holders.len()];
+        let may_split = |id| bytes(placed, id) > split_above;
+        shares.extend(spread(placed, sized, &holders, loads, may_split));
+    }
+    Ok(shares)
+}
+
+struct Reducer<'a> {
+    placed: &'a Graph,
+    shares: Shares,
+    /// By all-reduce: all that are one with it.
+    vectors: HashMap<NodeId, Vec<NodeId>>,
+    out: Graph,
+    /// What became of a node of `placed`.
+    moved: HashMap<NodeId, NodeId>,
+    /// What became of an all-reduce that is a root: the means that are made instead, wherever.
+    means: HashMap<NodeId, Vec<NodeId>>,
+}
+
+impl Reducer<'_> {
+    /// The nodes of `placed` in an order in which each comes after what it waits for, and an all-reduce after what all
+    /// its members give; but for that as they were.
+    fn order(&self) -> Result<Vec<NodeId>, GraphError> {
+        let before = |id: NodeId| {
+            let mut before = self.placed.predecessors(id);
+            if let Hint::With(other) = self.placed.node(id).hint {
+                before.push(other);
+            }
+            before
+        };
+        let mut waiting = vec![0usize; self.placed.len()];
+        let mut after: Vec<Vec<NodeId>> = vec![Vec::new(); self.placed.len()];
+        for id in self.placed.ids() {
+            let members = self.vectors.get(&id).map_or(std::slice::from_ref(&id), |all| all);
+            let awaited: HashSet<NodeId> = members.iter().copied().flat_map(before).collect();
+            waiting[id.index()] = awaited.len();
+            awaited.into_iter().for_each(|earlier| after[earlier.index()].push(id));
+        }
+        let free = self.placed.ids().filter(|id| waiting[id.index()] == 0).map(Reverse);
+        let mut free: BinaryHeap<Reverse<NodeId>> = free.collect();
+        let mut order = Vec::with_capacity(self.placed.len());
+        while let Some(Reverse(id)) = free.pop() {
+            order.push(id);
+            for later in &after[id.index()] {
+                waiting[later.index()] -= 1;
+                if waiting[later.index()] == 0 {
+                    free.push(Reverse(*later));
+                }
+            }
+        }
+        match self.placed.nodes().find(|(id, _)| waiting[id.index()] > 0) {
+            None => Ok(order),
+            Some((_, node)) => Err(GraphError::Invalid {
+                node: node.name.clone(),
+                what: "waits for an all-reduce that waits for it at another member".to_string(),
+            }),
+        }
+    }
+
+    fn take(&mut self, id: NodeId) -> Result<(), GraphError> {
+        if self.moved.contains_key(&id) {
+            return Ok(());
+        }
+        if let Some(members) = self.vectors.get(&id) {
+            return self.reduce(&members.clone());
+        }
+        let node = self.placed.node(id);
+        let inputs = node.inputs.iter().map(|input| self.same(*input)).collect();
+        let controls = node.controls.iter().map(|before| self.moved[before]).collect();
+        let hint = match node.hint {
+            Hint::With(other) => {
+                let other = self.moved[&other];
+                match (node.task, self.out.node(other).task) {
+                    // it was with its member's all-reduce
+                    (Some(here), there) if there != Some(here) => Hint::Task(here),
+                    _ => Hint::With(other),
+                }
+            }
+            hint => hint,
+        };
+        let new = self.out.push(Node { inputs, controls, hint, ..node.clone() })?;
+        self.moved.insert(id, new);
+        Ok(())
+    }
+
+    /// Puts means and what brings them together in the place of the all-reduces of a vector.
+    fn reduce(&mut self, members: &[NodeId]) -> Result<(), GraphError> {
+        let shares = members.first().and_then(|first| self.shares.get(first));
+        let shares = shares.cloned().unwrap_or_default();
+        let mut means = Vec::with_capacity(shares.len());
+        for share in &shares {
+            means.push(self.mean(members, share.holder, share.rows.as_ref())?);
+        }
+        for &member in members {
+            let used = match means[..] {
+                [whole] => whole,
+                _ => self.join(member, &means)?,
+            };
+            self.moved.insert(member, used);
+            self.means.insert(member, means.clone());
+        }
+        Ok(())
+    }
+
+    /// The mean of what all members give, or of some rows of it, at one of them.
+    fn mean(
+        &mut self,
+        members: &[NodeId],
+        holder: Task,
+        rows: Option<&Range<usize>>,
+    ) -> Result<NodeId, GraphError> {
+        let mut parts = Vec::with_capacity(members.len());
+        for &member in members {
+            let given = self.placed.node(member).inputs[0];
+            parts.push(match rows {
+                None => self.same(given),
+                Some(rows) => self.rows_of(given, rows)?,
+            });
+        }
+        let is_there = |id: &NodeId| self.placed.node(*id).task == Some(holder);
+        let there = members.iter().copied().find(is_there).unwrap_or(members[0]);
+        let name = named(&self.placed.node(there).name, rows);
+        self.push(&name, Op::Mean, parts, holder)
+    }
+
+    /// All of a vector at a member.
+    fn join(&mut self, member: NodeId, means: &[NodeId]) -> Result<NodeId, GraphError> {
+        let node = self.placed.node(member);
+        let pieces = means.iter().map(|mean| Output::from(*mean)).collect();
+        self.push(&node.name, Op::Join, pieces, task_of(node)?)
+    }
+
+    /// Some rows of what a member gives, where it is made.
+    fn rows_of(&mut self, given: Output, rows: &Range<usize>) -> Result<Output, GraphError> {
+        let node = self.placed.node(given.node);
+        let index = if given.index == 0 { String::new() } else { format!(":{}", given.index) };
+        let name = named(&format!("{}{index}", node.name), Some(rows));
+        if let Some(there) = self.out.find(&name) {
+            return Ok(there.into());
+        }
+        let op = Op::Rows { start: rows.start, length: rows.len() };
+        Ok(self.push(&name, op, vec![self.same(given)], task_of(node)?)?.into())
+    }
+
+    fn same(&self, output: Output) -> Output {
+        Output { node: self.moved[&output.node], index: output.index }
+    }
+
+    fn push(
+        &mut self,
+        name: &str,
+        op: Op,
+        inputs: Vec<Output>,
+        task: Task,
+    ) -> Result<NodeId, GraphError> {
+        let facts: Vec<_> = inputs.iter().map(|input| self.out.fact(*input).clone()).collect();
+        let facts = infer(name, &op, &facts)?;
+        let (controls, piece, space) = (Vec::new(), None, Space::Host);
+        let (name, hint, task) = (name.to_string(), Hint::Task(task), Some(task));
+        self.out.push(Node { name, op, inputs, controls, hint, task, facts, piece, space })
+    }
+
+    /// A run on what became of its nodes. Whoever gives his part and needs no mean has others make it.
+    fn run(&self, run: &RunSpec) -> RunSpec {
+        let moved = |ids: &[NodeId]| {
+            let mut all: Vec<NodeId> = Vec::with_capacity(ids.len());
+            for id in ids {
+                match self.means.get(id) {
+                    Some(means) => all.extend(means),
+                    None => all.push(self.moved[id]),
+                }
+            }
+            let mut seen = HashSet::new();
+            all.retain(|id| seen.insert(*id));
+            all
+        };
+        RunSpec { roots: moved(&run.roots), given: moved(&run.given), ..run.clone() }
+    }
+}
+
+fn named(name: &str, rows: Option<&Range<usize>>) -> String {
+    match rows {
+        None => name.to_string(),
+        Some(Range { start, end }) => format!("{name}[{start}..{end}]"),
+    }
+}
+
+fn task_of(node: &Node) -> Result<Task, GraphError> {
+    node.task.ok_or_else(|| GraphError::Unplaced { node: node.name.clone() })
+}
