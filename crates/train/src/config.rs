@@ -167,6 +167,9 @@ pub struct TrainConfig {
     /// What computes in workers.
     #[serde(default)]
     pub device: DeviceChoice,
+    /// Tensors of GPUs cross by way of the host's memory even where they need not, to measure what that costs.
+    #[serde(default)]
+    pub by_way_of_host: bool,
     /// The library of CUDA's driver; none: the one that the dynamic linker finds.
     #[serde(default)]
     pub cuda_driver: Option<PathBuf>,

@@ -68,6 +68,7 @@ impl Default for TrainConfig {
             threads: None,
             kernels: Kernels::Auto,
             device: DeviceChoice::Cpu,
+            by_way_of_host: false,
             cuda_driver: None,
             load: None,
             save: None,

@@ -26,19 +26,21 @@ pub enum DeviceChoice {
 
 impl DeviceChoice {
     /// Which tasks of a plan compute on a GPU, and how tensors cross between them. Where processes run parts of one graph, on
-    /// one host or by NICs that reach the memory of GPUs, servers have GPUs, too, and tensors stay in their memory.
+    /// one host or by NICs that reach the memory of GPUs, servers have GPUs, too, and tensors stay in their memory, but for
+    /// `by_way_of_host`.
     pub(crate) fn plan_options(
         self,
         options: PlanOptions,
         topology: &Topology,
         by_nic: bool,
+        by_way_of_host: bool,
     ) -> PlanOptions {
         if self == DeviceChoice::Cpu {
             return options;
         }
         let is_one_graph = topology.weights == Weights::Servers && !topology.is_asynchronous();
         let all_share = matches!(options.shared_memory, SharedMemory::Unused | SharedMemory::Used);
-        let reaches = all_share || by_nic;
+        let reaches = (all_share || by_nic) && !by_way_of_host;
         let is_staged = options.send_from == SendFrom::Staging;
         let (devices, device_crossing) = match is_one_graph && reaches && !is_staged {
             true => (DeviceTasks::All, DeviceCrossing::Direct),
@@ -51,7 +53,7 @@ impl DeviceChoice {
     ///
     /// # Errors
     /// When a GPU is asked for, and there is none that can be used.
-    pub(crate) fn resolved(self, driver: Option<&Path>) -> Result<DeviceChoice, ConfigError> {
+    pub fn resolved(self, driver: Option<&Path>) -> Result<DeviceChoice, ConfigError> {
         let ordinal = match self {
             DeviceChoice::Cpu => return Ok(self),
             DeviceChoice::Cuda { ordinal } => ordinal,
