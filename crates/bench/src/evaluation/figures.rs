@@ -197,7 +197,7 @@ impl FigureScope {
         Case::NotMeasured(NotMeasured {
             figure,
             subject: vec![model, data.name()],
-            why: format!("{} is not here; what ships stands in its place", data.name()),
+            why: format!("{} is not here, and what the plots name stands in its place", data.name()),
             command: Some(format!("{fetch}; tensorwire bench evaluation --only {run} --data DIR")),
         })
     }
