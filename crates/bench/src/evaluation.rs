@@ -87,8 +87,8 @@ impl Case {
             | Case::Crossing(config)
             | Case::Convergence(config, _)
             | Case::Modes(config)
-            | Case::Epoch(config)
-            | Case::Nodes(config, _) => job_name(config),
+            | Case::Epoch(config) => job_name(config),
+            Case::Nodes(config, of) => format!("{of} {}", job_name(config)),
             Case::Kvstore(spec, _) => {
                 let KvstoreSpec { transport, workers, servers, .. } = spec;
                 format!("{} {workers} workers, {servers} servers", transport.name())
@@ -101,9 +101,10 @@ impl Case {
                 true => (*figure).to_string(),
                 false => format!("{figure} {}", subject.join(", ")),
             },
-            Case::Simulate(spec, _)
-            | Case::Validate(spec)
-            | Case::SimulatedNodes(SimulatedNodes { spec, .. }) => {
+            Case::SimulatedNodes(SimulatedNodes { spec, cluster, of, .. }) => {
+                format!("{of} simulated, {}, batch {}", cluster.name, spec.batch)
+            }
+            Case::Simulate(spec, _) | Case::Validate(spec) => {
                 let SimulateSpec { model, strategy, workers, exchange, batch, .. } = spec;
                 let (strategy, exchange) = (strategy.name(), exchange.name());
                 let model = model.name();

@@ -68,14 +68,17 @@ impl PaperData {
         }
     }
 
-    /// How it comes to be in a folder.
-    pub(super) fn fetch(self) -> &'static str {
+    /// What measures figure `run` on it.
+    pub(super) fn command(self, run: &str) -> String {
+        let measure = format!("tensorwire bench evaluation --only {run} --data DIR");
+        let fetched = |name: &str| format!("scripts/data.sh DIR {name} && {measure}");
         match self {
-            PaperData::Mnist => "scripts/data.sh DIR mnist",
-            PaperData::Cifar10 => "scripts/data.sh DIR cifar10",
-            PaperData::Wmt => "scripts/data.sh DIR wmt",
+            PaperData::Mnist => fetched("mnist"),
+            PaperData::Cifar10 => fetched("cifar10"),
+            PaperData::Wmt => fetched("wmt"),
+            // nobody else may hand it out
             PaperData::ImageNet => {
-                "ImageNet in DIR/imagenet/train and DIR/imagenet/val, a folder a class"
+                format!("{measure}   # DIR/imagenet/train, DIR/imagenet/val: a folder a class")
             }
         }
     }

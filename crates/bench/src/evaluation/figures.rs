@@ -193,12 +193,14 @@ impl FigureScope {
         data: PaperData,
         run: &str,
     ) -> Case {
-        let fetch = data.fetch();
         Case::NotMeasured(NotMeasured {
             figure,
             subject: vec![model, data.name()],
-            why: format!("{} is not here, and what the plots name stands in its place", data.name()),
-            command: Some(format!("{fetch}; tensorwire bench evaluation --only {run} --data DIR")),
+            why: format!(
+                "{} is not here, and what the plots name stands in its place",
+                data.name()
+            ),
+            command: Some(data.command(run)),
         })
     }
 }

@@ -1,5 +1,7 @@
 //! ResNet-50 by nodes, measured and simulated (Mamidala et al., figure 15).
 
+use std::fmt;
+
 use serde::Serialize;
 use tensorwire_simulate::Network;
 use tensorwire_train::TrainConfig;
@@ -39,6 +41,16 @@ impl NodesOf {
 
     fn scaling(self) -> &'static str {
         if self.is_weak { "weak" } else { "strong" }
+    }
+}
+
+impl fmt::Display for NodesOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let design = match self.design {
+            NodesDesign::Reg => "reg",
+            NodesDesign::Ring => "ring",
+        };
+        write!(f, "{} nodes {design} {}", self.nodes, self.scaling())
     }
 }
 

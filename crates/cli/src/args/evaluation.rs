@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use tensorwire_bench::{DataFolder, FIGURES, Figure, FigureScope, NoData};
-use tensorwire_train::{DeviceChoice, Exchange};
+use tensorwire_train::{ConfigError, DeviceChoice, Exchange};
 
 use super::ExchangeArg;
 
@@ -80,7 +80,11 @@ impl EvaluationArgs {
             quick: self.quick,
             exchanges: exchanges.collect(),
             data,
-            no_gpu: gpu.err().map(|why| why.to_string()),
+            no_gpu: gpu.err().map(|why| match why {
+                // without how to do without one
+                ConfigError::Device(why) => why.to_string(),
+                other => other.to_string(),
+            }),
             cuda_driver: self.cuda_driver.clone(),
         })
     }

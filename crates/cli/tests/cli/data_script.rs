@@ -96,7 +96,11 @@ fn what_is_verified_is_learned_from() {
     let trained = Job::start(&job).end(LIMIT);
     assert!(trained.status.success(), "{}", trained.stderr);
     let listed = Job::start(&format!("bench evaluation --list --data {}", to.display())).end(LIMIT);
-    assert!(listed.status.success() && listed.stdout.contains("store-training"), "{}", listed.stderr);
+    assert!(
+        listed.status.success() && listed.stdout.contains("store-training"),
+        "{}",
+        listed.stderr
+    );
     let nothing = folder.path().display();
     let refused = Job::start(&format!("bench evaluation --list --data {nothing}")).end(LIMIT);
     assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);

@@ -132,7 +132,8 @@ fn the_evaluation_runs_what_it_lists() {
 #[test]
 fn what_cannot_be_measured_here_is_a_line_with_what_would_measure_it() {
     // a library that is none
-    let (lines, ended) = bench("evaluation --quick --only gpudirect --cuda-driver /nowhere/libcuda.so");
+    let (lines, ended) =
+        bench("evaluation --quick --only gpudirect --cuda-driver /nowhere/libcuda.so");
     let [line] = &lines[..] else { panic!("{lines:?}") };
     assert_eq!((&line["bench"], &line["figure"]), (&"not-measured".into(), &"xue-table-3".into()));
     assert!(line["why"].as_str().unwrap().starts_with("no GPU: "), "{line}");

@@ -43,13 +43,12 @@ fn recipe(source: &str, rate: f64, workers: u32) -> TrainConfig {
 
 /// ImageNet, where there is time for it; or why it is not learned from.
 fn imagenet(scope: &FigureScope, figure: &'static str, run: &str) -> Result<String, Case> {
-    let command = format!("tensorwire bench evaluation --only {run} --data DIR");
     match scope.source(PaperData::ImageNet) {
         Some(_) if scope.quick => Err(Case::NotMeasured(NotMeasured {
             figure,
             subject: vec!["resnet50", "ImageNet"],
             why: "a quick run has no time for epochs of ImageNet".to_string(),
-            command: Some(command),
+            command: Some(PaperData::ImageNet.command(run)),
         })),
         Some(source) => Ok(source),
         None => Err(scope.missing(figure, "resnet50", PaperData::ImageNet, run)),

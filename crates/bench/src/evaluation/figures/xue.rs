@@ -65,7 +65,7 @@ struct Application {
 
 /// Of each worker; two make the batches of docs/data-and-models.md.
 const APPLICATION_BATCH: usize = 16;
-const QUICK_STEPS: u64 = 150;
+const QUICK_STEPS: u64 = 300;
 
 const APPLICATIONS: [Application; 3] = [
     Application {
