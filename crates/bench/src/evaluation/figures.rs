@@ -173,8 +173,8 @@ impl FigureScope {
         self.data.as_ref()?.source(data)
     }
 
-    /// What is said of a figure where the data are not there that its paper learned from: nothing, if they are. As
-    /// [`FigureScope::missing`].
+    /// What is said of a figure where the data are not there that its paper learned from: nothing, if they are. `run` is its
+    /// name here.
     fn without(
         &self,
         figure: &'static str,
@@ -182,26 +182,14 @@ impl FigureScope {
         data: PaperData,
         run: &str,
     ) -> Option<Case> {
-        self.source(data).is_none().then(|| self.missing(figure, model, data, run))
-    }
-
-    /// What is said of a figure whose data are not there. `run` is its name here.
-    fn missing(
-        &self,
-        figure: &'static str,
-        model: &'static str,
-        data: PaperData,
-        run: &str,
-    ) -> Case {
-        Case::NotMeasured(NotMeasured {
+        let name = data.name();
+        let missing = || NotMeasured {
             figure,
-            subject: vec![model, data.name()],
-            why: format!(
-                "{} is not here, and what the plots name stands in its place",
-                data.name()
-            ),
+            subject: vec![model, name],
+            why: format!("{name} is not here, and what the plots name stands in its place"),
             command: Some(data.command(run)),
-        })
+        };
+        self.source(data).is_none().then(|| Case::NotMeasured(missing()))
     }
 }
 

@@ -125,7 +125,7 @@ impl Runner<'_> {
         config: &TrainConfig,
         of: NodesOf,
     ) -> Result<MeasuredNodes, BenchError> {
-        let job = self.throughput(config)?.as_bench("nodes");
+        let job = self.throughput(config)?.of_kind("nodes");
         let (nodes, design, scaling) = (of.nodes, of.design, of.scaling());
         Ok(MeasuredNodes { job, nodes, design, scaling })
     }

@@ -99,7 +99,7 @@ struct LossPoint<'a> {
 }
 
 impl Throughput {
-    pub(super) fn as_bench(self, bench: &'static str) -> Throughput {
+    pub(super) fn of_kind(self, bench: &'static str) -> Throughput {
         Throughput { bench, ..self }
     }
 }
@@ -151,7 +151,7 @@ impl Runner<'_> {
 
     pub(super) fn scaling(&mut self, config: &TrainConfig) -> Result<Scaling, BenchError> {
         let local_step_s = self.local_ms(config)? * 1e-3;
-        let job = self.throughput(config)?.as_bench("scaling");
+        let job = self.throughput(config)?.of_kind("scaling");
         Ok(Scaling { job, local_step_s })
     }
 
@@ -159,11 +159,11 @@ impl Runner<'_> {
         let (job, kernels) = self.measured(config)?;
         let crossing = if config.by_way_of_host { "host" } else { "direct" };
         let device = config.device.to_string();
-        Ok(Crossing { job: job.as_bench("gpudirect"), device, crossing, kernels })
+        Ok(Crossing { job: job.of_kind("gpudirect"), device, crossing, kernels })
     }
 
     pub(super) fn epoch(&mut self, config: &TrainConfig) -> Result<EpochOf, BenchError> {
-        let job = self.throughput(config)?.as_bench("epoch");
+        let job = self.throughput(config)?.of_kind("epoch");
         // fits: a batch is small
         let epoch_steps = IMAGENET_IMAGES.div_ceil(u64::from(config.workers) * config.batch as u64);
         let topology = config.topology();

@@ -129,4 +129,19 @@ mod tests {
             wrong.parse::<DeviceChoice>().unwrap_err();
         }
     }
+
+    #[test]
+    fn tensors_cross_by_the_host_where_that_is_asked_for() {
+        let config = crate::TrainConfig::default();
+        let options = config.exchange.plan_options(tensorwire_launch::Transport::Shm, &[]);
+        let of = |choice: DeviceChoice, by_way_of_host| {
+            let options =
+                choice.plan_options(options.clone(), &config.topology(), false, by_way_of_host);
+            (options.devices, options.device_crossing)
+        };
+        let cuda = DeviceChoice::Cuda { ordinal: None };
+        assert_eq!(of(cuda, false), (DeviceTasks::All, DeviceCrossing::Direct));
+        assert_eq!(of(cuda, true), (DeviceTasks::Workers, DeviceCrossing::ByHost));
+        assert_eq!(of(DeviceChoice::Cpu, true), (options.devices, options.device_crossing));
+    }
 }
