@@ -1,7 +1,9 @@
 //! The papers' evaluation: which figures there are and what is run for each is data (`figures.rs`); one runner does any
 //! of it. A case that fails is an error of its own, and others go on.
 
+mod data;
 mod figures;
+mod nodes;
 mod training;
 
 use std::collections::HashMap;
@@ -15,11 +17,14 @@ use tensorwire_train::{StoreWire, TrainConfig};
 use crate::allreduce::{AllreduceSpec, Way, allreduce};
 use crate::error::BenchError;
 use crate::kvstore::{KvstoreSpec, Pull, kvstore};
+use crate::machine::Machine;
 use crate::modes::curve;
 use crate::simulate::{Compute, SimulateResult, SimulateSpec, calibrate, simulate, validate};
 use crate::transfer::{TransferSpec, transfers};
 
+pub use data::{DataFolder, NoData};
 pub use figures::{FIGURES, Figure, FigureScope};
+pub use nodes::{NodesDesign, NodesOf, SimulatedNodes};
 
 /// Something to measure.
 #[derive(Clone, Debug)]
@@ -30,18 +35,40 @@ pub enum Case {
     Throughput(TrainConfig),
     /// The same, and one worker alone.
     Scaling(TrainConfig),
+    /// Steps of a job on GPUs.
+    Crossing(TrainConfig),
     /// The loss by time; this many steps a point.
     Convergence(TrainConfig, u64),
     /// Push and pull, in several ways in turns.
     Kvstore(KvstoreSpec, Vec<(StoreWire, Pull)>),
     /// Accuracy by epoch.
     Modes(TrainConfig),
+    /// An epoch of ImageNet, by steps that are measured.
+    Epoch(TrainConfig),
+    /// Steps of a job, as of so many nodes.
+    Nodes(TrainConfig, NodesOf),
+    /// The same on a cluster that is simulated.
+    SimulatedNodes(SimulatedNodes),
     /// A collective operation, in several ways in turns.
     Allreduce(AllreduceSpec, Vec<Way>),
     /// A step on a cluster of Xue et al.'s machines.
     Simulate(SimulateSpec, Network),
     /// A step on this machine, simulated and measured.
     Validate(SimulateSpec),
+    /// What cannot be measured here.
+    NotMeasured(NotMeasured),
+}
+
+/// A figure, or a part of one, that this machine cannot show.
+#[derive(Clone, Debug, Serialize)]
+pub struct NotMeasured {
+    /// As the page calls it.
+    pub figure: &'static str,
+    /// Words of a plot's title that is not there; none: the whole figure is not.
+    pub subject: Vec<&'static str>,
+    pub why: String,
+    /// What measures it where it can be; none: nobody can.
+    pub command: Option<String>,
 }
 
 impl Case {
@@ -57,8 +84,11 @@ impl Case {
             },
             Case::Throughput(config)
             | Case::Scaling(config)
+            | Case::Crossing(config)
             | Case::Convergence(config, _)
-            | Case::Modes(config) => job_name(config),
+            | Case::Modes(config)
+            | Case::Epoch(config) => job_name(config),
+            Case::Nodes(config, of) => format!("{of} {}", job_name(config)),
             Case::Kvstore(spec, _) => {
                 let KvstoreSpec { transport, workers, servers, .. } = spec;
                 format!("{} {workers} workers, {servers} servers", transport.name())
@@ -66,6 +96,13 @@ impl Case {
             Case::Allreduce(spec, _) => {
                 let AllreduceSpec { transport, ranks, bytes, .. } = spec;
                 format!("{} {ranks} ranks {bytes} bytes", transport.name())
+            }
+            Case::NotMeasured(NotMeasured { figure, subject, .. }) => match subject.is_empty() {
+                true => (*figure).to_string(),
+                false => format!("{figure} {}", subject.join(", ")),
+            },
+            Case::SimulatedNodes(SimulatedNodes { spec, cluster, of, .. }) => {
+                format!("{of} simulated, {}, batch {}", cluster.name, spec.batch)
             }
             Case::Simulate(spec, _) | Case::Validate(spec) => {
                 let SimulateSpec { model, strategy, workers, exchange, batch, .. } = spec;
@@ -143,6 +180,14 @@ impl<'a> Runner<'a> {
                 tell(on_line, &simulate(spec, network, Compute::Paper)?)
             }
             Case::Validate(spec) => tell(on_line, &self.validate(spec)?),
+            Case::Crossing(config) => tell(on_line, &self.crossing(config)?),
+            Case::Epoch(config) => tell(on_line, &self.epoch(config)?),
+            Case::Nodes(config, of) => tell(on_line, &self.nodes(config, *of)?),
+            Case::SimulatedNodes(simulated) => tell(on_line, &simulated.estimate()?),
+            Case::NotMeasured(missing) => {
+                let (bench, machine) = ("not-measured", Machine::here());
+                tell(on_line, &NotMeasuredLine { bench, missing, machine })
+            }
         }
     }
 
@@ -154,6 +199,14 @@ impl<'a> Runner<'a> {
         let here = self.here.insert(here);
         validate(spec, here, None, self.job, self.alone)
     }
+}
+
+#[derive(Debug, Serialize)]
+struct NotMeasuredLine<'a> {
+    bench: &'static str,
+    #[serde(flatten)]
+    missing: &'a NotMeasured,
+    machine: Machine,
 }
 
 fn tell(

@@ -27,7 +27,10 @@ pub use allreduce::{
 };
 pub use by_name::ByName;
 pub use error::BenchError;
-pub use evaluation::{Case, FIGURES, Figure, FigureScope, Runner};
+pub use evaluation::{
+    Case, DataFolder, FIGURES, Figure, FigureScope, NoData, NodesDesign, NodesOf, NotMeasured,
+    Runner, SimulatedNodes,
+};
 pub use job::QUIET_RATE;
 pub use kvstore::{
     KVSTORE, KvstoreError, KvstoreResult, KvstoreSpec, PAPER_BYTES, Pull, WORKERS_MAX, kvstore,

@@ -138,6 +138,8 @@ pub(crate) enum Wants {
     At(f64, f64),
     /// Of the times until both had first what the worse one had at its best.
     TimeTo(f64),
+    /// The figure itself, at its best, where nothing is compared.
+    Reaches(f64),
     /// At no x further off than this share.
     Within(f64),
 }

@@ -35,14 +35,14 @@ pub struct Report {
     pub html: String,
     /// All plots, in the order of the page.
     pub plots: Vec<PlotFiles>,
-    /// With lines.
+    /// With plots.
     pub figures: usize,
     /// Training runs whose curves are shown.
     pub runs: usize,
     /// Of the papers' claims (and the comparisons with peers), each in every plot that can show it.
     pub met: usize,
     pub short: usize,
-    /// Claims for which there are no lines.
+    /// Claims for which there are no lines, and what else is said not to have been measured.
     pub unmeasured: usize,
     /// Lines that no figure could use; the page says why.
     pub left_out: Vec<LeftOut>,
@@ -121,7 +121,7 @@ fn page_of(evaluation: &Evaluation, comparison: Option<&RunComparison>) -> Repor
     Report {
         html: page::page(evaluation, &plots, comparison).into_string(),
         plots,
-        figures: evaluation.sections.len(),
+        figures: evaluation.sections.iter().filter(|section| !section.plots.is_empty()).count(),
         runs: evaluation.runs(),
         met: count.met,
         short: count.short,

@@ -8,7 +8,7 @@ use crate::figure::{Axis, Claim, Figure, Shape, Unit};
 use crate::origin::joined;
 use crate::plot::label;
 use crate::saved::PlotFiles;
-use crate::section::{Evaluation, Section};
+use crate::section::{Evaluation, Gap, Section};
 use crate::table::{Cell, Table};
 use crate::verdict::{Found, State, Verdict, times};
 
@@ -149,11 +149,12 @@ fn shortfalls(evaluation: &Evaluation) -> Markup {
 }
 
 fn figure<'a>(section: &Section, files: impl Iterator<Item = &'a PlotFiles>) -> Markup {
-    let Section { figure, plots, claims } = section;
+    let Section { figure, plots, claims, gaps } = section;
     html! {
         section id=(figure.id) {
             h2 { (figure.source) ": " (figure.title) }
             @if !figure.says.is_empty() { p.says { (figure.says) } }
+            @for gap in gaps { (gap_shown(gap)) }
             @if !claims.is_empty() { (claim_table(figure, claims)) }
             div.plots {
                 @for (plot, file) in plots.iter().zip(files) {
@@ -177,6 +178,17 @@ fn figure<'a>(section: &Section, files: impl Iterator<Item = &'a PlotFiles>) -> 
                 }
             }
             p.run { "Lines by " code { (figure.run) } }
+        }
+    }
+}
+
+fn gap_shown(gap: &Gap) -> Markup {
+    html! {
+        p.gap {
+            b { "Not measured" }
+            @if !gap.subject.is_empty() { " (" (gap.subject.join(", ")) ")" }
+            ": " (gap.why) "."
+            @if let Some(command) = &gap.command { " Where it can be: " code { (command) } }
         }
     }
 }

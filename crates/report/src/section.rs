@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::faults::{FAULTS, Matrix};
 use crate::figure::{Claim, Figure, Point};
-use crate::figures::{FIGURES, GOALS};
+use crate::figures::{FIGURES, GOALS, NOT_MEASURED};
 use crate::line::Line;
 use crate::origin::{Origin, Provenance};
 use crate::plots::{Plot, plots, points};
@@ -38,6 +38,18 @@ pub(crate) struct Section {
     pub(crate) figure: &'static Figure,
     pub(crate) plots: Vec<Plot>,
     pub(crate) claims: Vec<(&'static Claim, Vec<Verdict>)>,
+    /// What of it could not be measured.
+    pub(crate) gaps: Vec<Gap>,
+}
+
+/// What could not be measured where the lines are from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Gap {
+    /// Words of the title of the plot that there is none of; none: any plot of the figure.
+    pub(crate) subject: Vec<String>,
+    pub(crate) why: String,
+    /// What measures it where it can be.
+    pub(crate) command: Option<String>,
 }
 
 /// A goal that a comparison with a peer judged itself, in rounds.
@@ -94,12 +106,14 @@ impl Evaluation {
         let mut found: Vec<Vec<Point>> = FIGURES.iter().map(|_| Vec::new()).collect();
         let mut of_runs: Vec<Vec<Point>> = runs::FIGURES.iter().map(|_| Vec::new()).collect();
         let (mut goals, mut faults) = (Vec::new(), Matrix::default());
+        let mut gaps: Vec<Vec<Gap>> = FIGURES.iter().map(|_| Vec::new()).collect();
         let mut left_out: BTreeMap<(String, String), (usize, String)> = BTreeMap::new();
         let mut useless: BTreeMap<&str, Option<UselessFile>> = BTreeMap::new();
         for line in lines {
             let used = match goal(line) {
                 Some(goal) => goal.map(|goal| goals.push(goal)),
                 None if line.kind() == Some(FAULTS) => faults.add(line),
+                None if line.kind() == Some(NOT_MEASURED) => add_gap(line, &mut gaps),
                 None if line.kind() == Some(RUN) => add_points(line, runs::FIGURES, &mut of_runs),
                 None => add_points(line, FIGURES, &mut found),
             };
@@ -118,10 +132,10 @@ impl Evaluation {
             }
         }
         let (mut sections, mut missing) = (Vec::new(), Vec::new());
-        for (&figure, points) in FIGURES.iter().zip(&found) {
-            match points.is_empty() {
+        for ((&figure, points), gaps) in FIGURES.iter().zip(&found).zip(gaps) {
+            match points.is_empty() && gaps.is_empty() {
                 true => missing.push(figure),
-                false => sections.push(Section::of(figure, points)),
+                false => sections.push(Section::of(figure, points).with_gaps(gaps)),
             }
         }
         let curves = runs::FIGURES.iter().zip(of_runs).filter(|(_, points)| !points.is_empty());
@@ -188,7 +202,17 @@ impl Section {
     fn of(figure: &'static Figure, points: &[Point]) -> Section {
         let plots = plots(figure.id, points);
         let claims = figure.claims.iter().map(|claim| (claim, verdicts(figure, claim, &plots)));
-        Section { claims: claims.collect(), figure, plots }
+        Section { claims: claims.collect(), figure, plots, gaps: Vec::new() }
+    }
+
+    /// With what could not be measured, but for what was elsewhere.
+    fn with_gaps(self, gaps: Vec<Gap>) -> Section {
+        let is_open = |gap: &Gap| {
+            let shows = |plot: &Plot| gap.subject.iter().all(|word| plot.is_about(word));
+            !self.plots.iter().any(shows)
+        };
+        let gaps = gaps.into_iter().filter(is_open).collect();
+        Section { gaps, ..self }
     }
 
     pub(crate) fn verdicts(&self) -> impl Iterator<Item = &Verdict> {
@@ -201,9 +225,26 @@ impl Section {
         Count {
             met: count(State::Met),
             short: count(State::Short),
-            unmeasured: absent + count(State::Elsewhere),
+            // a gap stands for its claims, and for one where it has none of its own
+            unmeasured: absent.max(self.gaps.len()) + count(State::Elsewhere),
         }
     }
+}
+
+/// Adds what could not be measured to its figure; or says why it has none.
+fn add_gap(line: &Line, gaps: &mut [Vec<Gap>]) -> Result<(), String> {
+    let read = || {
+        let subject = line.optional_texts("subject").into_iter().map(str::to_string).collect();
+        let command = line.optional_text("command").map(str::to_string);
+        Ok((line.text("figure")?, Gap { subject, why: line.text("why")?.to_string(), command }))
+    };
+    let (figure, gap) = read().map_err(|lacks: crate::line::Lacks| lacks.to_string())?;
+    let place = FIGURES.iter().position(|one| one.id == figure);
+    let gaps = place.and_then(|place| gaps.get_mut(place)).ok_or("no such figure")?;
+    if !gaps.contains(&gap) {
+        gaps.push(gap);
+    }
+    Ok(())
 }
 
 /// Adds a line to the figures that show it; or says why none does.

@@ -41,6 +41,7 @@ impl fmt::Display for Found {
             Wants::Within(most) => {
                 write!(f, "{} % off, at most {} %", percent(self.figure), percent(most))
             }
+            Wants::Reaches(bound) => write!(f, "{} of {bound}", plain(self.figure)),
             wants => write!(f, "{} of {}", times(self.figure), times(wants.bound())),
         }
     }
@@ -56,6 +57,7 @@ impl Wants {
             | Wants::Mean(bound)
             | Wants::At(_, bound)
             | Wants::TimeTo(bound)
+            | Wants::Reaches(bound)
             | Wants::Within(bound) => bound,
         }
     }
@@ -69,6 +71,7 @@ impl Wants {
             Wants::Mean(_) => format!("{bound} on average"),
             Wants::At(x, _) => format!("{bound} at {x}"),
             Wants::TimeTo(_) => format!("{bound} as soon"),
+            Wants::Reaches(bound) => format!("at least {bound}"),
             Wants::Within(most) => format!("within {} %", percent(most)),
         }
     }
@@ -127,7 +130,7 @@ fn judge(better: Better, claim: &Claim, plot: &Plot) -> Option<Found> {
     let most = || ratios.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1));
     match wants {
         Wants::Least(_) => least().map(|(at, figure)| Found::new(wants, figure, Some(at))),
-        Wants::Best(_) | Wants::BestOfAll(_) => {
+        Wants::Best(_) | Wants::BestOfAll(_) | Wants::Reaches(_) => {
             most().map(|(at, figure)| Found::new(wants, figure, Some(at)))
         }
         Wants::Mean(_) if ratios.is_empty() => None,
@@ -189,6 +192,10 @@ pub(crate) fn times(ratio: f64) -> String {
     format!("{}×", without_zeros(&digits))
 }
 
+fn plain(figure: f64) -> String {
+    without_zeros(&format!("{figure:.4}")).to_string()
+}
+
 /// `0.170` to `0.17`, `2.0` to `2`.
 pub(crate) fn without_zeros(digits: &str) -> &str {
     match digits.contains('.') {
@@ -237,6 +244,7 @@ mod tests {
             (Wants::At(2.0, 4.5), "short: 4× of 4.5×"),
             (Wants::At(7.0, 1.0), "not measured there: 1×"),
             (Wants::Within(0.15), "short: 300 % off, at most 15 %"),
+            (Wants::Reaches(0.72), "met: 4 of 0.72"),
         ] {
             assert_eq!(judged(Better::Lower, wants, &ours, &other), says);
         }

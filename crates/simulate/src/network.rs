@@ -127,7 +127,7 @@ impl SimulatedExchange {
 
 impl Network {
     /// The networks that come with the program.
-    pub const PRESETS: [&str; 3] = ["rdma-100g", "paper-xue", "loopback"];
+    pub const PRESETS: [&str; 4] = ["rdma-100g", "paper-xue", "paper-mamidala", "loopback"];
 
     /// The network of this name.
     pub fn preset(name: &str) -> Option<Network> {
@@ -173,6 +173,26 @@ impl Network {
                     cores: 28,
                     accelerators: 1,
                     device_gbs: Some(12.0),
+                    memory_gbs: 153.6,
+                    update_gbs: 153.6,
+                    own_update_gbs: 153.6,
+                    fold_gbs: 153.6,
+                    ..rdma.machine
+                },
+                ..rdma
+            }),
+            // §7, testbed2: Minsky nodes of two sockets, a worker each with two P100s by NVLink (both are one accelerator
+            // here), one 100 Gb/s InfiniBand adapter. §7.3: memory is written at 38.4 GB/s a socket, and read as fast here;
+            // GPUs reduce into the host's memory at 30 GB/s, which stands for what a core adds at, and read from it at 28.
+            // §6.3: rings go by the host's memory alone. Two sockets of ten cores by IBM's data sheet.
+            "paper-mamidala" => Some(Network {
+                local: LocalLink { by_reference: false, ..rdma.local },
+                machine: SimulatedMachine {
+                    cores: 20,
+                    workers: 2,
+                    accelerators: 2,
+                    device_gbs: Some(2.0 * 28.0),
+                    copy_gbs: 30.0,
                     memory_gbs: 153.6,
                     update_gbs: 153.6,
                     own_update_gbs: 153.6,

@@ -171,6 +171,9 @@ pub struct TrainConfig {
     /// GPUs of a worker: each takes a batch, and their gradients are reduced before they leave the process.
     #[serde(default = "defaults::devices_per_worker")]
     pub devices_per_worker: u32,
+    /// Tensors of GPUs cross by way of the host's memory even where they need not, to measure what that costs.
+    #[serde(default)]
+    pub by_way_of_host: bool,
     /// The library of CUDA's driver; none: the one that the dynamic linker finds.
     #[serde(default)]
     pub cuda_driver: Option<PathBuf>,

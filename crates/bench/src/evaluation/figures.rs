@@ -1,22 +1,22 @@
 //! The papers' figures as data: which, and what is run for each.
 
+mod li;
+mod mamidala;
+mod simulated;
+mod xue;
+
+use std::path::PathBuf;
 use std::time::Duration;
 
-use tensorwire_collectives::Design;
 use tensorwire_launch::Transport;
 use tensorwire_nn::Optimizer;
-use tensorwire_simulate as sim;
-use tensorwire_train::{Budget, Exchange, StoreWire, Strategy, TrainConfig};
+use tensorwire_train::{Budget, Exchange, Strategy, TrainConfig};
 
-use tensorwire_zoo::{Fcn5, InceptionV3, Lstm, Mlp, Shipped, Vgg16};
+pub(super) use mamidala::IMAGENET_IMAGES;
 
-use super::Case;
-use crate::allreduce::{AllreduceSpec, DeviceTensor, Way};
+use super::data::{DataFolder, PaperData};
+use super::{Case, NotMeasured};
 use crate::job::QUIET_RATE;
-use crate::kvstore::{KvstoreSpec, PAPER_BYTES, Pull};
-use crate::modes::{PAPER_MODES, in_mode};
-use crate::simulate::SimulateSpec;
-use crate::transfer::{Sizes, TransferSpec, transfer_sizes};
 
 /// A figure of a paper.
 #[derive(Clone, Copy, Debug)]
@@ -31,11 +31,17 @@ pub struct Figure {
 }
 
 /// How much is measured, and of what.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct FigureScope {
     pub quick: bool,
     /// All that there are; those that a job refuses are left out.
     pub exchanges: Vec<Exchange>,
+    /// Where the papers' data lie. Where they do not, what ships stands in their place.
+    pub data: Option<DataFolder>,
+    /// Why no GPU can be used; none: there is one.
+    pub no_gpu: Option<String>,
+    /// The library of CUDA's driver; none: the one that the dynamic linker finds.
+    pub cuda_driver: Option<PathBuf>,
 }
 
 /// All of them. The quick minutes are 27 in all: with what the last case of each takes, less than 30.
@@ -45,70 +51,98 @@ pub const FIGURES: &[Figure] = &[
         paper: "Xue et al., figure 8",
         what: "one tensor to a reduce_max in another process, by size and exchange",
         quick_minutes: 3,
-        cases: transfers,
+        cases: xue::transfers,
     },
     Figure {
         name: "throughput",
         paper: "Xue et al., figure 9",
         what: "training by batch, for six models and each exchange",
-        quick_minutes: 6,
-        cases: throughput,
+        quick_minutes: 4,
+        cases: xue::throughput,
     },
     Figure {
         name: "convergence",
         paper: "Xue et al., figure 10",
         what: "the loss of three applications by time, for each exchange",
         quick_minutes: 3,
-        cases: convergence,
+        cases: xue::convergence,
     },
     Figure {
         name: "scaling",
         paper: "Xue et al., figure 11",
         what: "training by workers, and one process alone",
-        quick_minutes: 3,
-        cases: scaling,
+        quick_minutes: 2,
+        cases: xue::scaling,
     },
     Figure {
         name: "copies",
         paper: "Xue et al., figure 12",
         what: "training with and without the sender's copy, all tensors written",
         quick_minutes: 2,
-        cases: copies,
+        cases: xue::copies,
+    },
+    Figure {
+        name: "gpudirect",
+        paper: "Xue et al., table 3",
+        what: "training on GPUs, from memory to memory and by way of the host",
+        quick_minutes: 1,
+        cases: xue::gpudirect,
     },
     Figure {
         name: "store",
         paper: "Li et al., figure 7",
         what: "push and pull of a key by workers and servers, against ZeroMQ",
         quick_minutes: 1,
-        cases: store,
+        cases: li::store,
     },
     Figure {
         name: "store-training",
         paper: "Li et al., figure 8",
         what: "training over a key-value store, against ZeroMQ",
         quick_minutes: 1,
-        cases: store_training,
+        cases: li::training,
     },
     Figure {
         name: "modes",
-        paper: "Mamidala et al., figures 11 to 14",
+        paper: "Mamidala et al., figures 11, 13 and 14",
         what: "learning curves of six ways of training",
+        quick_minutes: 1,
+        cases: mamidala::modes,
+    },
+    Figure {
+        name: "epochs",
+        paper: "Mamidala et al., figure 12",
+        what: "an epoch of ResNet-50 in six ways of training, by some of its steps",
         quick_minutes: 2,
-        cases: modes,
+        cases: mamidala::epochs,
+    },
+    Figure {
+        name: "nodes",
+        paper: "Mamidala et al., figure 15",
+        what: "ResNet-50 by nodes: the paper's cluster simulated, and measured here",
+        quick_minutes: 1,
+        cases: mamidala::nodes,
+    },
+    Figure {
+        name: "batches",
+        paper: "Mamidala et al., figure 16",
+        what: "learning curves of mpi-sgd without servers, by batch",
+        quick_minutes: 1,
+        cases: mamidala::batches,
     },
     Figure {
         name: "allreduce",
         paper: "Mamidala et al., figures 17 to 20",
         what: "all-reduce by size and processes, of vectors and of tensors that devices hold",
         quick_minutes: 2,
-        cases: all_reduces,
+        cases: mamidala::all_reduces,
     },
     Figure {
         name: "simulated",
         paper: "Xue et al., figure 11",
         what: "the paper's cluster and larger ones; what is simulated beside what is measured here",
-        quick_minutes: 4,
-        cases: simulations,
+        quick_minutes: 3,
+        cases: simulated::cases,
     },
 ];
 
@@ -118,8 +152,11 @@ impl Figure {
         let is_possible = |case: &Case| match case {
             Case::Throughput(config)
             | Case::Scaling(config)
+            | Case::Crossing(config)
             | Case::Convergence(config, _)
-            | Case::Modes(config) => config.check().is_ok(),
+            | Case::Modes(config)
+            | Case::Epoch(config)
+            | Case::Nodes(config, _) => config.check().is_ok(),
             _ => true,
         };
         (self.cases)(scope).into_iter().filter(is_possible).collect()
@@ -130,10 +167,33 @@ impl Figure {
     }
 }
 
-const WIRES: [Transport; 2] = [Transport::Shm, Transport::Tcp];
+impl FigureScope {
+    /// What `--data` of a training job is, if the paper's data are there.
+    fn source(&self, data: PaperData) -> Option<String> {
+        self.data.as_ref()?.source(data)
+    }
 
-/// The models of Xue et al.'s table 2, smallest step first.
-const MODELS: [&str; 6] = ["fcn5", "gru", "lstm", "alexnet", "inception-v3", "vgg16"];
+    /// What is said of a figure where the data are not there that its paper learned from: nothing, if they are. `run` is its
+    /// name here.
+    fn without(
+        &self,
+        figure: &'static str,
+        model: &'static str,
+        data: PaperData,
+        run: &str,
+    ) -> Option<Case> {
+        let name = data.name();
+        let missing = || NotMeasured {
+            figure,
+            subject: vec![model, name],
+            why: format!("{name} is not here, and what the plots name stands in its place"),
+            command: Some(data.command(run)),
+        };
+        self.source(data).is_none().then(|| Case::NotMeasured(missing()))
+    }
+}
+
+const WIRES: [Transport; 2] = [Transport::Shm, Transport::Tcp];
 
 /// A model on made-up data, with two workers and two servers.
 fn made_up(model: &str, batch: usize, quick: bool) -> TrainConfig {
@@ -149,10 +209,6 @@ fn job(model: &str, data: &str, strategy: Strategy, budget: Budget) -> TrainConf
     let (model, data) = (model.to_string(), data.to_string());
     TrainConfig { model, data, strategy, budget, ..TrainConfig::default() }
 }
-
-/// Ours, the paper's RDMA (which is one write), gRPC.TCP and gRPC.RDMA.
-const PAPER_EXCHANGES: [Exchange; 4] =
-    [Exchange::ZeroCopy, Exchange::Write, Exchange::GrpcTcp, Exchange::GrpcRdma];
 
 /// True if `exchange` is something else than zero-copy over this transport. Only where processes share memory is
 /// there anything to read by reference; elsewhere zero-copy is a write.
@@ -171,185 +227,6 @@ fn by_exchange(exchanges: &[Exchange], config: &TrainConfig) -> Vec<TrainConfig>
     all
 }
 
-fn transfers(scope: &FigureScope) -> Vec<Case> {
-    let mut all = Vec::new();
-    for bytes in transfer_sizes(scope.quick) {
-        for transport in WIRES {
-            let goes = |of: &&Exchange| transport == Transport::Tcp || !of.is_over_tcp();
-            let specs = scope.exchanges.iter().filter(goes).map(|&exchange| {
-                TransferSpec::new(transport, exchange, Sizes::Static, bytes, scope.quick)
-            });
-            // what is too large for one is left out, and the others go on
-            let (fit, too_large): (Vec<_>, Vec<_>) = specs.partition(|spec| spec.check().is_ok());
-            all.push(Case::Transfer(fit));
-            all.extend(too_large.into_iter().map(|spec| Case::Transfer(vec![spec])));
-        }
-    }
-    all
-}
-
-fn throughput(scope: &FigureScope) -> Vec<Case> {
-    let mut all = Vec::new();
-    let batches: &[usize] = if scope.quick { &[8, 1] } else { &[1, 2, 4, 8, 16, 32, 64] };
-    for &batch in batches {
-        for model in MODELS {
-            // with quick, a step of the large ones is to take seconds, not minutes
-            let is_long = model == "inception-v3" || model == "vgg16";
-            if scope.quick && is_long && batch > 1 {
-                continue;
-            }
-            let exchanges = if scope.quick { &PAPER_EXCHANGES[..] } else { &scope.exchanges };
-            let jobs = by_exchange(exchanges, &made_up(model, batch, scope.quick));
-            all.extend(jobs.into_iter().map(Case::Throughput));
-        }
-    }
-    all
-}
-
-fn convergence(scope: &FigureScope) -> Vec<Case> {
-    let mut all = Vec::new();
-    let (steps, every) = if scope.quick { (30, 3) } else { (600, 10) };
-    for (model, data) in
-        [("cifar", "synthetic:512"), ("seq2seq", "reverse"), ("sentence-embedding", "synthetic")]
-    {
-        let config = job(model, data, Strategy::Ps, Budget::Steps(steps));
-        let jobs = by_exchange(&scope.exchanges, &TrainConfig { batch: 32, ..config });
-        // where processes share memory there is no wire to compare on
-        let jobs = jobs.into_iter().filter(|job| job.transport == Transport::Tcp);
-        all.extend(jobs.map(|job| Case::Convergence(job, every)));
-    }
-    all
-}
-
-fn scaling(scope: &FigureScope) -> Vec<Case> {
-    let mut all = Vec::new();
-    let (models, counts): (&[&str], &[u32]) = match scope.quick {
-        true => (&["fcn5", "lstm"], &[1, 2, 4]),
-        false => (&["fcn5", "lstm", "inception-v3", "vgg16"], &[1, 2, 4, 8]),
-    };
-    for &workers in counts {
-        for model in models {
-            let servers = workers;
-            for transport in WIRES {
-                let exchanges = [Exchange::ZeroCopy, Exchange::Write, Exchange::GrpcRdma];
-                for exchange in exchanges.into_iter().filter(|&of| is_its_own(of, transport)) {
-                    let config = made_up(model, 8, scope.quick);
-                    let config = TrainConfig { workers, servers, ..config };
-                    all.push(Case::Scaling(TrainConfig { transport, exchange, ..config }));
-                }
-            }
-        }
-    }
-    all
-}
-
-fn copies(scope: &FigureScope) -> Vec<Case> {
-    let mut all = Vec::new();
-    for model in MODELS {
-        for exchange in [Exchange::Write, Exchange::Copy] {
-            let config = made_up(model, 8, scope.quick);
-            let transport = Transport::Shm;
-            all.push(Case::Throughput(TrainConfig { exchange, transport, ..config }));
-        }
-    }
-    all
-}
-
-fn store(scope: &FigureScope) -> Vec<Case> {
-    let mut all = Vec::new();
-    let counts: &[u32] = if scope.quick { &[1, 2, 4] } else { &[1, 2, 4, 8, 16, 32] };
-    for &workers in counts {
-        for transport in WIRES {
-            let spec = KvstoreSpec::new(workers, workers, PAPER_BYTES, scope.quick);
-            let spec = KvstoreSpec { transport, ..spec };
-            let mut ways =
-                vec![(StoreWire::ZeroCopy, Pull::Filled), (StoreWire::Zmq, Pull::Filled)];
-            if spec.can_show() {
-                ways.push((StoreWire::ZeroCopy, Pull::Shown));
-            }
-            all.push(Case::Kvstore(spec, ways));
-        }
-    }
-    all
-}
-
-fn store_training(scope: &FigureScope) -> Vec<Case> {
-    let steps = Budget::Steps(if scope.quick { 20 } else { 200 });
-    let config = job("mlp", "digits", Strategy::DistSgd, steps);
-    by_exchange(&scope.exchanges, &config).into_iter().map(Case::Throughput).collect()
-}
-
-fn modes(scope: &FigureScope) -> Vec<Case> {
-    let epochs = Budget::Epochs(if scope.quick { 4 } else { 20 });
-    let config = job("mlp", "digits", Strategy::DistSgd, epochs);
-    let mut config = TrainConfig { workers: 4, servers: 1, batch: 16, ..config };
-    config.clients.clients = Some(2);
-    PAPER_MODES.map(|mode| Case::Modes(in_mode(&config, mode))).into()
-}
-
-fn all_reduces(scope: &FigureScope) -> Vec<Case> {
-    let mut all = Vec::new();
-    let (counts, powers): (&[u32], _) = if scope.quick { (&[2, 4], 7) } else { (&[2, 4, 8], 9) };
-    for &ranks in counts {
-        for transport in WIRES {
-            // 4 KiB and on, by fours
-            for bytes in (0..powers).map(|power| (4 << 10) << (2 * power)) {
-                let spec = AllreduceSpec::new(ranks, bytes, scope.quick);
-                let by_table = Way { algorithm: None, tensor: None };
-                all.push(Case::Allreduce(AllreduceSpec { transport, ..spec }, vec![by_table]));
-            }
-            // the paper's sizes
-            for bytes in [4 << 20, 16 << 20, 64 << 20] {
-                let spec = AllreduceSpec::new(ranks, bytes, scope.quick);
-                let ways = Design::ALL.map(|design| {
-                    let tensor = Some(DeviceTensor { devices: 2, design });
-                    Way { algorithm: design.algorithm(), tensor }
-                });
-                all.push(Case::Allreduce(AllreduceSpec { transport, ..spec }, ways.into()));
-            }
-        }
-    }
-    all
-}
-
-fn simulations(scope: &FigureScope) -> Vec<Case> {
-    let Some(paper) = sim::Network::preset("paper-xue") else { return Vec::new() };
-    let mut all = Vec::new();
-    let spec = |model, strategy, workers, batch| SimulateSpec {
-        model,
-        strategy,
-        workers,
-        servers: None,
-        clients: None,
-        exchange: sim::SimulatedExchange::ZeroCopy,
-        algorithm: None,
-        batch,
-    };
-    for model in [&Lstm as &dyn Shipped, &InceptionV3, &Vgg16] {
-        for workers in [1, 2, 4, 8, 64, 512, 4096] {
-            for exchange in [sim::SimulatedExchange::ZeroCopy, sim::SimulatedExchange::GrpcRdma] {
-                let spec = spec(model, sim::SimulatedStrategy::Ps, workers, sim::paper::BATCH);
-                all.push(Case::Simulate(SimulateSpec { exchange, ..spec }, paper.clone()));
-            }
-            let spec = spec(model, sim::SimulatedStrategy::AllReduce, workers, sim::paper::BATCH);
-            all.push(Case::Simulate(spec, paper.clone()));
-        }
-    }
-    let counts: &[u32] = if scope.quick { &[2, 4] } else { &[2, 4, 8] };
-    for (model, batch) in [(&Mlp as &dyn Shipped, 64), (&Fcn5, 8)] {
-        for &workers in counts {
-            for strategy in [
-                sim::SimulatedStrategy::Ps,
-                sim::SimulatedStrategy::DistSgd,
-                sim::SimulatedStrategy::AllReduce,
-            ] {
-                all.push(Case::Validate(spec(model, strategy, workers, batch)));
-            }
-        }
-    }
-    all
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -357,11 +234,14 @@ mod tests {
     const EXCHANGES: [Exchange; 4] =
         [Exchange::ZeroCopy, Exchange::Write, Exchange::Copy, Exchange::Zmq];
 
+    fn scope(quick: bool) -> FigureScope {
+        FigureScope { quick, exchanges: EXCHANGES.to_vec(), ..FigureScope::default() }
+    }
+
     #[test]
     fn every_figure_has_something_to_run_and_quick_is_less() {
         for figure in FIGURES {
-            let count =
-                |quick| figure.cases(&FigureScope { quick, exchanges: EXCHANGES.to_vec() }).len();
+            let count = |quick| figure.cases(&scope(quick)).len();
             assert!(0 < count(true) && count(true) <= count(false), "{}", figure.name);
             assert!(figure.quick_minutes > 0);
         }
@@ -372,7 +252,7 @@ mod tests {
     #[test]
     fn the_papers_write_is_measured_where_zero_copy_is_another_thing() {
         for figure in FIGURES.iter().filter(|of| ["throughput", "scaling"].contains(&of.name)) {
-            let cases = figure.cases(&FigureScope { quick: true, exchanges: EXCHANGES.to_vec() });
+            let cases = figure.cases(&scope(true));
             let written = cases.iter().filter_map(|case| match case {
                 Case::Throughput(config) | Case::Scaling(config) => Some(config),
                 _ => None,
@@ -389,7 +269,7 @@ mod tests {
     #[cfg(feature = "baselines")]
     #[test]
     fn what_a_job_refuses_is_left_out() {
-        let scope = FigureScope { quick: true, exchanges: EXCHANGES.to_vec() };
+        let scope = scope(true);
         let exchanges = |name: &str| -> Vec<(Exchange, Transport)> {
             let figure = FIGURES.iter().find(|figure| figure.name == name);
             let cases = figure.map(|figure| figure.cases(&scope)).unwrap_or_default();
@@ -409,6 +289,82 @@ mod tests {
             (Exchange::ZeroCopy, Transport::Tcp),
             (Exchange::Zmq, Transport::Tcp),
         ];
-        assert_eq!(store, all);
+        // of MNIST's shape, and of CIFAR-10's
+        assert_eq!(store, [all, all].concat());
+    }
+
+    /// What each figure says of itself that it was not measured: figure, subject, and why.
+    fn missing(scope: &FigureScope) -> Vec<(&'static str, String, String)> {
+        let cases = FIGURES.iter().flat_map(|figure| figure.cases(scope));
+        let said = cases.filter_map(|case| match case {
+            Case::NotMeasured(missing) => {
+                Some((missing.figure, missing.subject.join(", "), missing.why))
+            }
+            _ => None,
+        });
+        said.collect()
+    }
+
+    fn data_of(scope: &FigureScope, name: &str) -> Vec<String> {
+        let figure = FIGURES.iter().find(|figure| figure.name == name).unwrap();
+        let cases = figure.cases(scope).into_iter();
+        let of = cases.filter_map(|case| match case {
+            Case::Convergence(config, _)
+            | Case::Throughput(config)
+            | Case::Modes(config)
+            | Case::Epoch(config) => Some(config.data),
+            _ => None,
+        });
+        of.collect()
+    }
+
+    #[test]
+    fn what_stands_in_for_a_papers_data_is_said() {
+        let without = scope(false);
+        let said = missing(&without);
+        let subjects: Vec<&str> = said.iter().map(|(_, subject, _)| subject.as_str()).collect();
+        let all = [
+            "cifar, CIFAR-10",
+            "seq2seq, WMT News Commentary",
+            "sentence-embedding, the paper's own text",
+            "mlp, MNIST",
+            "mlp, CIFAR-10",
+            "resnet50, ImageNet",
+            "resnet50, ImageNet",
+            "resnet50, ImageNet",
+        ];
+        assert_eq!(subjects, all);
+        assert!(data_of(&without, "modes").iter().all(|data| data == "digits"));
+        let no_gpu = FigureScope { no_gpu: Some("no driver".to_string()), ..without };
+        let said = missing(&no_gpu);
+        assert!(said.contains(&("xue-table-3", String::new(), "no GPU: no driver".to_string())));
+    }
+
+    #[test]
+    fn data_that_are_there_are_learned_from() {
+        let folder = tempfile::tempdir().unwrap();
+        for (at, file) in [
+            ("mnist", "train-images-idx3-ubyte"),
+            ("cifar10", "test_batch.bin"),
+            ("wmt", "news-commentary-v9.fr-en.fr"),
+            ("imagenet", "train"),
+        ] {
+            std::fs::create_dir(folder.path().join(at)).unwrap();
+            std::fs::write(folder.path().join(at).join(file), "").unwrap();
+        }
+        let data = Some(DataFolder::open(folder.path()).unwrap());
+        let with = FigureScope { data: data.clone(), ..scope(false) };
+        assert_eq!(missing(&with).len(), 1, "the paper's own text, which nobody has");
+        let begins = |name: &str, kind: &str| {
+            data_of(&with, name).iter().filter(|data| data.starts_with(kind)).count()
+        };
+        assert!(begins("convergence", "cifar10:/") > 0 && begins("convergence", "text:/") > 0);
+        assert!(begins("store-training", "mnist:/") > 0);
+        assert_eq!(begins("store-training", "synthetic"), 0);
+        assert_eq!((begins("modes", "images:/"), begins("modes", "digits")), (6, 6));
+        assert_eq!((begins("batches", "images:/"), begins("epochs", "images:/")), (3, 6));
+        let quick = FigureScope { data, ..scope(true) };
+        let no_time = missing(&quick).into_iter().filter(|(_, _, why)| why.contains("no time"));
+        assert_eq!(no_time.count(), 2);
     }
 }

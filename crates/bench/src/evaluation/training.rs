@@ -10,6 +10,7 @@ use tensorwire_train::{
 };
 
 use super::Runner;
+use super::figures::IMAGENET_IMAGES;
 use crate::by_name::ByName;
 use crate::error::BenchError;
 use crate::machine::Machine;
@@ -49,6 +50,35 @@ pub(super) struct Scaling {
     local_step_s: f64,
 }
 
+/// How tensors cross between GPUs.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Crossing {
+    #[serde(flatten)]
+    job: Throughput,
+    device: String,
+    /// `direct`: from memory to memory; `host`: by way of the host's.
+    crossing: &'static str,
+    /// What computed, as workers say.
+    kernels: String,
+}
+
+/// An epoch of a way of training, by its steps.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct EpochOf {
+    #[serde(flatten)]
+    job: Throughput,
+    mode: &'static str,
+    clients: u32,
+    /// Steps between two meetings with the centre, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interval: Option<u64>,
+    /// Of an epoch, and the steps that they take.
+    images: u64,
+    epoch_steps: u64,
+    /// So many steps, each as long as those that were measured.
+    epoch_s: f64,
+}
+
 #[derive(Clone, Debug, Serialize)]
 struct LossPoint<'a> {
     bench: &'static str,
@@ -68,22 +98,36 @@ struct LossPoint<'a> {
     machine: &'a Machine,
 }
 
+impl Throughput {
+    pub(super) fn of_kind(self, bench: &'static str) -> Throughput {
+        Throughput { bench, ..self }
+    }
+}
+
 impl Runner<'_> {
     pub(super) fn throughput(&mut self, config: &TrainConfig) -> Result<Throughput, BenchError> {
+        Ok(self.measured(config)?.0)
+    }
+
+    /// Measures steps, and says what computed.
+    fn measured(&mut self, config: &TrainConfig) -> Result<(Throughput, String), BenchError> {
         let prepared = Prepared::new(config.clone(), &ByName)?;
-        let (mut all_ms, mut sha256) = (Vec::new(), None);
+        let (mut all_ms, mut sha256, mut kernels) = (Vec::new(), None, String::new());
         let mut transport = config.transport;
         for _ in 0..self.repetitions {
             let outcome = launch_train(&prepared, &ByName, self.job, &mut |_| {})?;
             transport = outcome.transport;
             all_ms.push(step_ms(&outcome, &prepared));
             sha256 = Some(self.same_bits(&prepared, &outcome)?);
+            let of_workers = outcome.reports.values().map(|report| report.kernels.clone());
+            kernels =
+                of_workers.reduce(|a, b| if a.len() < b.len() { b } else { a }).unwrap_or_default();
         }
         let none = || BenchError::Zero { what: "repetitions" };
         let summary = Quantiles::of(all_ms.iter().map(|ms| ms * 1e-3)).ok_or_else(none)?;
         // fits: batches are in memory
         let samples = config.batch as f64 * f64::from(config.workers);
-        Ok(Throughput {
+        let job = Throughput {
             bench: "throughput",
             model: config.model.clone(),
             data: config.data.clone(),
@@ -101,13 +145,38 @@ impl Runner<'_> {
             samples_per_second: samples / summary.median,
             weights_sha256: sha256.ok_or_else(none)?,
             machine: Machine::here(),
-        })
+        };
+        Ok((job, kernels))
     }
 
     pub(super) fn scaling(&mut self, config: &TrainConfig) -> Result<Scaling, BenchError> {
         let local_step_s = self.local_ms(config)? * 1e-3;
-        let job = Throughput { bench: "scaling", ..self.throughput(config)? };
+        let job = self.throughput(config)?.of_kind("scaling");
         Ok(Scaling { job, local_step_s })
+    }
+
+    pub(super) fn crossing(&mut self, config: &TrainConfig) -> Result<Crossing, BenchError> {
+        let (job, kernels) = self.measured(config)?;
+        let crossing = if config.by_way_of_host { "host" } else { "direct" };
+        let device = config.device.to_string();
+        Ok(Crossing { job: job.of_kind("gpudirect"), device, crossing, kernels })
+    }
+
+    pub(super) fn epoch(&mut self, config: &TrainConfig) -> Result<EpochOf, BenchError> {
+        let job = self.throughput(config)?.of_kind("epoch");
+        // fits: a batch is small
+        let epoch_steps = IMAGENET_IMAGES.div_ceil(u64::from(config.workers) * config.batch as u64);
+        let topology = config.topology();
+        Ok(EpochOf {
+            mode: config.strategy.name(),
+            clients: topology.groups,
+            interval: topology.averaging.map(|averaging| averaging.interval),
+            images: IMAGENET_IMAGES,
+            epoch_steps,
+            // fits: far below 2^53
+            epoch_s: job.step_s * epoch_steps as f64,
+            job,
+        })
     }
 
     /// A step of one worker alone; measured once for each model and batch.
@@ -148,8 +217,8 @@ impl Runner<'_> {
         if !promises_bits(prepared) {
             return Ok(found.to_string());
         }
-        let TrainConfig { model, data, batch, workers, .. } = &prepared.config;
-        let key = format!("{model} {data} {batch} {workers} {}", prepared.steps());
+        let TrainConfig { model, data, batch, workers, device, .. } = &prepared.config;
+        let key = format!("{model} {data} {batch} {workers} {device} {}", prepared.steps());
         match self.weights.get(&key) {
             Some(first) if first != found => {
                 let (local, ps) = (first.clone(), found.to_string());

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
-use tensorwire_bench::{FIGURES, Figure, FigureScope};
-use tensorwire_train::Exchange;
+use tensorwire_bench::{DataFolder, FIGURES, Figure, FigureScope, NoData};
+use tensorwire_train::{ConfigError, DeviceChoice, Exchange};
 
 use super::ExchangeArg;
 
@@ -14,12 +14,15 @@ Examples:
   tensorwire bench evaluation --quick --json results.jsonl --report page.html
       everything, in less than 30 minutes on 2 cores, and a page of it
   tensorwire bench evaluation --only transfer,modes
+  tensorwire bench evaluation --data DIR --json results.jsonl
+      on MNIST, CIFAR-10 and WMT, where `scripts/data.sh DIR` put them
   tensorwire bench evaluation --list
       which figures there are, and of which paper
 
 A case that fails is said, and the rest goes on; what a job refuses on this
-machine is left out, and that is said, too. With --quick each figure has its
-minutes, after which nothing of it is begun any more.
+machine is left out, and that is said, too. What cannot be measured here, as
+without a GPU, is a line of its own, with what would measure it. With --quick
+each figure has its minutes, after which nothing of it is begun any more.
 
 Exit status: 0 all cases done or left out; 1 a case failed; 2 something given
 cannot be right.";
@@ -36,6 +39,17 @@ pub(crate) struct EvaluationArgs {
     /// Fewer cases, repetitions and steps
     #[arg(long)]
     quick: bool,
+    /// Folder of the papers' data
+    ///
+    /// Where `scripts/data.sh DIR` put MNIST, CIFAR-10 and WMT, and where `imagenet` is ImageNet, a folder a class in `train`
+    /// and `val`. [default: what ships stands in their place, and lines say so]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// The library of CUDA's driver
+    ///
+    /// [default: libcuda.so.1, where the dynamic linker finds it]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    cuda_driver: Option<PathBuf>,
     /// Append the lines of JSON of each benchmark
     ///
     /// To this file.
@@ -56,8 +70,24 @@ impl EvaluationArgs {
         FIGURES.iter().filter(wanted).collect()
     }
 
-    pub(crate) fn scope(&self) -> FigureScope {
+    /// # Errors
+    /// When there are no data where they are said to be.
+    pub(crate) fn scope(&self) -> Result<FigureScope, NoData> {
         let exchanges = ExchangeArg::value_variants().iter().copied().map(Exchange::from);
-        FigureScope { quick: self.quick, exchanges: exchanges.collect() }
+        let data = self.data.as_deref().map(DataFolder::open).transpose()?;
+        let cuda_driver = self.cuda_driver.clone();
+        let config = TrainConfig { cuda_driver, ..TrainConfig::default() };
+        let gpu = DeviceChoice::Cuda { ordinal: None }.resolved(&config);
+        Ok(FigureScope {
+            quick: self.quick,
+            exchanges: exchanges.collect(),
+            data,
+            no_gpu: gpu.err().map(|why| match why {
+                // without how to do without one
+                ConfigError::Device(why) => why.to_string(),
+                other => other.to_string(),
+            }),
+            cuda_driver: self.cuda_driver.clone(),
+        })
     }
 }

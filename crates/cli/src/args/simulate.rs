@@ -40,6 +40,7 @@ their operations and bytes; updates take what --calibrate measured of them.
 
 Presets: rdma-100g (100 Gb/s, a worker a machine of 32 cores), paper-xue
 (theirs: 100 Gb/s, a GPU without GPUDirect, a worker and a server a machine),
+paper-mamidala (two workers of two GPUs a machine, NVLink, 100 Gb/s),
 loopback (all on one machine of 2 cores, reading in place).";
 
 #[derive(Args, Debug)]

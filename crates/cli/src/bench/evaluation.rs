@@ -17,7 +17,7 @@ use crate::output::{note, print};
 use crate::{Failure, report, table::table};
 
 pub(super) fn run(args: &EvaluationArgs) -> Result<(), Failure> {
-    let scope = args.scope();
+    let scope = args.scope().map_err(Failure::user)?;
     if args.list {
         return list(&scope);
     }
@@ -53,8 +53,9 @@ pub(super) fn run(args: &EvaluationArgs) -> Result<(), Failure> {
         failed += count.failed;
         rows.push(row(figure, &count, begun));
     }
-    let header = ["figure", "of", "done", "left out", "no time", "failed", "lines", "took"];
-    print(table(&header, &rows, &[2, 3, 4, 5, 6, 7]))?;
+    let header =
+        ["figure", "of", "done", "not measured", "left out", "no time", "failed", "lines", "took"];
+    print(table(&header, &rows, &[2, 3, 4, 5, 6, 7, 8]))?;
     args.report.as_deref().map(|page| report::write(page, &files)).transpose()?;
     match failed {
         0 => Ok(()),
@@ -67,6 +68,8 @@ pub(super) fn run(args: &EvaluationArgs) -> Result<(), Failure> {
 #[derive(Debug, Default)]
 struct Count {
     done: usize,
+    /// What this machine cannot show.
+    unmeasured: usize,
     refused: usize,
     late: usize,
     failed: usize,
@@ -96,6 +99,10 @@ fn measure(
         return Err(Failure::other("interrupted"));
     }
     match done {
+        Ok(()) if let Case::NotMeasured(missing) = case => {
+            count.unmeasured += 1;
+            note(format_args!("{name}: not measured: {}", missing.why));
+        }
         Ok(()) => {
             count.done += 1;
             note(format_args!("{name}: {}", human_seconds(begun.elapsed().as_secs_f64())));
@@ -114,7 +121,8 @@ fn measure(
 
 fn row(figure: &Figure, count: &Count, begun: Instant) -> Vec<String> {
     let mut row = vec![figure.name.to_string(), figure.paper.to_string()];
-    let counts = [count.done, count.refused, count.late, count.failed, count.lines];
+    let counts =
+        [count.done, count.unmeasured, count.refused, count.late, count.failed, count.lines];
     row.extend(counts.map(|count| count.to_string()));
     row.push(human_seconds(begun.elapsed().as_secs_f64()));
     row

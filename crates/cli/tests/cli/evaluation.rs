@@ -105,10 +105,19 @@ fn the_evaluation_runs_what_it_lists() {
     let shown = std::fs::read_to_string(page).unwrap();
     assert!(shown.contains("<svg") && shown.contains("Training over a store"), "{shown}");
     assert!(ended.stderr.contains("store-training 1/"), "{}", ended.stderr);
-    assert!(lines.len() >= 3, "zero-copy over both transports, and zmq: {}", ended.stderr);
-    for line in &lines {
+    let (missing, steps): (Vec<&Value>, Vec<&Value>) =
+        lines.iter().partition(|line| line["bench"] == "not-measured");
+    let subjects: Vec<&Value> = missing.iter().map(|line| &line["subject"][1]).collect();
+    assert_eq!(subjects, ["MNIST", "CIFAR-10"]);
+    assert!(shown.contains("Not measured") && ended.stderr.contains("not measured: MNIST"));
+    assert!(ended.stdout.contains("not measured"), "{}", ended.stdout);
+    // of MNIST's shape, and of CIFAR-10's
+    assert_eq!(steps.len(), 6, "zero-copy over both transports, and zmq: {}", ended.stderr);
+    for line in steps {
         assert_eq!((&line["bench"], &line["strategy"]), (&"throughput".into(), &"dist-sgd".into()));
-        assert_eq!(line["weights_sha256"], lines[0]["weights_sha256"], "{line}");
+        let same = lines.iter().filter(|other| other["data"] == line["data"]);
+        let mut same = same.map(|other| &other["weights_sha256"]);
+        assert!(same.all(|sha| *sha == line["weights_sha256"]), "{line}");
         assert!(line["step_s"].as_f64().unwrap() > 0.0, "{line}");
         assert_eq!(line["weights_sha256"].as_str().unwrap().len(), 64, "{line}");
         assert!(line["machine"]["commit"].as_str().unwrap().len() > 6, "{line}");
@@ -116,5 +125,39 @@ fn the_evaluation_runs_what_it_lists() {
     let listed = Job::start("bench evaluation --list").end(LIMIT);
     for figure in ["transfer", "throughput", "convergence", "scaling", "copies", "modes"] {
         assert!(listed.stdout.contains(figure), "{}", listed.stdout);
+    }
+}
+
+#[cfg(feature = "baselines")]
+#[test]
+fn what_cannot_be_measured_here_is_a_line_with_what_would_measure_it() {
+    // a library that is none
+    let (lines, ended) =
+        bench("evaluation --quick --only gpudirect --cuda-driver /nowhere/libcuda.so");
+    let [line] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!((&line["bench"], &line["figure"]), (&"not-measured".into(), &"xue-table-3".into()));
+    assert!(line["why"].as_str().unwrap().starts_with("no GPU: "), "{line}");
+    assert_eq!(line["command"], "tensorwire bench evaluation --only gpudirect");
+    assert!(line["machine"]["commit"].is_string() && ended.stderr.contains("not measured"));
+}
+
+/// The page knows every figure that may not be measured.
+#[test]
+fn a_figure_that_is_not_measured_has_its_place_on_the_page() {
+    use tensorwire_bench::{Case, FIGURES, FigureScope};
+    let no_gpu = Some("no driver".to_string());
+    let scope = FigureScope { no_gpu, ..FigureScope::default() };
+    let cases = FIGURES.iter().flat_map(|figure| figure.cases(&scope));
+    let missing = cases.filter_map(|case| match case {
+        Case::NotMeasured(missing) => Some(missing),
+        _ => None,
+    });
+    for missing in missing {
+        let mut line = serde_json::to_value(&missing).unwrap();
+        line["bench"] = "not-measured".into();
+        let lines = tensorwire_report::Line::read_all("f", &line.to_string()).unwrap();
+        let report = tensorwire_report::report(&lines).unwrap();
+        assert!(report.left_out.is_empty() && report.unmeasured > 0, "{missing:?}");
+        assert!(report.html.contains(missing.figure), "{missing:?}");
     }
 }

@@ -7,6 +7,7 @@ mod checkpoint;
 mod checkpoint_async;
 mod clients;
 mod command_line;
+mod data_script;
 mod device;
 mod devices;
 mod doctor;

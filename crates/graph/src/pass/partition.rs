@@ -166,12 +166,13 @@ impl Cutter<'_> {
         Ok(())
     }
 
-    /// The name of what crosses: a copy has that of what it is a copy of.
-    fn name_of(&self, source: NodeId) -> &str {
-        let node = self.whole.node(source);
-        match (&node.op, node.inputs.first()) {
-            (Op::CopyTo { .. }, Some(input)) => self.name_of(input.node),
-            _ => &node.name,
+    /// What an output is called that crosses: a copy as what it is a copy of.
+    fn name_of(&self, output: Output) -> String {
+        let node = self.whole.node(output.node);
+        match (&node.op, node.inputs.first(), output.index) {
+            (Op::CopyTo { .. }, Some(&input), _) => self.name_of(input),
+            (_, _, 0) => node.name.clone(),
+            (_, _, index) => format!("{}:{index}", node.name),
         }
     }
 
@@ -183,16 +184,19 @@ impl Cutter<'_> {
         let source = crossing.source();
         let from = self.part_of[source.index()];
         let moved = self.out.moved[from][&source];
-        let base = self.name_of(source);
         let (name, fact, inputs, controls) = match crossing {
             Crossing::Control(_) => {
-                (format!("^{base}"), Fact::known(DType::U8, &[0]), vec![], vec![moved])
+                let name = format!("^{}", self.name_of(source.into()));
+                (name, Fact::known(DType::U8, &[0]), vec![], vec![moved])
             }
             Crossing::Tensor(output) => {
-                let index = output.index;
-                let name = if index == 0 { base.to_string() } else { format!("{base}:{index}") };
                 let fact = self.whole.fact(output).clone();
-                (name, fact, vec![Output { node: moved, index }], vec![])
+                (
+                    self.name_of(output),
+                    fact,
+                    vec![Output { node: moved, index: output.index }],
+                    vec![],
+                )
             }
         };
         let space = match crossing {

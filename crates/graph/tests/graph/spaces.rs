@@ -283,3 +283,35 @@ fn what_several_devices_of_a_worker_share_is_copied_between_them() {
     let [fetch, evaluate] = [1, 2].map(|run| three.traffic(RunId(run)));
     assert_eq!((fetch.to_device, evaluate.to_device, evaluate.between_devices), (weights, fed, 0));
 }
+
+#[test]
+fn each_output_of_a_node_crosses_by_the_host_under_its_own_name() {
+    let mut graph = Graph::new();
+    let worker = Hint::Replica(0);
+    let mut input = |name: &str, dtype, dims: &[usize]| {
+        let fact = Fact::known(dtype, dims);
+        Output::from(graph.add(name, worker, Op::Input { fact }, &[]).unwrap())
+    };
+    let operands = [input("x", DType::F32, &[4, 4]), input("labels", DType::I32, &[4])];
+    let loss = graph.add("loss", worker, Op::SoftmaxCrossEntropy, &operands).unwrap();
+    let outputs = graph.node(loss).facts.len() as u32;
+    assert!(outputs > 1);
+    let roots: Vec<NodeId> = (0..outputs)
+        .map(|index| {
+            let of = Output { node: loss, index };
+            let spec = graph.fact(of).spec().unwrap().unwrap();
+            let w = graph.variable(&format!("w{index}"), spec, Init::Zeros).unwrap();
+            let op = Op::Apply { rule: Rule::sgd(0.1), clipped: false };
+            graph.add(&format!("update{index}"), Hint::With(w.node), op, &[w, of]).unwrap()
+        })
+        .collect();
+    let cluster = Cluster::ParameterServers { workers: 1, servers: 1 };
+    let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
+    let run = RunSpec { name: "train", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
+    let names = |devices| -> Vec<String> {
+        let plan =
+            plan(&placed, &cluster.tasks(), std::slice::from_ref(&run), on(devices)).unwrap();
+        plan.edges.iter().map(|edge| edge.name.clone()).collect()
+    };
+    assert_eq!(names(DeviceTasks::Workers), names(DeviceTasks::None));
+}

@@ -64,7 +64,9 @@ const QUANTITIES: &[Quantity] = &[
     time(&["step"], "step alone", |line| {
         Ok(Measure::from(line.number("tensorwire_ms")?).scaled(1e-3))
     }),
-    time(&["throughput", "scaling"], "step", |line| line.seconds("step_s")),
+    time(&["throughput", "scaling", "gpudirect", "epoch", "nodes"], "step", |line| {
+        line.seconds("step_s")
+    }),
     time(&["simulate"], "step", |line| Ok(line.number("step_s")?.into())),
     time(&["kvstore"], "push and pull", |line| line.seconds("median_s")),
     time(&["allreduce"], "operation", |line| line.seconds("median_s")),
@@ -109,8 +111,17 @@ const USUAL: &[(&str, &str)] = &[
 ];
 
 /// Texts and truths that say how it went, or where.
-const RESULTS: &[&str] =
-    &["bench", "kernels", "limit", "verified", "commit", "version", "weights_sha256", "date"];
+const RESULTS: &[&str] = &[
+    "bench",
+    "kernels",
+    "limit",
+    "verified",
+    "bottleneck",
+    "commit",
+    "version",
+    "weights_sha256",
+    "date",
+];
 
 /// All rows, in the order of their first lines. What has no number to compare is none.
 pub(super) fn rows(lines: &[Line]) -> Vec<Row> {

@@ -1,6 +1,7 @@
 //! Li et al., *Accelerating MXNet with RDMA*, §4: figures 7 and 8.
 
-use super::{At, RATE, WORKERS, counted, has_store, role, time};
+use super::learned::{image_size, learned_from};
+use super::{At, RATE, WORKERS, counted, has_store, role, time, words};
 use crate::figure::{Better, Claim, Figure, Point, Role, Shape, Wants};
 use crate::line::{Lacks, Line};
 
@@ -36,8 +37,8 @@ pub(super) const TRAINING: Figure = Figure {
     source: "Li et al., Fig. 8",
     title: "Training over a store, by workers",
     says: "A perceptron with two hidden layers of 2048: on MNIST 3.13× as fast as over TCP with 2 nodes and 4.62× with 8 \
-           (over IP on the same InfiniBand 1.06× and 1.25×); on CIFAR-10 5× and 9× (1.14× and 1.31×). Here: the same \
-           perceptron on 8×8 digits.",
+           (over IP on the same InfiniBand 1.06× and 1.25×); on CIFAR-10 5× and 9× (1.14× and 1.31×). Where those images are \
+           not here, made-up ones of the same size stand in their place: a step takes as long.",
     kinds: &["throughput", "scaling", "step"],
     run: "tensorwire bench evaluation --only store-training --json FILE",
     take: training,
@@ -45,20 +46,37 @@ pub(super) const TRAINING: Figure = Figure {
     y: RATE,
     better: Better::Higher,
     claims: &[
-        trains("digits (8×8), the same wire, 2 workers", &["mlp", "tcp"], Wants::At(2.0, 1.06)),
-        trains("digits (8×8), the same wire, 8 workers", &["mlp", "tcp"], Wants::At(8.0, 1.25)),
+        trains("MNIST's size, the same wire, 2 workers", MNIST_TCP, Wants::At(2.0, 1.06)),
+        trains("MNIST's size, the same wire, 8 workers", MNIST_TCP, Wants::At(8.0, 1.25)),
         trains(
-            "digits (8×8), their RDMA over their TCP, 2 workers",
-            &["mlp", "shm"],
+            "MNIST's size, their RDMA over their TCP, 2 workers",
+            MNIST_SHM,
             Wants::At(2.0, 3.13),
         ),
         trains(
-            "digits (8×8), their RDMA over their TCP, 8 workers",
-            &["mlp", "shm"],
+            "MNIST's size, their RDMA over their TCP, 8 workers",
+            MNIST_SHM,
             Wants::At(8.0, 4.62),
+        ),
+        trains("CIFAR-10's size, the same wire, 2 workers", CIFAR_TCP, Wants::At(2.0, 1.14)),
+        trains("CIFAR-10's size, the same wire, 8 workers", CIFAR_TCP, Wants::At(8.0, 1.31)),
+        trains(
+            "CIFAR-10's size, their RDMA over their TCP, 2 workers",
+            CIFAR_SHM,
+            Wants::At(2.0, 5.0),
+        ),
+        trains(
+            "CIFAR-10's size, their RDMA over their TCP, 8 workers",
+            CIFAR_SHM,
+            Wants::At(8.0, 9.0),
         ),
     ],
 };
+
+const MNIST_TCP: &[&str] = &["mlp", "28×28×1", "tcp"];
+const MNIST_SHM: &[&str] = &["mlp", "28×28×1", "shm"];
+const CIFAR_TCP: &[&str] = &["mlp", "32×32×3", "tcp"];
+const CIFAR_SHM: &[&str] = &["mlp", "32×32×3", "shm"];
 
 const fn claim(says: &'static str, only: &'static [&'static str], wants: Wants) -> Claim {
     Claim { says, only, ours: OURS, against: ZMQ, wants }
@@ -105,7 +123,18 @@ fn training(line: &Line) -> Result<Vec<Point>, Lacks> {
         _ => line.seconds("step_s")?,
     };
     let strategy = line.text("strategy")?;
-    let subject = format!("{}, {strategy}, {}", line.text("model")?, counted(batch, "sample"));
+    let size = image_size(line);
+    let papers = match size.as_deref() {
+        Some("28×28×1") => Some("MNIST"),
+        Some("32×32×3") => Some("CIFAR-10"),
+        _ => None,
+    };
+    let subject = words([
+        Some(line.text("model")?.to_string()),
+        size,
+        learned_from(line, papers),
+        Some(format!("{strategy}, {}", counted(batch, "sample"))),
+    ]);
     let place = line.optional_text("transport").map(str::to_string);
     let at = At::x(subject, place, workers);
     Ok(vec![at.point(role(exchange), exchange, step_s.rate_of(workers * batch))])

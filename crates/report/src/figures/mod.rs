@@ -1,6 +1,7 @@
 //! The figures that there are: the papers', and those that set us beside today's systems. What a paper says is data
 //! here, taken from its text (its plots have no numbers).
 
+mod learned;
 mod li;
 mod mamidala;
 mod peers;
@@ -18,10 +19,13 @@ pub(crate) const FIGURES: &[&Figure] = &[
     &xue::CONVERGENCE,
     &xue::SCALING,
     &xue::COPIES,
+    &xue::GPUDIRECT,
     &li::STORE,
     &li::TRAINING,
     &mamidala::EPOCHS,
     &mamidala::CURVES,
+    &mamidala::NODES,
+    &mamidala::BATCHES,
     &mamidala::TENSORS_BY_RANKS,
     &mamidala::TENSORS_BY_SIZE,
     &simulated::SPEED_UP,
@@ -33,6 +37,9 @@ pub(crate) const FIGURES: &[&Figure] = &[
     &peers::JOB_OVER_ALONE,
     &peers::LOSSES,
 ];
+
+/// The kind of lines that say what could not be measured, and of which figure.
+pub(crate) const NOT_MEASURED: &str = "not-measured";
 
 /// Kinds of lines that hold what a comparison's own script judged.
 pub(crate) const GOALS: &[&str] =
@@ -69,6 +76,11 @@ impl At {
         let (series, y) = (series.into(), y.into());
         Point { subject, place, series, role, key, x, y, origin: None }
     }
+}
+
+/// Words of a title, with commas between; those that are none are left out.
+fn words(all: [Option<String>; 4]) -> String {
+    all.into_iter().flatten().collect::<Vec<String>>().join(", ")
 }
 
 /// Who an exchange is, as `--exchange` spells it.

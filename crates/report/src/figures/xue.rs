@@ -1,6 +1,7 @@
-//! Xue et al., *Fast Distributed Deep Learning over RDMA* (EuroSys'19), §5: figures 8 to 12.
+//! Xue et al., *Fast Distributed Deep Learning over RDMA* (EuroSys'19), §5: figures 8 to 12, table 3.
 
-use super::{At, BATCH, BYTES, CLOCK, RATE, WORKERS, has_store, members, role, time, wire};
+use super::learned::learned_from;
+use super::{At, BATCH, BYTES, CLOCK, RATE, WORKERS, has_store, members, role, time, wire, words};
 use crate::figure::{Axis, Better, Claim, Figure, Point, Role, Scale, Shape, Unit, Wants};
 use crate::line::{Lacks, Line};
 use crate::measure::Measure;
@@ -79,7 +80,7 @@ pub(super) const CONVERGENCE: Figure = Figure {
     source: "Xue et al., Fig. 10",
     title: "Convergence of three applications",
     says: "Over gRPC.TCP: Seq2Seq converges 3× as fast, CIFAR 2.6×, sentence embedding 1.85×; over gRPC.RDMA 1.53× \
-           and 1.18×, the third crashes there. Eight workers, the applications' own data.",
+           and 1.18×, the third crashes there. Eight workers; CIFAR-10, French and English of WMT, and text of their own.",
     kinds: &["convergence"],
     run: "tensorwire bench evaluation --only convergence --json FILE",
     take: convergence,
@@ -138,6 +139,39 @@ pub(super) const COPIES: Figure = Figure {
     better: Better::Lower,
     claims: &[Claim::of("the best of all models", WRITE, &["copy"], Wants::BestOfAll(1.21))],
 };
+
+const DIRECT: &str = "from memory to memory";
+const BY_HOST: &str = "by way of the host";
+
+pub(super) const GPUDIRECT: Figure = Figure {
+    id: "xue-table-3",
+    source: "Xue et al., Table 3",
+    title: "Steps of GPUs whose memory the NIC reaches",
+    says: "Milliseconds a step without and with GPUDirect RDMA: AlexNet 178.5 and 135.2, FCN-5 157.0 and 101.9, VGGNet 690.1 and \
+           610.4, Inception 172.5 and 171.9, LSTM 84.4 and 68.1, GRU 62.3 and 52.6. Eight workers, P100s. Here tensors cross from the \
+           memory of a GPU to that of another, or by way of the host, where servers update then.",
+    kinds: &["gpudirect"],
+    run: "tensorwire bench evaluation --only gpudirect --json FILE",
+    take: gpudirect,
+    shape: Shape::Bars,
+    y: Axis { title: "a step", unit: Unit::Seconds, scale: Scale::Linear },
+    better: Better::Lower,
+    claims: &[
+        direct(&["alexnet"], 1.32),
+        direct(&["fcn5"], 1.54),
+        direct(&["vgg16"], 1.13),
+        direct(&["inception-v3"], 1.004),
+        direct(&["lstm"], 1.24),
+        direct(&["gru"], 1.19),
+    ],
+};
+
+const fn direct(only: &'static [&'static str], faster: f64) -> Claim {
+    Claim {
+        only,
+        ..Claim::of("over by way of the host", &[DIRECT], &[BY_HOST], Wants::Least(faster))
+    }
+}
 
 /// A model's throughput over gRPC.RDMA.
 const fn of_model(only: &'static [&'static str], wants: Wants) -> Claim {
@@ -248,7 +282,15 @@ fn convergence(line: &Line) -> Result<Vec<Point>, Lacks> {
         Some(_) => Some(wire(line, exchange)?.to_string()),
         None => None,
     };
-    let (subject, x) = (line.text("model")?.to_string(), line.number("seconds")?);
+    let model = line.text("model")?;
+    let papers = match model {
+        "cifar" => Some("CIFAR-10"),
+        "seq2seq" => Some("WMT News Commentary"),
+        "sentence-embedding" => Some("the paper's own text"),
+        _ => None,
+    };
+    let subject = words([Some(model.to_string()), learned_from(line, papers), None, None]);
+    let x = line.number("seconds")?;
     let at = At { subject, place, key: line.number("step")?, x };
     Ok(vec![at.point(role(exchange), named(line, exchange), line.number("loss")?)])
 }
@@ -280,4 +322,14 @@ fn copies(line: &Line) -> Result<Vec<Point>, Lacks> {
     }
     let at = At { key: 0.0, x: 0.0, ..at_batch(line, exchange)? };
     Ok(vec![at.point(role(exchange), exchange, step_s(line)?)])
+}
+
+fn gpudirect(line: &Line) -> Result<Vec<Point>, Lacks> {
+    let (series, role) = match line.text("crossing")? {
+        "direct" => (DIRECT, Role::Ours),
+        _ => (BY_HOST, Role::Baseline),
+    };
+    let place = format!("batch {}, {}", line.number("batch")?, members(line)?);
+    let at = At { key: 0.0, ..At::x(line.text("model")?, Some(place), 0.0) };
+    Ok(vec![at.point(role, series, line.seconds("step_s")?)])
 }

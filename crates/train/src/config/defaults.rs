@@ -74,6 +74,7 @@ impl Default for TrainConfig {
             kernels: Kernels::Auto,
             device: DeviceChoice::Cpu,
             devices_per_worker: devices_per_worker(),
+            by_way_of_host: false,
             cuda_driver: None,
             load: None,
             save: None,

@@ -29,14 +29,14 @@ pub enum DeviceChoice {
 
 impl DeviceChoice {
     /// Which tasks of a plan compute on a GPU, and how tensors cross between them. Where processes run parts of one graph, on
-    /// one host or by NICs that reach the memory of GPUs, servers have GPUs, too, and tensors stay in their memory: what groups
-    /// all-reduce as well.
+    /// one host or by NICs that reach the memory of GPUs, servers have GPUs, too, and tensors stay in their memory, but for
+    /// `by_way_of_host`: what groups all-reduce as well.
     pub(crate) fn plan_options(
         self,
         options: PlanOptions,
         topology: &Topology,
         by_nic: bool,
-        placement: Placement,
+        config: &TrainConfig,
     ) -> PlanOptions {
         if self == DeviceChoice::Cpu {
             return options;
@@ -45,13 +45,13 @@ impl DeviceChoice {
         let is_of_groups = topology.reduces_apart_from_store();
         let is_one_graph = topology.weights == Weights::Servers && !topology.is_asynchronous();
         let all_share = matches!(options.shared_memory, SharedMemory::Unused | SharedMemory::Used);
-        let reaches = all_share || by_nic;
+        let reaches = (all_share || by_nic) && !config.by_way_of_host;
         let is_staged = options.send_from == SendFrom::Staging;
         if !(is_one_graph || is_of_groups) || !reaches || is_staged {
             let (devices, device_crossing) = (DeviceTasks::Workers, DeviceCrossing::ByHost);
             return PlanOptions { devices, device_crossing, ..options };
         }
-        let all_reduce = match (is_of_groups, placement) {
+        let all_reduce = match (is_of_groups, config.placement) {
             (false, _) => AllReduceBy::Group,
             (true, Placement::Balanced { split_above: Some(split_above) }) => {
                 AllReduceBy::Edges { groups: topology.groups, split_above }
@@ -70,7 +70,7 @@ impl DeviceChoice {
     ///
     /// # Errors
     /// When a GPU is asked for, and there is none that can be used.
-    pub(crate) fn resolved(self, config: &TrainConfig) -> Result<DeviceChoice, ConfigError> {
+    pub fn resolved(self, config: &TrainConfig) -> Result<DeviceChoice, ConfigError> {
         let driver = config.cuda_driver.as_deref();
         let ordinal = match self {
             DeviceChoice::Cpu => return Ok(self),
@@ -206,5 +206,20 @@ mod tests {
         for wrong in ["", "cuda:", "cuda:-1", "cuda:x", "tpu"] {
             wrong.parse::<DeviceChoice>().unwrap_err();
         }
+    }
+
+    #[test]
+    fn tensors_cross_by_the_host_where_that_is_asked_for() {
+        let config = crate::TrainConfig::default();
+        let options = config.exchange.plan_options(tensorwire_launch::Transport::Shm, &[]);
+        let of = |choice: DeviceChoice, by_way_of_host| {
+            let options =
+                choice.plan_options(options.clone(), &config.topology(), false, by_way_of_host);
+            (options.devices, options.device_crossing)
+        };
+        let cuda = DeviceChoice::Cuda { ordinal: None };
+        assert_eq!(of(cuda, false), (DeviceTasks::All, DeviceCrossing::Direct));
+        assert_eq!(of(cuda, true), (DeviceTasks::Workers, DeviceCrossing::ByHost));
+        assert_eq!(of(DeviceChoice::Cpu, true), (options.devices, options.device_crossing));
     }
 }

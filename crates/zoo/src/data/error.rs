@@ -17,6 +17,10 @@ pub enum DataError {
     )]
     NoSampleCount { given: String, name: &'static str },
     #[error(
+        "'{given}' gives images a size, and this model learns from {wanted}; leave the size out"
+    )]
+    NoSize { given: String, wanted: &'static str },
+    #[error(
         "data '{given}' cannot be {wanted}, from which this model learns; give one of: {known}"
     )]
     WrongKind { given: String, wanted: &'static str, known: String },

@@ -160,7 +160,7 @@ fn text(given: &Given, kind: SampleKind, _: u64) -> Opened {
 /// - `mnist:DIR`: MNIST's four idx files in a folder, unpacked;
 /// - `cifar10:DIR`: the six files of CIFAR-10's binary version in a folder, unpacked;
 /// - `synthetic` or `synthetic:N`: N random train samples for any model; of images, sequences and running text
-///   a quarter of that for the test;
+///   a quarter of that for the test; `synthetic:N,HxWxC`: images of that size, for models that take any;
 /// - `reverse` or `reverse:N`: N random sequences and their reverses, and a tenth of that for the test;
 /// - `grammar` or `grammar:N`: N sentences of a made-up language and their translations to another, and a
 ///   tenth of that for the test;
@@ -190,7 +190,11 @@ pub struct Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Argument {
     Nothing,
-    Count(usize),
+    /// Samples, and the size of images where they are to have another than the model's.
+    Made {
+        count: usize,
+        dims: Option<[usize; 3]>,
+    },
     Folder(PathBuf),
     Files(Given),
 }
@@ -210,7 +214,16 @@ impl Source {
         }
         match (row.opens, argument) {
             (Opens::Itself(open), _) => open(wanted, seed),
-            (Opens::Made(_, open), Argument::Count(count)) => open(*count, wanted, seed),
+            (Opens::Made(_, open), Argument::Made { count, dims }) => match (*dims, wanted) {
+                (None, wanted) => open(*count, wanted, seed),
+                (Some(dims), SampleKind::Images { classes, .. }) => {
+                    open(*count, SampleKind::Images { dims, classes }, seed)
+                }
+                (Some(_), wanted) => {
+                    let (given, wanted) = (self.to_string(), wanted.name());
+                    Err(DataError::NoSize { given, wanted })
+                }
+            },
             (Opens::Folder(_, open), Argument::Folder(folder)) => open(folder),
             (Opens::Files { open, .. }, Argument::Files(given)) => open(given, wanted, seed),
             (opens, argument) => unreachable!("{argument:?} was parsed for {opens:?}"),
@@ -221,7 +234,7 @@ impl Source {
     #[must_use]
     pub fn with_paths(mut self, path: impl Fn(&Path) -> PathBuf) -> Source {
         match &mut self.argument {
-            Argument::Nothing | Argument::Count(_) => {}
+            Argument::Nothing | Argument::Made { .. } => {}
             Argument::Folder(folder) => *folder = path(folder),
             Argument::Files(given) => given.files.iter_mut().for_each(|file| *file = path(file)),
         }
@@ -274,10 +287,10 @@ impl FromStr for Source {
         let argument = match (row.opens, argument) {
             (Opens::Itself(_), None) => Argument::Nothing,
             (Opens::Itself(_), Some(_)) => return Err(unknown()),
-            (Opens::Made(default, _), None) => Argument::Count(default),
-            (Opens::Made(..), Some(count)) => match count.parse() {
-                Ok(count) if (1..=MADE_SAMPLES_MAX).contains(&count) => Argument::Count(count),
-                _ => {
+            (Opens::Made(default, _), None) => Argument::Made { count: default, dims: None },
+            (Opens::Made(..), Some(text)) => match made(text, row) {
+                Some((count, dims)) => Argument::Made { count, dims },
+                None => {
                     return Err(DataError::NoSampleCount {
                         given: given.to_owned(),
                         name: row.name,
@@ -303,13 +316,30 @@ impl FromStr for Source {
     }
 }
 
+/// Reads what stands behind the ':' of data that are made up: a number of samples and, where there may be images, their size.
+fn made(text: &str, row: &Row) -> Option<(usize, Option<[usize; 3]>)> {
+    let (count, dims) = match text.split_once(',') {
+        Some((count, dims)) => (count, Some(dims)),
+        None => (text, None),
+    };
+    let count = count.parse().ok().filter(|count| (1..=MADE_SAMPLES_MAX).contains(count))?;
+    let Some(dims) = dims else { return Some((count, None)) };
+    let makes_images = (row.has)(SampleKind::Images { dims: [1; 3], classes: 1 });
+    let dims: Vec<usize> = dims.split('x').map(str::parse).collect::<Result<_, _>>().ok()?;
+    let dims: [usize; 3] = dims.try_into().ok()?;
+    (makes_images && dims.iter().all(|dim| *dim > 0)).then_some((count, Some(dims)))
+}
+
 /// Writes it in the form that [`FromStr`] reads.
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.row.name;
         match &self.argument {
             Argument::Nothing => write!(f, "{name}"),
-            Argument::Count(count) => write!(f, "{name}:{count}"),
+            Argument::Made { count, dims: None } => write!(f, "{name}:{count}"),
+            Argument::Made { count, dims: Some([height, width, channels]) } => {
+                write!(f, "{name}:{count},{height}x{width}x{channels}")
+            }
             Argument::Folder(folder) => write!(f, "{name}:{}", folder.display()),
             Argument::Files(given) => write!(f, "{name}:{given}"),
         }
@@ -328,6 +358,7 @@ mod tests {
             "mnist:a:b",
             "cifar10:/c",
             "synthetic:7",
+            "synthetic:7,32x32x3",
             "reverse:1",
             "grammar:1000000",
             "text:/a/b.en,c:d.de",
@@ -379,6 +410,9 @@ mod tests {
                 assert!(line.contains(&format!("{name}:N")), "{line}");
             }
         }
+        for text in ["synthetic:7,", "synthetic:7,8x8", "synthetic:7,0x8x1", "reverse:7,8x8x1"] {
+            assert!(message(text).contains(":N with N from 1"), "{text}");
+        }
         for text in ["text", "text:", "text:a", "text:a,", "text:,a", "text:a,b,c"] {
             assert!(message(text).contains("text:SOURCE,TARGET"), "{text}");
         }
@@ -388,6 +422,16 @@ mod tests {
         for text in ["tokens:", "tokens:a,b,c", "tokens:vocab=7,a", "tokens:a,vocab=7,b"] {
             assert!(message(text).contains("tokens:FILE[,TEST][,vocab=N]"), "{text}");
         }
+    }
+
+    #[test]
+    fn made_up_images_have_the_size_that_is_asked_for() {
+        let source: Source = "synthetic:8,3x2x1".parse().unwrap();
+        let data = source.open(SampleKind::Images { dims: [28, 28, 1], classes: 10 }, 0).unwrap();
+        let found = SampleKind::of(&data.train.describe());
+        assert_eq!(found, Some(SampleKind::Images { dims: [3, 2, 1], classes: 10 }));
+        let refused = source.open(SampleKind::Pairs { source_words: 9, target_words: 9 }, 0);
+        assert!(refused.unwrap_err().to_string().contains("leave the size out"));
     }
 
     #[test]

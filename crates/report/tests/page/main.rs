@@ -2,11 +2,13 @@
 //! what lines say, and refers to nothing outside.
 #![allow(clippy::unwrap_used)]
 
+mod gaps;
+
 use scraper::{ElementRef, Html, Selector};
 use tensorwire_report::{Line, Report, TableFormat, compare, report, report_compared, tables};
 
 /// Written by `tensorwire bench … --quick --json`.
-const MEASURED: &str = include_str!("measured.jsonl");
+const MEASURED: &str = include_str!("../measured.jsonl");
 
 fn of(text: &str) -> Report {
     report(&Line::read_all("given.jsonl", text).unwrap()).unwrap()
@@ -335,15 +337,29 @@ fn what_is_read_by_reference_is_not_the_papers_write() {
 
 #[test]
 fn a_claim_names_the_data_that_were_learned_from() {
-    let step = |exchange: &str, step_s: f64| {
+    let step = |data: &str, exchange: &str, step_s: f64| {
         format!(
-            "{{\"bench\":\"throughput\",\"model\":\"mlp\",\"exchange\":\"{exchange}\",\"transport\":\"tcp\",\
-             \"strategy\":\"dist-sgd\",\"workers\":2,\"batch\":64,\"step_s\":{step_s}}}\n"
+            "{{\"bench\":\"throughput\",\"model\":\"mlp\",\"data\":\"{data}\",\"exchange\":\"{exchange}\",\
+             \"transport\":\"tcp\",\"strategy\":\"dist-sgd\",\"workers\":2,\"batch\":64,\"step_s\":{step_s}}}\n"
         )
     };
-    let page = parsed(&of(&(step("zero-copy", 1.0) + &step("zmq", 1.5))));
-    let wires = here(&page, "li-8", "digits (8×8), the same wire, 2 workers");
-    assert!(wires[0].ends_with("met: 1.5× of 1.06× (workers: 2)"), "{wires:?}");
+    let both = |data: &str| step(data, "zero-copy", 1.0) + &step(data, "zmq", 1.5);
+    let says =
+        |lines: &str| here(&parsed(&of(lines)), "li-8", "MNIST's size, the same wire, 2 workers");
+    let made_up = says(&both("synthetic:4096,28x28x1"));
+    let title = "mlp, 28×28×1, made-up images in the place of MNIST, dist-sgd, 64 samples, tcp";
+    assert!(made_up[0].contains(title), "{made_up:?}");
+    assert!(made_up[0].ends_with("met: 1.5× of 1.06× (workers: 2)"), "{made_up:?}");
+    let real = says(&both("mnist:/data/mnist"));
+    assert!(real[0].contains("mlp, 28×28×1, MNIST, dist-sgd"), "{real:?}");
+    let digits = says(&both("digits"));
+    assert!(digits[0].contains("not measured"), "digits are of another size: {digits:?}");
+    let cifar = here(
+        &parsed(&of(&both("synthetic:9,32x32x3"))),
+        "li-8",
+        "CIFAR-10's size, the same wire, 2 workers",
+    );
+    assert!(cifar[0].contains("in the place of CIFAR-10"), "{cifar:?}");
 }
 
 #[test]
@@ -358,6 +374,8 @@ fn each_kind_of_line_has_its_figure() {
         (r#"{"bench":"convergence","model":"cifar","exchange":"write","seconds":0,"step":0,"loss":2}"#.into(), "xue-10"),
         (r#"{"bench":"modes","mode":"mpi-esgd","workers":4,"epoch":1,"seconds":2,"test_accuracy":0.9}"#.into(), "mamidala-11"),
         (r#"{"bench":"modes","mode":"mpi-esgd","workers":4,"epoch":1,"seconds":2,"test_accuracy":0.9}"#.into(), "mamidala-12"),
+        (r#"{"bench":"epoch","model":"resnet50","data":"synthetic:32,224x224x3","mode":"mpi-sgd","workers":4,"servers":2,"epoch_steps":9,"step_s":2}"#.into(), "mamidala-12"),
+        (r#"{"bench":"nodes","model":"resnet50","design":"ring","scaling":"weak","nodes":2,"transport":"tcp","workers":2,"batch":1,"step_s":2}"#.into(), "mamidala-15"),
         (format!(r#"{{{simulated},"workers":8,"speedup":3.5,"measured_step_s":null}}"#), "simulated"),
         (format!(r#"{{{simulated},"workers":8,"speedup":3.5,"measured_step_s":0.3}}"#), "validation"),
         (r#"{"bench":"allreduce","system":"gloo","ranks":2,"bytes":4096,"median_s":0.1}"#.into(), "allreduce"),

@@ -1,0 +1,49 @@
+//! Li et al., figures 7 and 8.
+
+use tensorwire_train::{Budget, StoreWire, Strategy, TrainConfig};
+
+use super::{FigureScope, PaperData, WIRES, by_exchange, job};
+use crate::evaluation::Case;
+use crate::kvstore::{KvstoreSpec, PAPER_BYTES, Pull};
+
+pub(super) fn store(scope: &FigureScope) -> Vec<Case> {
+    let mut all = Vec::new();
+    let counts: &[u32] = if scope.quick { &[1, 2, 4] } else { &[1, 2, 4, 8, 16, 32] };
+    for &workers in counts {
+        for transport in WIRES {
+            let spec = KvstoreSpec::new(workers, workers, PAPER_BYTES, scope.quick);
+            let spec = KvstoreSpec { transport, ..spec };
+            let mut ways =
+                vec![(StoreWire::ZeroCopy, Pull::Filled), (StoreWire::Zmq, Pull::Filled)];
+            if spec.can_show() {
+                ways.push((StoreWire::ZeroCopy, Pull::Shown));
+            }
+            all.push(Case::Kvstore(spec, ways));
+        }
+    }
+    all
+}
+
+/// The paper's perceptron on both data sets, as many servers as workers.
+pub(super) fn training(scope: &FigureScope) -> Vec<Case> {
+    let steps = Budget::Steps(if scope.quick { 20 } else { 200 });
+    let counts: &[u32] = if scope.quick { &[2] } else { &[2, 4, 8] };
+    // of images nothing but their size decides how long a step takes
+    let sets = [
+        (PaperData::Mnist, "synthetic:4096,28x28x1"),
+        (PaperData::Cifar10, "synthetic:4096,32x32x3"),
+    ];
+    let mut all: Vec<Case> = sets
+        .iter()
+        .filter_map(|(data, _)| scope.without("li-8", "mlp", *data, "store-training"))
+        .collect();
+    for &nodes in counts {
+        for (data, made_up) in sets {
+            let source = scope.source(data).unwrap_or_else(|| made_up.to_string());
+            let config = job("mlp", &source, Strategy::DistSgd, steps);
+            let config = TrainConfig { workers: nodes, servers: nodes, ..config };
+            all.extend(by_exchange(&scope.exchanges, &config).into_iter().map(Case::Throughput));
+        }
+    }
+    all
+}
