@@ -286,8 +286,7 @@ fn fitting(library: &mut LoadedLibrary) -> Result<CublasLtFunctions, LibraryErro
 
 /// Makes one object of each kind, with all that is ever set of it.
 fn tried(functions: &CublasLtFunctions) -> Result<(), Refused> {
-    let factor =
-        ProductFactor { of: RealType::F32, is_turned: true, row_step: 8, batch_step: 64 };
+    let factor = ProductFactor { of: RealType::F32, is_turned: true, row_step: 8, batch_step: 64 };
     let product = MatrixProduct {
         rows: 8,
         columns: 8,
@@ -305,4 +304,3 @@ fn tried(functions: &CublasLtFunctions) -> Result<(), Refused> {
     }
     make.preference(0).map(|_| ())
 }
-

@@ -49,9 +49,7 @@ pub use event::Event;
 pub use facts::{DeviceFacts, WritesOrdering};
 pub use graph::Graph;
 pub use host::Registration;
-pub use libraries::{
-    CudaLibrary, FoundLibrary, LibrarySearch, LibraryVersion, LoadedLibrary,
-};
+pub use libraries::{CudaLibrary, FoundLibrary, LibrarySearch, LibraryVersion, LoadedLibrary};
 pub use memory::{DeviceMemory, DmaBuf};
 pub use module::{Function, Module};
 pub use stream::Stream;

@@ -199,8 +199,8 @@ impl LoadedLibrary {
         // SAFETY: as for `loads`.
         let handle = unsafe { libloading::Library::new(&found.path) };
         let path = || found.path.display().to_string();
-        let handle =
-            handle.map_err(|error| LibraryError::Load { path: path(), reason: error.to_string() })?;
+        let handle = handle
+            .map_err(|error| LibraryError::Load { path: path(), reason: error.to_string() })?;
         let handle = ManuallyDrop::new(handle);
         Ok(LoadedLibrary { found, version: LibraryVersion::default(), handle })
     }

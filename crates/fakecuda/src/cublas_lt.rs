@@ -442,7 +442,13 @@ pub unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
             // fits: a size of this machine
             let workspaceSize = workspaceSize as usize;
             let reserved = [0; 4];
-            cublasLtMatmulHeuristicResult_t { algo, workspaceSize, state, wavesCount: 1.0, reserved }
+            cublasLtMatmulHeuristicResult_t {
+                algo,
+                workspaceSize,
+                state,
+                wavesCount: 1.0,
+                reserved,
+            }
         };
         // the best first, and first of all one that is none
         let mut found = vec![made(0, 0, CUBLAS_STATUS_NOT_SUPPORTED)];

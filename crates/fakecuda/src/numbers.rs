@@ -76,7 +76,10 @@ mod tests {
     #[test]
     fn numbers_are_rounded_to_the_nearest() {
         let round = |x: f32| f32::from_bits(u32::from(bf16_of(x)) << 16);
-        assert_eq!((round(1.0), round(1.0 + 1.0 / 256.0), round(1.0 + 3.0 / 256.0)), (1.0, 1.0, 1.015625));
+        assert_eq!(
+            (round(1.0), round(1.0 + 1.0 / 256.0), round(1.0 + 3.0 / 256.0)),
+            (1.0, 1.0, 1.015625)
+        );
         assert!(round(f32::NAN).is_nan());
         let unit = 1.0 / 1024.0;
         assert_eq!(to_tf32(1.0 + 0.4 * unit), 1.0);

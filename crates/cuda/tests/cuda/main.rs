@@ -3,10 +3,13 @@
 //! compiler they say that they are skipped.
 #![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
 
+mod engine;
 mod faults;
 mod large;
+mod libraries;
 mod meeting;
 mod modules;
+mod precision;
 mod ranks;
 mod shim;
 mod storage;

@@ -63,14 +63,17 @@ impl Maker<'_> {
 
     pub(super) fn layout(&self, of: Layout) -> Result<Object, Refused> {
         let functions = self.0;
-        let made =
-            self.object("cublasLtMatrixLayoutCreate", functions.cublasLtMatrixLayoutDestroy, |at| {
+        let made = self.object(
+            "cublasLtMatrixLayoutCreate",
+            functions.cublasLtMatrixLayoutDestroy,
+            |at| {
                 let Layout { kind, row_length, rows, row_step, .. } = of;
                 // SAFETY: there is room for the pointer.
                 unsafe {
                     (functions.cublasLtMatrixLayoutCreate)(at, kind, row_length, rows, row_step)
                 }
-            })?;
+            },
+        )?;
         let call = "cublasLtMatrixLayoutSetAttribute";
         let set = functions.cublasLtMatrixLayoutSetAttribute;
         if of.batch > 1 {
@@ -147,8 +150,7 @@ impl Maker<'_> {
         value: &T,
     ) -> Result<(), Refused> {
         // SAFETY: the object lives and is of this function's kind; as many bytes are read as the value has.
-        let status =
-            unsafe { set(of.at.0, attribute, (&raw const *value).cast(), size_of::<T>()) };
+        let status = unsafe { set(of.at.0, attribute, (&raw const *value).cast(), size_of::<T>()) };
         checked(self.0, call, status)
     }
 }
@@ -165,8 +167,7 @@ pub(super) fn checked(
     }
 }
 
-type SetAttribute =
-    unsafe extern "C" fn(*mut c_void, u32, *const c_void, usize) -> cublasStatus_t;
+type SetAttribute = unsafe extern "C" fn(*mut c_void, u32, *const c_void, usize) -> cublasStatus_t;
 
 /// What attributes are.
 trait Number {}
@@ -200,11 +201,7 @@ pub(super) fn layouts(product: &MatrixProduct) -> Option<[Layout; 3]> {
     Some([a?, b?, layout(y, [rows, columns], batch)?])
 }
 
-fn layout(
-    factor: ProductFactor,
-    [rows, columns]: [usize; 2],
-    batch: usize,
-) -> Option<Layout> {
+fn layout(factor: ProductFactor, [rows, columns]: [usize; 2], batch: usize) -> Option<Layout> {
     let [rows, row_length] = if factor.is_turned { [columns, rows] } else { [rows, columns] };
     if rows == 0 || row_length == 0 || batch == 0 || (rows > 1 && factor.row_step < row_length) {
         return None;

@@ -9,8 +9,8 @@ use tensorwire_launch::{Hosts, Transport};
 use tensorwire_nn::{Optimizer, Schedule};
 
 use super::{
-    Budget, ClientConfig, DeviceChoice, Exchange, FloatType, Kernels, StoreConfig, Strategy,
-    TraceConfig, TrainConfig, WireType,
+    Budget, ClientConfig, CudaLibraries, DeviceChoice, Exchange, FloatType, Kernels, Precision,
+    StoreConfig, Strategy, TraceConfig, TrainConfig, WireType,
 };
 
 /// Long enough for any step, and for a peer that writes a snapshot.
@@ -69,6 +69,8 @@ impl Default for TrainConfig {
             kernels: Kernels::Auto,
             device: DeviceChoice::Cpu,
             cuda_driver: None,
+            cuda_libraries: CudaLibraries::default(),
+            precision: Precision::F32,
             load: None,
             save: None,
             checkpoint: None,

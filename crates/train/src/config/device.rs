@@ -1,14 +1,14 @@
 //! What computes in workers: the processor, or a GPU.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use tensorwire_cuda::Gpus;
+use tensorwire_cuda::{Gpus, LibrarySearch, Rounding};
 use tensorwire_graph::{DeviceCrossing, DeviceTasks, PlanOptions, SendFrom, SharedMemory};
 
-use super::ConfigError;
+use super::{ConfigError, FloatType};
 use crate::topology::{Topology, Weights};
 
 /// What computes in workers (`--device`).
@@ -22,6 +22,77 @@ pub enum DeviceChoice {
     Cuda { ordinal: Option<usize> },
     /// A GPU where there is one, else the processor.
     Auto,
+}
+
+/// What products and convolutions on a GPU multiply (`--precision`). Sums are of f32 all the same, and weights stay as they
+/// are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Precision {
+    /// Numbers as they are.
+    #[default]
+    F32,
+    /// Numbers of f32, rounded to TF32.
+    Tf32,
+    /// Numbers of f32, rounded to bf16.
+    Bf16,
+}
+
+/// Where CUDA's libraries are looked for (`--cuda-libs`), besides where the dynamic linker and python3 have them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CudaLibraries {
+    /// Nowhere: this program's own kernels compute all.
+    Unused,
+    /// In these folders first, and in the toolkit's.
+    Used { folders: Vec<PathBuf>, cuda_home: Option<PathBuf> },
+}
+
+impl Default for CudaLibraries {
+    fn default() -> CudaLibraries {
+        CudaLibraries::Used { folders: Vec::new(), cuda_home: None }
+    }
+}
+
+impl CudaLibraries {
+    /// Where to look on this host.
+    pub(crate) fn search(&self) -> Option<LibrarySearch> {
+        let CudaLibraries::Used { folders, cuda_home } = self else { return None };
+        let (folders, cuda_home) = (folders.clone(), cuda_home.clone());
+        let mut search = LibrarySearch { folders, cuda_home, site_packages: Vec::new() };
+        search.ask_python();
+        Some(search)
+    }
+}
+
+impl Precision {
+    /// As `--precision` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => "f32",
+            Precision::Tf32 => "tf32",
+            Precision::Bf16 => "bf16",
+        }
+    }
+
+    pub(crate) fn rounding(self) -> Rounding {
+        match self {
+            Precision::F32 => Rounding::Nothing,
+            Precision::Tf32 => Rounding::Tf32,
+            Precision::Bf16 => Rounding::Bf16,
+        }
+    }
+
+    /// Refuses what would round nothing.
+    pub(crate) fn check(self, device: DeviceChoice, dtype: FloatType) -> Result<(), ConfigError> {
+        let precision = self.name();
+        match (self, device, dtype) {
+            (Precision::F32, _, _) => Ok(()),
+            (_, DeviceChoice::Cpu, _) => Err(ConfigError::PrecisionOfCpu { precision }),
+            (_, _, FloatType::F64) => Err(ConfigError::PrecisionOfF64 { precision }),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl DeviceChoice {

@@ -18,6 +18,15 @@ pub enum ConfigError {
     Kernels(#[from] tensorwire_kernels::OpenError),
     #[error("--device: {0}; --device cpu needs no GPU")]
     Device(#[from] tensorwire_cuda::CudaError),
+    #[error(
+        "--precision {precision} is what GPUs multiply, and here the processor computes, in f32; leave --precision out, or \
+         take --device cuda where there is a GPU"
+    )]
+    PrecisionOfCpu { precision: &'static str },
+    #[error(
+        "--precision {precision} rounds numbers of f32, and --dtype f64 has none; leave one of them out"
+    )]
+    PrecisionOfF64 { precision: &'static str },
     #[error("{option} is by evaluations; give {with} STEPS, too")]
     Lacks { option: &'static str, with: &'static str },
     #[error(

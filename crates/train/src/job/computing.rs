@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tensorwire_base::{Rank, Space};
-use tensorwire_cuda::{CudaKernels, CudaOptions, Gpus};
+use tensorwire_cuda::{CudaKernels, CudaOptions, Gpus, products};
 use tensorwire_kernels::{Kernels, SharedDevice};
 use tensorwire_runtime::Computing;
 
@@ -50,7 +50,8 @@ pub(super) fn open_device(part: &Part, rank: Rank) -> Result<Option<SharedDevice
             before % Gpus::find(driver.as_deref())?.count().max(1)
         }
     };
-    let kernels = CudaKernels::open(&CudaOptions { driver, ordinal })?;
+    let (libraries, rounding) = (config.cuda_libraries.search(), config.precision.rounding());
+    let kernels = CudaKernels::open(&CudaOptions { driver, ordinal, libraries, rounding })?;
     Ok(Some(Arc::new(Mutex::new(kernels))))
 }
 
@@ -60,5 +61,6 @@ pub(super) fn described(config: &TrainConfig, host: String) -> String {
     let gpus = Gpus::find(config.cuda_driver.as_deref());
     let named = gpus.and_then(|gpus| gpus.name(ordinal.unwrap_or(0)));
     let gpu = named.unwrap_or_else(|error| error.to_string());
-    format!("{gpu}; on the host {host}")
+    let products = products(config.cuda_libraries.search().as_ref(), config.precision.rounding());
+    format!("{gpu}, {products}; on the host {host}")
 }
