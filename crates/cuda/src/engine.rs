@@ -62,8 +62,8 @@ pub struct CudaKernels {
     rounding: Rounding,
     /// What computes matrix products, or why kernels of ours do.
     products: Result<Arc<CublasLt>, String>,
-    /// How often the stream was told a product of the library's.
-    library_products: u64,
+    /// How many products were left to the library.
+    library_calls: u64,
     /// Modules by name, and kernels of them, as far as they were asked for.
     loaded: HashMap<&'static str, Module>,
     functions: HashMap<&'static str, Function>,
@@ -122,7 +122,7 @@ impl CudaKernels {
             stream,
             rounding: options.rounding,
             products: products(&device, options.libraries.as_ref()),
-            library_products: 0,
+            library_calls: 0,
             loaded: HashMap::new(),
             functions: HashMap::new(),
             prepared: HashMap::new(),
@@ -136,11 +136,6 @@ impl CudaKernels {
         kernels.clear_fault()?;
         kernels.write_factor(1.0)?;
         Ok(kernels)
-    }
-
-    /// How often an operator was computed with a product of the library's, counted by products.
-    pub fn library_products(&self) -> u64 {
-        self.library_products
     }
 
     /// The GPU.
@@ -197,7 +192,7 @@ impl CudaKernels {
         let Some(prepared) = self.prepared.get_mut(&call.node) else { return Ok(()) };
         let version = prepared.give(call, workspace, [words, words + FAULT_OFFSET as u64]);
         // fits: few
-        self.library_products += prepared.library_products() as u64;
+        self.library_calls += prepared.library_calls() as u64;
         let version = version.map_err(|missing| {
             let why = missing.to_string();
             Failed::Kernel(Some(call.node), KernelError::Refused { op: call.op.name(), why })
@@ -379,6 +374,10 @@ impl DeviceKernels for CudaKernels {
 
     fn graphs_launched(&self) -> u64 {
         self.segments.launched()
+    }
+
+    fn library_calls(&self) -> u64 {
+        self.library_calls
     }
 
     fn set_rate_factor(&mut self, factor: f64) -> Result<(), DeviceFailure> {

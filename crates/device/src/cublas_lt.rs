@@ -10,6 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use crate::device::{Device, Handle};
+use crate::driver::SONAME;
 use crate::error::{DeviceError, LibraryError};
 use crate::libraries::{CudaLibrary, LibrarySearch, LibraryVersion, LoadedLibrary};
 use crate::stream::Stream;
@@ -117,7 +118,14 @@ impl CublasLt {
             let failure = failure(&functions, status);
             return Err(library.refused(format!("cublasLtCreate says {failure}")));
         }
-        Ok(CublasLt { device: device.clone(), functions, handle: Handle(handle), library })
+        let opened =
+            CublasLt { device: device.clone(), functions, handle: Handle(handle), library };
+        if !device.driver().is_everybodys() {
+            let why =
+                format!("it loads {SONAME}, and the driver is {}", device.driver().looked_for());
+            return Err(opened.library.refused(why));
+        }
+        Ok(opened)
     }
 
     /// What was loaded.

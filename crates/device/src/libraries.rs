@@ -327,6 +327,14 @@ mod tests {
                 (in_root("site/nvidia/cu13/lib/libcublasLt.so.13"), "python3's packages"),
             ]
         );
+        let (named, home) = (in_root("named").display().to_string(), in_root("cuda"));
+        assert_eq!(
+            search.looked_for(CudaLibrary::Cudnn),
+            format!(
+                "libcudnn.so.9: {named}, where the dynamic linker looks, {}, python3's packages",
+                home.display()
+            )
+        );
         assert_eq!(paths(CudaLibrary::Cudnn).len(), 2);
         assert_eq!(paths(CudaLibrary::Nccl).len(), 1);
         // empty files are no libraries

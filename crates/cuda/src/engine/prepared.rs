@@ -127,7 +127,7 @@ impl Prepared {
     }
 
     /// How many products the library computes.
-    pub(super) fn library_products(&self) -> usize {
+    pub(super) fn library_calls(&self) -> usize {
         self.plans.len()
     }
 

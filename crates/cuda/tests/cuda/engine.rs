@@ -103,9 +103,9 @@ impl Engine {
         self.state.lock().kernels.description()
     }
 
-    /// How many products the library was told.
-    pub(crate) fn library_products(&self) -> u64 {
-        self.state.lock().kernels.library_products()
+    /// How many products were left to the library.
+    pub(crate) fn library_calls(&self) -> u64 {
+        self.state.lock().kernels.library_calls()
     }
 
     /// As [`Computes`], but what fails is the device's word.

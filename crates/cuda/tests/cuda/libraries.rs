@@ -52,9 +52,9 @@ fn product(engine: &Engine, seed: u64) -> Result<Vec<f32>, String> {
 #[test]
 fn in_an_engine_products_are_the_librarys() {
     let Some(engine) = engine() else { return };
-    let before = engine.library_products();
+    let before = engine.library_calls();
     let found = product(engine, 1).unwrap();
-    assert_eq!(engine.library_products(), before + 1);
+    assert_eq!(engine.library_calls(), before + 1);
     assert!(
         engine.description().ends_with("products by cuBLASLt 13.1.0"),
         "{}",
@@ -73,7 +73,7 @@ fn in_an_engine_it_says_what_computes_products() {
     let Some(engine) = engine() else { return };
     eprintln!("{}", engine.description());
     match product(engine, 2) {
-        Ok(_) => eprintln!("computed, {} by a library", engine.library_products()),
+        Ok(_) => eprintln!("computed, {} by a library", engine.library_calls()),
         Err(error) => {
             eprintln!("failed: {error}");
             // nothing is computed after it
