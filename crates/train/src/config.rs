@@ -26,7 +26,7 @@ use crate::topology::{Topology, Weights};
 use tensorwire_launch::Hosts;
 
 pub use clients::{Averaging, ClientConfig};
-pub use device::{CudaLibraries, DeviceChoice, Precision};
+pub use device::{CudaLibraries, DeviceChoice, MathMode};
 pub use error::ConfigError;
 pub use exchange::{Exchange, WireType};
 use tensorwire_launch::Transport;
@@ -175,7 +175,7 @@ pub struct TrainConfig {
     pub cuda_libraries: CudaLibraries,
     /// What a GPU multiplies.
     #[serde(default)]
-    pub precision: Precision,
+    pub math: MathMode,
     pub load: Option<PathBuf>,
     pub save: Option<PathBuf>,
     /// Checkpoints of the whole job.

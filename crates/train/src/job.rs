@@ -191,7 +191,7 @@ impl Prepared {
     pub fn new(config: TrainConfig, supply: &dyn Supply) -> Result<Prepared, ConfigError> {
         config.check()?;
         let device = config.device.resolved(config.cuda_driver.as_deref())?;
-        config.precision.check(device, config.dtype)?;
+        config.math.check(device, config.dtype)?;
         let config = TrainConfig { device, ..config };
         let model = supply.model(&config)?;
         let data = supply.data(&config)?;

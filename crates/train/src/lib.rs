@@ -41,7 +41,7 @@ pub use checkpoint::{
 };
 pub use config::{
     Averaging, Budget, ClientConfig, ConfigError, CudaLibraries, DeviceChoice, Exchange, FloatType,
-    Kernels, Precision, StoreConfig, TraceConfig, TrainConfig, TunedRow, WireType,
+    Kernels, MathMode, StoreConfig, TraceConfig, TrainConfig, TunedRow, WireType,
 };
 pub use figures::ProcessFigures;
 pub use group::{ClientError, VectorReducer, link_cost};

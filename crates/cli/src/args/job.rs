@@ -10,7 +10,7 @@ use tensorwire_graph::Placement;
 use tensorwire_launch::{Hosts, RSH, Transport};
 use tensorwire_nn::Optimizer;
 use tensorwire_train::{
-    Budget, ConfigError, CudaLibraries, DeviceChoice, Exchange, Kernels, Precision, Strategy,
+    Budget, ConfigError, CudaLibraries, DeviceChoice, Exchange, Kernels, MathMode, Strategy,
     TrainConfig,
 };
 use tensorwire_zoo::data::{SampleKind, Source};
@@ -133,8 +133,8 @@ pub(crate) struct JobArgs {
     /// In products and convolutions. `tf32` and `bf16` round numbers of f32 before they are multiplied, for speed; sums
     /// are of f32, and weights stay as they are.
     #[arg(long, value_name = "FORMAT", help_heading = COMPUTE, value_enum,
-          default_value = DEFAULTS.precision.name(), hide_possible_values = true)]
-    precision: PrecisionArg,
+          default_value = DEFAULTS.math.name(), hide_possible_values = true)]
+    math: MathArg,
     /// Threads of each process
     ///
     /// [default: the workers of a machine share its cores, a server has all]
@@ -227,9 +227,12 @@ enum KernelsArg {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum PrecisionArg {
+enum MathArg {
+    #[value(alias = "fp32", alias = "float32")]
     F32,
+    #[value(alias = "tensorfloat32")]
     Tf32,
+    #[value(alias = "bfloat16")]
     Bf16,
 }
 
@@ -349,10 +352,10 @@ impl JobArgs {
             device: self.device,
             cuda_driver: self.cuda_driver,
             cuda_libraries: cuda_libraries(self.cuda_libs),
-            precision: match self.precision {
-                PrecisionArg::F32 => Precision::F32,
-                PrecisionArg::Tf32 => Precision::Tf32,
-                PrecisionArg::Bf16 => Precision::Bf16,
+            math: match self.math {
+                MathArg::F32 => MathMode::F32,
+                MathArg::Tf32 => MathMode::Tf32,
+                MathArg::Bf16 => MathMode::Bf16,
             },
             listen: self.listen,
             // a negative or huge number saturates and is refused by the configuration's check

@@ -253,13 +253,12 @@ fn products_are_left_to_a_library_that_is_found() {
     assert_eq!(number(&own, "library_calls"), 0);
     let loss = |result: &Value| result["final_loss"].as_f64().unwrap();
     assert!((loss(&found) - loss(&own)).abs() < 1e-4 * loss(&own), "{found} and {own}");
-    // the precision is the same whoever computes, as far as sums in another order are
-    for precision in ["tf32", "bf16"] {
-        let [library, own] =
-            [&*libraries, ""].map(|by| train(&format!("{by} --precision {precision}")));
-        assert_ne!(loss(&library), loss(&found), "{precision}");
+    // what is rounded is the same whoever computes, as far as sums in another order are
+    for math in ["tf32", "bf16"] {
+        let [library, own] = [&*libraries, ""].map(|by| train(&format!("{by} --math {math}")));
+        assert_ne!(loss(&library), loss(&found), "{math}");
         assert!((loss(&library) - loss(&own)).abs() < 1e-3 * loss(&own), "{library} and {own}");
-        let said = if precision == "tf32" { "rounded to TF32" } else { "rounded to bf16" };
+        let said = if math == "tf32" { "rounded to TF32" } else { "rounded to bf16" };
         assert!(library["kernels"].as_str().unwrap().contains(said), "{library}");
     }
     let failing = driver.start(&format!("{job} {libraries}"), &[("FAKE_CUDA_FAULTS", "product=5")]);
@@ -268,13 +267,13 @@ fn products_are_left_to_a_library_that_is_found() {
 }
 
 #[test]
-fn a_precision_that_would_round_nothing_is_refused() {
+fn a_rounding_of_nothing_is_refused() {
     let Some(driver) = driver() else { return };
-    let ended = Job::start(&format!("train --precision tf32 --strategy local {SMALL}")).end(LIMIT);
-    refused(&ended, 2, &["--precision tf32", "the processor computes", "--device cuda"]);
+    let ended = Job::start(&format!("train --math tf32 --strategy local {SMALL}")).end(LIMIT);
+    refused(&ended, 2, &["--math tf32", "the processor computes", "--device cuda"]);
     let none = [("FAKE_CUDA_DEVICES", "0")];
-    let ended = driver.start_on("auto", &format!("--precision bf16 {SMALL}"), &none).end(LIMIT);
-    refused(&ended, 2, &["--precision bf16", "the processor computes"]);
-    let ended = driver.start(&format!("--precision bf16 --dtype f64 {SMALL}"), &[]).end(LIMIT);
-    refused(&ended, 2, &["--precision bf16", "--dtype f64"]);
+    let ended = driver.start_on("auto", &format!("--math bf16 {SMALL}"), &none).end(LIMIT);
+    refused(&ended, 2, &["--math bf16", "the processor computes"]);
+    let ended = driver.start(&format!("--math bf16 --dtype f64 {SMALL}"), &[]).end(LIMIT);
+    refused(&ended, 2, &["--math bf16", "--dtype f64"]);
 }

@@ -9,7 +9,7 @@ use tensorwire_launch::{Hosts, Transport};
 use tensorwire_nn::{Optimizer, Schedule};
 
 use super::{
-    Budget, ClientConfig, CudaLibraries, DeviceChoice, Exchange, FloatType, Kernels, Precision,
+    Budget, ClientConfig, CudaLibraries, DeviceChoice, Exchange, FloatType, Kernels, MathMode,
     StoreConfig, Strategy, TraceConfig, TrainConfig, WireType,
 };
 
@@ -70,7 +70,7 @@ impl Default for TrainConfig {
             device: DeviceChoice::Cpu,
             cuda_driver: None,
             cuda_libraries: CudaLibraries::default(),
-            precision: Precision::F32,
+            math: MathMode::F32,
             load: None,
             save: None,
             checkpoint: None,

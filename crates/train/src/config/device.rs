@@ -24,11 +24,11 @@ pub enum DeviceChoice {
     Auto,
 }
 
-/// What products and convolutions on a GPU multiply (`--precision`). Sums are of f32 all the same, and weights stay as they
+/// What products and convolutions on a GPU multiply (`--math`). Sums are of f32 all the same, and weights stay as they
 /// are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Precision {
+pub enum MathMode {
     /// Numbers as they are.
     #[default]
     F32,
@@ -65,31 +65,31 @@ impl CudaLibraries {
     }
 }
 
-impl Precision {
-    /// As `--precision` spells it.
+impl MathMode {
+    /// As `--math` spells it.
     pub fn name(self) -> &'static str {
         match self {
-            Precision::F32 => "f32",
-            Precision::Tf32 => "tf32",
-            Precision::Bf16 => "bf16",
+            MathMode::F32 => "f32",
+            MathMode::Tf32 => "tf32",
+            MathMode::Bf16 => "bf16",
         }
     }
 
     pub(crate) fn rounding(self) -> Rounding {
         match self {
-            Precision::F32 => Rounding::Nothing,
-            Precision::Tf32 => Rounding::Tf32,
-            Precision::Bf16 => Rounding::Bf16,
+            MathMode::F32 => Rounding::Nothing,
+            MathMode::Tf32 => Rounding::Tf32,
+            MathMode::Bf16 => Rounding::Bf16,
         }
     }
 
     /// Refuses what would round nothing.
     pub(crate) fn check(self, device: DeviceChoice, dtype: FloatType) -> Result<(), ConfigError> {
-        let precision = self.name();
+        let math = self.name();
         match (self, device, dtype) {
-            (Precision::F32, _, _) => Ok(()),
-            (_, DeviceChoice::Cpu, _) => Err(ConfigError::PrecisionOfCpu { precision }),
-            (_, _, FloatType::F64) => Err(ConfigError::PrecisionOfF64 { precision }),
+            (MathMode::F32, _, _) => Ok(()),
+            (_, DeviceChoice::Cpu, _) => Err(ConfigError::MathOfCpu { math }),
+            (_, _, FloatType::F64) => Err(ConfigError::MathOfF64 { math }),
             _ => Ok(()),
         }
     }

@@ -19,14 +19,12 @@ pub enum ConfigError {
     #[error("--device: {0}; --device cpu needs no GPU")]
     Device(#[from] tensorwire_cuda::CudaError),
     #[error(
-        "--precision {precision} is what GPUs multiply, and here the processor computes, in f32; leave --precision out, or \
+        "--math {math} is what GPUs multiply, and here the processor computes, in f32; leave --math out, or \
          take --device cuda where there is a GPU"
     )]
-    PrecisionOfCpu { precision: &'static str },
-    #[error(
-        "--precision {precision} rounds numbers of f32, and --dtype f64 has none; leave one of them out"
-    )]
-    PrecisionOfF64 { precision: &'static str },
+    MathOfCpu { math: &'static str },
+    #[error("--math {math} rounds numbers of f32, and --dtype f64 has none; leave one of them out")]
+    MathOfF64 { math: &'static str },
     #[error("{option} is by evaluations; give {with} STEPS, too")]
     Lacks { option: &'static str, with: &'static str },
     #[error(

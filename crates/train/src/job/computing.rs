@@ -50,7 +50,7 @@ pub(super) fn open_device(part: &Part, rank: Rank) -> Result<Option<SharedDevice
             before % Gpus::find(driver.as_deref())?.count().max(1)
         }
     };
-    let (libraries, rounding) = (config.cuda_libraries.search(), config.precision.rounding());
+    let (libraries, rounding) = (config.cuda_libraries.search(), config.math.rounding());
     let kernels = CudaKernels::open(&CudaOptions { driver, ordinal, libraries, rounding })?;
     Ok(Some(Arc::new(Mutex::new(kernels))))
 }
@@ -61,6 +61,6 @@ pub(super) fn described(config: &TrainConfig, host: String) -> String {
     let gpus = Gpus::find(config.cuda_driver.as_deref());
     let named = gpus.and_then(|gpus| gpus.name(ordinal.unwrap_or(0)));
     let gpu = named.unwrap_or_else(|error| error.to_string());
-    let products = products(config.cuda_libraries.search().as_ref(), config.precision.rounding());
+    let products = products(config.cuda_libraries.search().as_ref(), config.math.rounding());
     format!("{gpu}, {products}; on the host {host}")
 }

@@ -198,6 +198,6 @@ fn a_library_rounds_as_kernels_do() {
         return;
     }
     for name in ["tf32", "bf16"] {
-        in_a_process(&["precision::"], true, &[("CUDA_TEST_ROUNDING", name)]);
+        in_a_process(&["rounding::"], true, &[("CUDA_TEST_ROUNDING", name)]);
     }
 }
