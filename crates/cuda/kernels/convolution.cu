@@ -71,7 +71,7 @@ template <class Real> struct Patches {
     typedef Place Row;
     typedef Tap Depth;
     const Images &images;
-    From<T> x;
+    Factors<T> x;
     i64 rows, end;
     DEVICE_IN bool along_depth() const { return true; }
     DEVICE_IN Place row(i64 at) const {
@@ -109,7 +109,7 @@ template <class Real> struct Lookers {
     typedef Place Row;
     typedef Tap Depth;
     const Images &images;
-    From<T> dy;
+    Factors<T> dy;
     i64 rows, end;
     DEVICE_IN bool along_depth() const { return true; }
     DEVICE_IN Place row(i64 at) const {
@@ -141,7 +141,7 @@ struct Convolution {
     Images images;
     const void *a;
     const void *b;
-    // of both
+    // of both: as Factors have it
     i64 narrow;
     void *y;
     i64 y_narrow;
@@ -155,8 +155,8 @@ template <class T, i32 Q> DEVICE void convolve(const Convolution &args) {
     const Tiling &tiling = args.tiling;
     Tile tile = tile_of(tiling, SIDE * QUAD * Q);
     i64 first = tile.batch * images.group_outputs;
-    From<T> x = {args.a, args.narrow, tile.batch * images.group_channels};
-    From<T> w = {args.b, args.narrow, first * tiling.depth};
+    Factors<T> x = {args.a, args.narrow, tile.batch * images.group_channels};
+    Factors<T> w = {args.b, args.narrow, first * tiling.depth};
     Patches<T> a = {images, x, tiling.rows, tile.end};
     Matrix<T> b = {w, tiling.columns, tile.end, tiling.depth, 1};
     Into<T> y = {args.y, args.y_narrow, tile.part * args.count + first};
@@ -174,8 +174,8 @@ template <class T, i32 Q> DEVICE void convolve_grad_input(const Convolution &arg
     const Tiling &tiling = args.tiling;
     Tile tile = tile_of(tiling, SIDE * QUAD * Q);
     i64 first = tile.batch * images.group_channels;
-    From<T> dy = {args.a, args.narrow, tile.batch * images.group_outputs};
-    From<T> w = {args.b, args.narrow, first * tiling.depth};
+    Factors<T> dy = {args.a, args.narrow, tile.batch * images.group_outputs};
+    Factors<T> w = {args.b, args.narrow, first * tiling.depth};
     Lookers<T> a = {images, dy, tiling.rows, tile.end};
     Matrix<T> b = {w, tiling.columns, tile.end, tiling.depth, 1};
     Into<T> dx = {args.y, args.y_narrow, tile.part * args.count + first};
@@ -193,8 +193,8 @@ template <class T, i32 Q> DEVICE void convolve_grad_weight(const Convolution &ar
     const Tiling &tiling = args.tiling;
     Tile tile = tile_of(tiling, SIDE * QUAD * Q);
     i64 output = tile.batch * images.group_outputs;
-    From<T> dy = {args.a, args.narrow, output};
-    From<T> x = {args.b, args.narrow, tile.batch * images.group_channels};
+    Factors<T> dy = {args.a, args.narrow, output};
+    Factors<T> x = {args.b, args.narrow, tile.batch * images.group_channels};
     Matrix<T> a = {dy, tiling.rows, tile.end, 1, images.outputs};
     // what is a row's end there is the inner dimension's here
     PatchesTurned<T> b = {Patches<T>{images, x, tile.end, tiling.columns}};
@@ -213,9 +213,10 @@ struct ByThreads {
     i64 positions;
     const void *a;
     const void *b;
-    // of all
+    // of both, as Factors have it
     i64 narrow;
     void *y;
+    i64 y_narrow;
     // of the weight's gradient: parts of the positions, whose sums are not narrow
     i64 parts;
     i64 part_positions;
@@ -227,14 +228,14 @@ template <class T> DEVICE void thread_convolve(const ByThreads &a) {
     UNROLL_BY(1) for (i64 i = thread_in_grid(); i < a.positions * images.outputs; i += threads_of_grid()) {
         i64 output = i % images.outputs, first = output / images.group_outputs * images.group_channels;
         Patches<T> patches = {images, {a.a, a.narrow, first}, a.positions, taps * images.group_channels};
-        From<T> w = {a.b, a.narrow, output * images.group_channels * taps};
+        Factors<T> w = {a.b, a.narrow, output * images.group_channels * taps};
         Place place = patches.row(i / images.outputs);
         T sum = T(0);
         UNROLL_BY(1) for (i64 k = 0; k < patches.end; k++) {
             i64 tap = k / images.group_channels, channel = k % images.group_channels;
             sum += patches.at(place, patches.depth(k)) * w[channel * taps + tap];
         }
-        Into<T>{a.y, a.narrow, 0}.put(i, sum);
+        Into<T>{a.y, a.y_narrow, 0}.put(i, sum);
     }
 }
 OF_REALS(KERNEL_OF, thread_convolve, ByThreads)
@@ -242,7 +243,7 @@ OF_REALS(KERNEL_OF, thread_convolve, ByThreads)
 template <class T> DEVICE void thread_grad_input(const ByThreads &a) {
     const Images &images = a.images;
     i64 taps = images.kernel_rows * images.kernel_columns;
-    From<T> w = {a.b, a.narrow, 0};
+    Factors<T> w = {a.b, a.narrow, 0};
     UNROLL_BY(1) for (i64 i = thread_in_grid(); i < a.positions * images.channels; i += threads_of_grid()) {
         i64 channel = i % images.channels, first = channel / images.group_channels * images.group_outputs;
         Lookers<T> lookers = {images, {a.a, a.narrow, first}, a.positions, taps * images.group_outputs};
@@ -253,7 +254,7 @@ template <class T> DEVICE void thread_grad_input(const ByThreads &a) {
             i64 row = output * images.group_channels + channel % images.group_channels;
             sum += lookers.at(place, lookers.depth(k)) * w[row * taps + tap];
         }
-        Into<T>{a.y, a.narrow, 0}.put(i, sum);
+        Into<T>{a.y, a.y_narrow, 0}.put(i, sum);
     }
 }
 OF_REALS(KERNEL_OF, thread_grad_input, ByThreads)
@@ -262,7 +263,7 @@ template <class T> DEVICE void thread_grad_weight(const ByThreads &a) {
     const Images &images = a.images;
     i64 taps = images.kernel_rows * images.kernel_columns, deep = images.group_channels * taps;
     i64 weights = images.outputs * deep;
-    From<T> dy = {a.a, a.narrow, 0};
+    Factors<T> dy = {a.a, a.narrow, 0};
     UNROLL_BY(1) for (i64 i = thread_in_grid(); i < weights * a.parts; i += threads_of_grid()) {
         // neighbours have neighbouring outputs, whose gradients lie side by side
         i64 output = i % images.outputs, k = i / images.outputs % deep, part = i / weights;

@@ -90,6 +90,31 @@ template <> DEVICE_OF float From<float>::operator[](i64 i) const {
 }
 template <> DEVICE_OF double From<double>::operator[](i64 i) const { return ((const double *)at)[first + i]; }
 
+// Numbers that are multiplied: as of From, where `narrow` is 0 or 1; 2: kept as T, and rounded to TF32 before; 3: to bf16.
+template <class T> struct Factors {
+    const void *at;
+    i64 narrow;
+    i64 first;
+    DEVICE_IN T operator[](i64 i) const;
+};
+
+// Rounded to nearest, away from zero where two are as near (cvt.rna.tf32). What is not finite stays as it is.
+DEVICE float round_tf32(float x) {
+    u32 bits = bits_of(x);
+    return (bits & 0x7f800000u) == 0x7f800000u ? x : float_of((bits + 0x1000u) & ~0x1fffu);
+}
+
+DEVICE float rounded(float x, i64 narrow) {
+    if (narrow == 2) return round_tf32(x);
+    return narrow == 3 ? load(round_bf16(x)) : x;
+}
+DEVICE double rounded(double x, i64) { return x; }
+
+template <> DEVICE_OF float Factors<float>::operator[](i64 i) const {
+    return narrow == 1 ? load(((const bf16 *)at)[first + i]) : rounded(((const float *)at)[first + i], narrow);
+}
+template <> DEVICE_OF double Factors<double>::operator[](i64 i) const { return ((const double *)at)[first + i]; }
+
 template <class T> struct Into {
     void *at;
     i64 narrow;

@@ -169,7 +169,7 @@ template <class Real> struct Matrix {
     typedef Real T;
     typedef i64 Row;
     typedef i64 Depth;
-    From<T> elements;
+    Factors<T> elements;
     i64 rows, end, row_step, depth_step;
     DEVICE_IN bool along_depth() const { return depth_step == 1; }
     DEVICE_IN i64 row(i64 row) const { return row < rows ? row * row_step : -1; }

@@ -3,6 +3,7 @@
 
 struct Factor {
     const void *at;
+    // as Factors have it
     i64 narrow;
     // from a row to the next, or from a column
     i64 outer;

@@ -91,6 +91,8 @@ struct Step {
     i64 steps;
     i64 hidden;
     i64 narrow;
+    // of what is multiplied and not narrow, as Factors have it
+    i64 rounding;
     const i64 *first_rows;
     const void *products[GATES_MAX];
     const void *matrices[GATES_MAX];
@@ -162,10 +164,11 @@ template <class T, i32 CELL> DEVICE void recurrent_step(const Step &a) {
         __syncthreads();
         UNROLL for (i32 row = 0; row < TILE_ROWS; row += LINES) {
             i64 at = row_first + row + line;
-            room.slices.h[k][row + line] = is_there && at < rows ? ((const T *)a.h)[at * hidden + first + k] : T(0);
+            room.slices.h[k][row + line] =
+                is_there && at < rows ? Factors<T>{a.h, a.rounding, 0}[at * hidden + first + k] : T(0);
         }
         UNROLL for (i32 g = 0; g < GATES; g++) {
-            From<T> u = {a.matrices[g], a.narrow, 0};
+            Factors<T> u = {a.matrices[g], a.narrow ? 1 : a.rounding, 0};
             UNROLL for (i32 unit = 0; unit < TILE_UNITS; unit += LINES) {
                 i64 at = unit_first + unit + line;
                 room.slices.u[g][k][unit + line] = is_there && at < hidden ? u[at * hidden + first + k] : T(0);
@@ -223,6 +226,7 @@ struct Back {
     i64 batch;
     i64 hidden;
     i64 narrow;
+    i64 rounding;
     const i64 *first_rows;
     // or nothing, which is 0
     const void *dy;
@@ -272,14 +276,15 @@ DEVICE void flowing_back(const Back &a, BackRoom<T> &room, i64 row_first, i64 ro
             const T *back = at < depth ? (const T *)a.back[gate] + at % hidden : nullptr;
             UNROLL for (i32 j = thread / BACK_SLICE; j < TILE_ROWS; j += THREADS / BACK_SLICE) {
                 bool is_there = back && row_first + j < rows;
-                room.slices.back[k][j] = is_there ? back[(start + row_first + j) * hidden] : T(0);
+                room.slices.back[k][j] =
+                    is_there ? Factors<T>{back, a.rounding, 0}[(start + row_first + j) * hidden] : T(0);
             }
         }
         UNROLL for (i32 k = thread / TILE_UNITS; k < BACK_SLICE; k += THREADS / TILE_UNITS) {
             i64 at = first + k, gate = at / hidden, unit = unit_first + thread % TILE_UNITS;
             bool is_there = at < depth && unit < hidden;
             room.slices.u[k][thread % TILE_UNITS] =
-                is_there ? From<T>{a.matrices[gate], a.narrow, 0}[at % hidden * hidden + unit] : T(0);
+                is_there ? Factors<T>{a.matrices[gate], a.narrow ? 1 : a.rounding, 0}[at % hidden * hidden + unit] : T(0);
         }
         __syncthreads();
         UNROLL_BY(2) for (i32 j = 0; j < BACK_SLICE / WARPS; j++) {

@@ -4,10 +4,10 @@ use tensorwire_graph::{Op, infer};
 use tensorwire_kernels::{KernelError, Operand};
 use tensorwire_tensor::{DType, Fact, TensorSpec};
 
-use crate::command::{Address, Command, KernelArgument, Launch, Memory};
+use crate::command::{Address, Command, KernelArgument, Launch, LibraryProduct, Memory};
 use crate::error::LowerError;
 use crate::fault::{Check, code};
-use crate::{Lowered, kernels};
+use crate::{Lowered, Lowering, kernels};
 
 /// Threads of every block.
 pub(crate) const THREADS: usize = 256;
@@ -29,7 +29,7 @@ pub(crate) struct Builder<'a> {
     pub(crate) inputs: &'a [TensorSpec],
     pub(crate) outputs: &'a [TensorSpec],
     in_place: bool,
-    tag: u32,
+    pub(crate) options: Lowering,
     commands: Vec<Command>,
     workspace: usize,
     checks: Vec<Check>,
@@ -48,7 +48,7 @@ impl<'a> Builder<'a> {
         inputs: &'a [TensorSpec],
         outputs: &'a [TensorSpec],
         in_place: bool,
-        tag: u32,
+        options: Lowering,
     ) -> Result<Builder<'a>, LowerError> {
         let name = op.name();
         if !op.is_computed() {
@@ -59,12 +59,12 @@ impl<'a> Builder<'a> {
         }
         check_operands(op, inputs, outputs)?;
         let (commands, checks) = (Vec::new(), Vec::new());
-        Ok(Builder { op, inputs, outputs, in_place, tag, commands, workspace: 0, checks })
+        Ok(Builder { op, inputs, outputs, in_place, options, commands, workspace: 0, checks })
     }
 
     pub(crate) fn finish(self) -> Lowered {
-        let Builder { commands, workspace, tag, checks, .. } = self;
-        Lowered { commands, workspace_bytes: workspace, tag, checks }
+        let Builder { commands, workspace, options, checks, .. } = self;
+        Lowered { commands, workspace_bytes: workspace, tag: options.tag, checks }
     }
 
     pub(crate) fn name(&self) -> &'static str {
@@ -114,7 +114,7 @@ impl<'a> Builder<'a> {
     /// Adds a check of values; its code.
     pub(crate) fn check(&mut self, check: Check) -> KernelArgument {
         self.checks.push(check);
-        KernelArgument::Integer(code(self.tag, self.checks.len() - 1))
+        KernelArgument::Integer(code(self.options.tag, self.checks.len() - 1))
     }
 
     /// Launches a kernel whose threads stride over `threads` places; none where there are none.
@@ -179,6 +179,11 @@ impl<'a> Builder<'a> {
         }));
     }
 
+    /// Adds a product of a library's.
+    pub(crate) fn by_library(&mut self, product: LibraryProduct) {
+        self.commands.push(Command::Product(product));
+    }
+
     pub(crate) fn copy(&mut self, from: Address, to: Address, bytes: usize) {
         if bytes > 0 && from != to {
             self.commands.push(Command::Copy { from, to, bytes });
@@ -232,6 +237,15 @@ fn check_operands(
 /// True if numbers are kept in less than they are computed in.
 pub(crate) fn is_narrow(dtype: DType) -> bool {
     dtype == DType::BF16
+}
+
+/// What numbers are kept as that are computed in what `dtype` is computed in.
+pub(crate) fn kept_as(dtype: DType, is_narrow: bool) -> DType {
+    match (dtype, is_narrow) {
+        (DType::F64, _) => DType::F64,
+        (_, true) => DType::BF16,
+        (_, false) => DType::F32,
+    }
 }
 
 /// Bytes of what numbers of `dtype` are computed in.

@@ -1,10 +1,14 @@
 //! What a stream is given: launches, copies and fills as plain data. Addresses are open: an operand, or a place in the
 //! workspace, until [`Addresses`] say where these lie.
 
+use tensorwire_device::MatrixProduct;
+
 /// One thing that a stream does, behind what it was given before.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     Launch(Launch),
+    /// A matrix product that a library computes.
+    Product(LibraryProduct),
     /// Bytes that do not overlap.
     Copy {
         from: Address,
@@ -30,6 +34,14 @@ pub struct Launch {
     pub shared_bytes: u32,
     /// The structure's fields, in their order.
     pub arguments: Vec<KernelArgument>,
+}
+
+/// A matrix product of a library's. Its workspace is the library's own, behind the operator's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LibraryProduct {
+    pub product: MatrixProduct,
+    /// a, b and y.
+    pub operands: [Address; 3],
 }
 
 /// A field of a kernel's argument.

@@ -5,6 +5,7 @@ mod flights;
 mod peers;
 mod prepared;
 mod segments;
+mod telling;
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -12,25 +13,31 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tensorwire_base::Deadline;
-use tensorwire_device::{Device, DeviceError, DeviceMemory, Driver, Function, Module, Stream};
+use tensorwire_device::{
+    CublasLt, Device, DeviceError, DeviceMemory, Driver, Function, LibrarySearch, Module, Stream,
+};
 use tensorwire_graph::NodeId;
 use tensorwire_kernels::{CopyId, DeviceCall, DeviceFailure, DeviceKernels, KernelError};
 use tensorwire_memory::{DeviceLoan, DeviceWriteLoan, Keepalive, Slab};
 
 use crate::error::LowerError;
+use crate::gpus::{NO_LIBRARY, products_by};
 use crate::kernels::modules;
-use crate::{Addresses, Command, DeviceFault};
+use crate::{DeviceFault, Rounding};
 use flights::{Flights, Slots};
-use prepared::Prepared;
+use prepared::{PrepareError, Prepared};
 use segments::{Call, Segments};
+use telling::tell;
 
-/// Which GPU, and by which driver.
+/// By what GPUs compute.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CudaOptions {
     /// The driver's library; none: the one that the dynamic linker finds.
     pub driver: Option<PathBuf>,
-    /// The GPU's number in this process, from 0 on.
-    pub ordinal: usize,
+    /// Where to look for CUDA's libraries; none: kernels of this crate compute all.
+    pub libraries: Option<LibrarySearch>,
+    /// Of what products and convolutions multiply.
+    pub rounding: Rounding,
 }
 
 /// Why a GPU cannot compute.
@@ -51,6 +58,11 @@ const FAULT_OFFSET: usize = 8;
 pub struct CudaKernels {
     device: Arc<Device>,
     stream: Stream,
+    rounding: Rounding,
+    /// What computes matrix products, or why kernels of ours do.
+    products: Result<Arc<CublasLt>, String>,
+    /// How many products were left to the library.
+    library_calls: u64,
     /// Modules by name, and kernels of them, as far as they were asked for.
     loaded: HashMap<&'static str, Module>,
     functions: HashMap<&'static str, Function>,
@@ -93,17 +105,20 @@ impl From<DeviceError> for Failed {
 }
 
 impl CudaKernels {
-    /// Opens a GPU. What it is to compute is loaded when it is first asked for.
+    /// Opens a GPU by its number in this process, from 0 on. What it is to compute is loaded when it is first asked for.
     ///
     /// # Errors
     /// When there is no driver or no such GPU, or it has no memory left.
-    pub fn open(options: &CudaOptions) -> Result<CudaKernels, CudaError> {
+    pub fn open(options: &CudaOptions, ordinal: usize) -> Result<CudaKernels, CudaError> {
         let driver = Driver::open(options.driver.as_deref())?;
-        Ok(CudaKernels::on(Device::open(&driver, options.ordinal)?)?)
+        Ok(CudaKernels::on(Device::open(&driver, ordinal)?, options)?)
     }
 
     /// As [`CudaKernels::open`], of a GPU that was opened.
-    pub(crate) fn on(device: Arc<Device>) -> Result<CudaKernels, DeviceError> {
+    pub(crate) fn on(
+        device: Arc<Device>,
+        options: &CudaOptions,
+    ) -> Result<CudaKernels, DeviceError> {
         let stream = device.stream()?;
         // fits: a few words
         let words = device.alloc(WORDS_BYTES as u64)?;
@@ -111,6 +126,9 @@ impl CudaKernels {
             factors: Slots::new(&device)?,
             flights: Flights::new(&device)?,
             stream,
+            rounding: options.rounding,
+            products: products(&device, options.libraries.as_ref()),
+            library_calls: 0,
             loaded: HashMap::new(),
             functions: HashMap::new(),
             prepared: HashMap::new(),
@@ -162,7 +180,12 @@ impl CudaKernels {
         }
         let fits = self.prepared.get(&call.node).is_some_and(|prepared| prepared.is_for(call));
         if !fits {
-            let prepared = Prepared::new(call).map_err(|error| self.refused(call, error))?;
+            let library = self.products.as_ref().ok();
+            let prepared =
+                Prepared::new(call, self.rounding, library).map_err(|error| match error {
+                    PrepareError::Lower(error) => self.refused(call, error),
+                    PrepareError::Device(error) => Failed::Device(error),
+                })?;
             for launch in prepared.launches() {
                 self.load(launch.kernel, launch.shared_bytes)?;
             }
@@ -174,6 +197,8 @@ impl CudaKernels {
         let words = self.words.address();
         let Some(prepared) = self.prepared.get_mut(&call.node) else { return Ok(()) };
         let version = prepared.give(call, workspace, [words, words + FAULT_OFFSET as u64]);
+        // fits: few
+        self.library_calls += prepared.library_calls() as u64;
         let version = version.map_err(|missing| {
             let why = missing.to_string();
             Failed::Kernel(Some(call.node), KernelError::Refused { op: call.op.name(), why })
@@ -188,10 +213,7 @@ impl CudaKernels {
         segments.flush(stream, &mut |stream: &Stream, calls: &[Call]| {
             for (node, _) in calls {
                 let Some(prepared) = prepared.get(node) else { continue };
-                let addresses = prepared.addresses();
-                for (command, arguments) in prepared.commands() {
-                    tell(stream, functions, command, arguments, &addresses)?;
-                }
+                tell(stream, functions, prepared)?;
             }
             Ok(())
         })
@@ -280,41 +302,13 @@ impl CudaKernels {
     }
 }
 
-/// Tells a stream one command.
-fn tell(
-    stream: &Stream,
-    functions: &HashMap<&'static str, Function>,
-    command: &Command,
-    arguments: &[u8],
-    addresses: &Addresses<'_>,
-) -> Result<(), DeviceError> {
-    let at = |address| addresses.resolve(address).unwrap_or_default();
-    match command {
-        Command::Launch(launch) => {
-            let Some(function) = functions.get(launch.kernel) else {
-                let kernel = launch.kernel.to_owned();
-                return Err(DeviceError::NoSuchKernel {
-                    device: stream.device().ordinal(),
-                    kernel,
-                });
-            };
-            // SAFETY: the arguments are those that the lowering gives this kernel. They name the operands, which the
-            // caller lent and guards by the order of this stream from here on, scratch and words, which only this stream
-            // uses and which are given back when it is idle. The lowering's checks and the kernels' suites hold what is
-            // reached to these operands' sizes.
-            unsafe {
-                stream.launch(function, launch.grid, launch.block, launch.shared_bytes, arguments)
-            }
-        }
-        Command::Copy { from, to, bytes } => {
-            // SAFETY: as for a launch; the lowering copies nothing onto itself.
-            unsafe { stream.copy_at(at(*from), at(*to), *bytes) }
-        }
-        Command::Set { to, bytes, byte } => {
-            // SAFETY: as for a launch.
-            unsafe { stream.set_at(at(*to), *bytes, *byte) }
-        }
-    }
+/// What computes matrix products on a GPU.
+fn products(
+    device: &Arc<Device>,
+    libraries: Option<&LibrarySearch>,
+) -> Result<Arc<CublasLt>, String> {
+    let Some(search) = libraries else { return Err(NO_LIBRARY.to_owned()) };
+    CublasLt::open(device, search).map(Arc::new).map_err(|error| error.to_string())
 }
 
 impl DeviceKernels for CudaKernels {
@@ -323,7 +317,11 @@ impl DeviceKernels for CudaKernels {
         let (major, minor) = facts.compute;
         let (ordinal, name) = (facts.ordinal, &facts.name);
         let version = self.device.driver().version();
-        format!("cuda: GPU {ordinal}, {name} ({major}.{minor}), driver of CUDA {version}")
+        let products = self.products.as_ref().map(|library| library.library());
+        let products = products_by(products, self.rounding);
+        format!(
+            "cuda: GPU {ordinal}, {name} ({major}.{minor}), driver of CUDA {version}, {products}"
+        )
     }
 
     fn alloc(&mut self, _: u32, bytes: usize) -> Result<Slab, DeviceFailure> {
@@ -387,6 +385,10 @@ impl DeviceKernels for CudaKernels {
 
     fn graphs_launched(&self) -> u64 {
         self.segments.launched()
+    }
+
+    fn library_calls(&self) -> u64 {
+        self.library_calls
     }
 
     fn set_rate_factor(&mut self, factor: f64) -> Result<(), DeviceFailure> {

@@ -27,7 +27,8 @@
 //! ```
 //!
 //! Each operator gives the same bits for the same operands every time, on any device: sums are made in an order that
-//! depends on the shapes alone. f32 and f64 are computed in themselves, bf16 in f32. Who needs the bits of another
+//! depends on the shapes alone. f32 and f64 are computed in themselves, bf16 in f32; [`Rounding`] makes
+//! products coarser. Who needs the bits of another
 //! back end gets them for what is computed by elements; sums over many elements are added in another order.
 #![deny(unsafe_code)] // but for the engine, which launches
 
@@ -44,21 +45,52 @@ mod several;
 
 use tensorwire_graph::Op;
 use tensorwire_kernels::KernelError;
-use tensorwire_tensor::TensorSpec;
+use tensorwire_tensor::{DType, TensorSpec};
 
-pub use command::{Address, Addresses, Command, KernelArgument, Launch, Memory, MissingAddress};
+pub use command::{
+    Address, Addresses, Command, KernelArgument, Launch, LibraryProduct, Memory, MissingAddress,
+};
 pub use engine::{CudaError, CudaKernels, CudaOptions};
 pub use error::LowerError;
 pub use fault::DeviceFault;
-pub use gpus::Gpus;
+pub use gpus::{Gpus, products};
 pub use kernels::{PtxModule, kernel_names, modules};
 pub use several::CudaDevices;
+pub use tensorwire_device::LibrarySearch;
 
 /// How operators are lowered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lowering {
     /// Which operator this is to whoever asks: a fault that its kernels find says so.
     pub tag: u32,
+    /// Of what products and convolutions multiply.
+    pub rounding: Rounding,
+    /// Matrix products are a library's, where it can take them ([`Command::Product`]).
+    pub products_by_library: bool,
+}
+
+/// What numbers of f32 are rounded to before they are multiplied, in matrix products, convolutions and recurrent cells.
+/// Sums are f32 all the same, and nothing else is rounded: no weight, no result, and not attention.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rounding {
+    #[default]
+    Nothing,
+    /// 11 bits: half a unit is 2⁻¹¹.
+    Tf32,
+    /// 8 bits: half a unit is 2⁻⁸.
+    Bf16,
+}
+
+impl Rounding {
+    /// As kernels are told it of numbers that are kept so (`Factors` of `kernels/device.cuh`).
+    fn code(self, kept: DType) -> i64 {
+        match (kept, self) {
+            (DType::BF16, _) => 1,
+            (DType::F32, Rounding::Tf32) => 2,
+            (DType::F32, Rounding::Bf16) => 3,
+            _ => 0,
+        }
+    }
 }
 
 /// What a device does for one operator.
@@ -104,7 +136,7 @@ pub fn lower(
     in_place: bool,
     options: &Lowering,
 ) -> Result<Lowered, LowerError> {
-    let mut builder = builder::Builder::checked(op, inputs, outputs, in_place, options.tag)?;
+    let mut builder = builder::Builder::checked(op, inputs, outputs, in_place, *options)?;
     lower::operator(&mut builder)?;
     Ok(builder.finish())
 }

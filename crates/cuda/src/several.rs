@@ -3,14 +3,13 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 
 use tensorwire_base::{Deadline, Space};
 use tensorwire_device::{Device, DeviceError, Driver, Event};
 use tensorwire_kernels::{CopyId, DeviceCall, DeviceFailure, DeviceKernels};
 use tensorwire_memory::{DeviceLoan, DeviceWriteLoan, Keepalive, Slab};
 
-use crate::engine::{CudaError, CudaKernels};
+use crate::engine::{CudaError, CudaKernels, CudaOptions};
 
 /// So often those are forgotten that are over.
 const FORGET_EVERY: u64 = 256;
@@ -40,8 +39,8 @@ impl CudaDevices {
     ///
     /// # Errors
     /// When there is no driver or no such GPU, or one has no memory left.
-    pub fn open(driver: Option<&Path>, ordinals: &[usize]) -> Result<CudaDevices, CudaError> {
-        let driver = Driver::open(driver)?;
+    pub fn open(options: &CudaOptions, ordinals: &[usize]) -> Result<CudaDevices, CudaError> {
+        let driver = Driver::open(options.driver.as_deref())?;
         let devices = Device::open_together(&driver, ordinals)?;
         let mut is_by_host = false;
         for (from, to) in ordinals.iter().flat_map(|from| ordinals.iter().map(move |to| (from, to)))
@@ -50,7 +49,7 @@ impl CudaDevices {
         }
         let gpus = devices.into_iter().map(|device| {
             let told = device.event()?;
-            Ok(Gpu { kernels: CudaKernels::on(device)?, told })
+            Ok(Gpu { kernels: CudaKernels::on(device, options)?, told })
         });
         let gpus = gpus.collect::<Result<Vec<Gpu>, DeviceError>>()?;
         Ok(CudaDevices { gpus, started: HashMap::new(), count: 0, is_by_host })
@@ -187,6 +186,10 @@ impl DeviceKernels for CudaDevices {
 
     fn graphs_launched(&self) -> u64 {
         self.gpus.iter().map(|gpu| gpu.kernels.graphs_launched()).sum()
+    }
+
+    fn library_calls(&self) -> u64 {
+        self.gpus.iter().map(|gpu| gpu.kernels.library_calls()).sum()
     }
 
     fn set_rate_factor(&mut self, factor: f64) -> Result<(), DeviceFailure> {

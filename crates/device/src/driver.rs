@@ -1,7 +1,7 @@
 //! CUDA's driver, loaded when it is wanted, and what it tells of its GPUs. Makes no context: looking costs no memory of
 //! a GPU.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::path::Path;
@@ -154,6 +154,24 @@ impl Driver {
         let status = unsafe { (self.functions.cuDeviceCanAccessPeer)(&mut can, of, peer) };
         self.check(from, "cuDeviceCanAccessPeer", status)?;
         Ok(can != 0)
+    }
+
+    /// True if CUDA's libraries work by this driver: they load libcuda.so.1 themselves, which may be another file.
+    pub(crate) fn is_everybodys(&self) -> bool {
+        use libloading::os::unix::{Library, RTLD_LAZY};
+        /// Of Linux, where nothing is loaded by it.
+        const RTLD_NOLOAD: c_int = 4;
+        // SAFETY: nothing is loaded, so that nothing of it runs.
+        let Ok(other) = (unsafe { Library::open(Some(SONAME), RTLD_LAZY | RTLD_NOLOAD) }) else {
+            return true;
+        };
+        // SAFETY: the address is compared, and not called.
+        let start = unsafe { other.get::<*const c_void>(b"cuInit\0") };
+        let own = self.functions.cuInit as *const c_void;
+        let is_own = start.is_ok_and(|start| start.into_raw().cast_const().addr() == own.addr());
+        // it stays loaded by who loaded it
+        std::mem::forget(other);
+        is_own
     }
 
     /// The driver's number of a device.

@@ -1,6 +1,7 @@
 //! What goes wrong with a driver or a GPU: which call, what the driver calls it, and what mends it. Knows the driver's
 //! numbers, and no call.
 
+use std::ffi::{CStr, c_char};
 use std::fmt;
 
 use tensorwire_base::human_bytes;
@@ -73,6 +74,21 @@ impl OpenError {
     }
 }
 
+/// Why one of CUDA's libraries is not used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LibraryError {
+    #[error("no {library} was found ({looked_for})")]
+    Missing { library: &'static str, looked_for: String },
+    #[error("{path} cannot be loaded: {reason}")]
+    Load { path: String, reason: String },
+    #[error("{path} has no function {function}")]
+    Function { path: String, function: &'static str },
+    #[error("{path} is of version {found}; {known} can be used")]
+    Version { path: String, found: String, known: String },
+    #[error("{path} does not start: {reason}")]
+    Start { path: String, reason: String },
+}
+
 /// The version of CUDA that a driver has, which is not the driver's own number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DriverVersion {
@@ -117,6 +133,11 @@ pub enum DeviceError {
          larger than the time allowed"
     )]
     TimedOut { device: usize, what: &'static str, waited_ms: u64 },
+    #[error(
+        "{library} fails on GPU {device}: {call} says {failure}; compute without it (--cuda-libs none), and report this \
+         message"
+    )]
+    Library { device: usize, library: &'static str, call: &'static str, failure: Box<Failure> },
     #[error("{call} fails on GPU {device}: {failure}; {}", mend(.failure.code))]
     Call { device: usize, call: &'static str, failure: Box<Failure> },
 }
@@ -235,6 +256,18 @@ pub(crate) fn mend_image(code: CUresult, compute: (u32, u32)) -> String {
         }
         _ => "the kernels are damaged or not CUDA's: install this program anew".to_owned(),
     }
+}
+
+/// A library's text, where there is one.
+///
+/// # Safety
+/// It is null, or ends with a 0 and lives until this returns.
+pub(crate) unsafe fn text_of(text: *const c_char) -> String {
+    if text.is_null() {
+        return String::from("unknown");
+    }
+    // SAFETY: the caller's duty.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
 fn log_of(log: &str) -> String {

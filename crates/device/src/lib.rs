@@ -11,7 +11,7 @@
 //! | `stream.rs`, `word.rs`, `event.rs`, `graph.rs` | what a GPU is told, in which order, and when it is done |
 //! | `module.rs` | images of kernels |
 //! | `libraries.rs` | where CUDA's other libraries lie |
-//! | `nccl.rs`, `nccl/` | NCCL's communicators |
+//! | `nccl.rs`, `cublas_lt.rs` | NCCL's communicators, and matrix products by cuBLASLt |
 //! | `error.rs` | what went wrong, and what mends it |
 //!
 //! # What is safe here, and what is not
@@ -23,6 +23,7 @@
 //! No wait is the driver's own: all of them poll, and end at a deadline. One thing blocks: a copy to or from memory of
 //! the host that is not pinned, until what was told the stream before is done. Pin what is copied.
 
+mod cublas_lt;
 mod device;
 mod driver;
 mod error;
@@ -39,14 +40,17 @@ pub mod sys;
 mod wait;
 mod word;
 
+pub use cublas_lt::{
+    CublasLt, LIBRARY_ALIGNMENT, MatrixProduct, ProductFactor, ProductPlan, RealType,
+};
 pub use device::{Device, MemoryInfo};
 pub use driver::{Driver, SONAME};
-pub use error::{DeviceError, DriverVersion, Failure, OpenError};
+pub use error::{DeviceError, DriverVersion, Failure, LibraryError, OpenError};
 pub use event::Event;
 pub use facts::{DeviceFacts, WritesOrdering};
 pub use graph::Graph;
 pub use host::Registration;
-pub use libraries::{CudaLibrary, FoundLibrary, LibrarySearch};
+pub use libraries::{CudaLibrary, FoundLibrary, LibrarySearch, LibraryVersion, LoadedLibrary};
 pub use memory::{DeviceMemory, DmaBuf};
 pub use module::{Function, Module};
 pub use stream::Stream;

@@ -1,6 +1,7 @@
 //! Where CUDA's other libraries lie: in named folders, where the dynamic linker looks, in the toolkit's folder, or in a
 //! Python installation, as PyTorch brings them. They are large and never shipped. Knows none of their functions.
 
+use std::fmt;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use tensorwire_base::Deadline;
 
+use crate::error::LibraryError;
 use crate::wait::wait;
 
 /// So long a Python may take to say where its packages are.
@@ -50,6 +52,22 @@ pub struct FoundLibrary {
     pub path: PathBuf,
     /// Whose place that is, for people.
     pub place: &'static str,
+}
+
+/// A library that was loaded, for good.
+#[derive(Debug)]
+pub struct LoadedLibrary {
+    found: FoundLibrary,
+    version: LibraryVersion,
+    handle: ManuallyDrop<libloading::Library>,
+}
+
+/// A library's own version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LibraryVersion {
+    pub major: usize,
+    pub minor: usize,
+    pub patch: usize,
 }
 
 impl CudaLibrary {
@@ -135,9 +153,111 @@ impl LibrarySearch {
         found
     }
 
+    /// Returns what `open` makes of the first candidate that it takes.
+    pub(crate) fn open<T>(
+        &self,
+        library: CudaLibrary,
+        open: impl Fn(LoadedLibrary) -> Result<T, LibraryError>,
+    ) -> Result<T, LibraryError> {
+        let mut first = None;
+        for found in self.candidates(library) {
+            let is_name = !found.path.is_absolute();
+            match LoadedLibrary::load(found).and_then(&open) {
+                Ok(opened) => return Ok(opened),
+                // nobody put a library where the linker has none
+                Err(LibraryError::Load { .. }) if is_name => {}
+                Err(error) => {
+                    first.get_or_insert(error);
+                }
+            }
+        }
+        Err(first.unwrap_or_else(|| LibraryError::Missing {
+            library: library.name(),
+            looked_for: self.looked_for(library),
+        }))
+    }
+
+    /// What was looked for where, for people.
+    fn looked_for(&self, library: CudaLibrary) -> String {
+        let folder = |path: &PathBuf| path.display().to_string();
+        let named = self.folders.iter().map(folder);
+        let places = named.chain(["where the dynamic linker looks".to_owned()]);
+        let places = places.chain(self.cuda_home.iter().map(folder));
+        let packages = self.site_packages.first().map(|_| "python3's packages".to_owned());
+        let places: Vec<String> = places.chain(packages).collect();
+        format!("{}: {}", library.file_names().join(" or "), places.join(", "))
+    }
+
     /// Returns the first candidate that can be loaded, and leaves it loaded.
     pub fn find(&self, library: CudaLibrary) -> Option<FoundLibrary> {
         self.candidates(library).into_iter().find(|found| loads(&found.path))
+    }
+}
+
+impl LoadedLibrary {
+    fn load(found: FoundLibrary) -> Result<LoadedLibrary, LibraryError> {
+        // SAFETY: as for `loads`.
+        let handle = unsafe { libloading::Library::new(&found.path) };
+        let path = || found.path.display().to_string();
+        let handle = handle
+            .map_err(|error| LibraryError::Load { path: path(), reason: error.to_string() })?;
+        let handle = ManuallyDrop::new(handle);
+        Ok(LoadedLibrary { found, version: LibraryVersion::default(), handle })
+    }
+
+    /// Where it was found.
+    pub fn found(&self) -> &FoundLibrary {
+        &self.found
+    }
+
+    /// Its version, as it says it.
+    pub fn version(&self) -> LibraryVersion {
+        self.version
+    }
+
+    pub(crate) fn handle(&self) -> &libloading::Library {
+        &self.handle
+    }
+
+    /// Notes the version, if it is one of these major ones.
+    pub(crate) fn check_version(
+        &mut self,
+        version: LibraryVersion,
+        majors: &[usize],
+    ) -> Result<(), LibraryError> {
+        self.version = version;
+        if majors.contains(&version.major) {
+            return Ok(());
+        }
+        let known: Vec<String> = majors.iter().map(usize::to_string).collect();
+        let (found, known) = (version.to_string(), known.join(" or "));
+        Err(LibraryError::Version { path: self.path(), found, known })
+    }
+
+    pub(crate) fn without(&self, function: &'static str) -> LibraryError {
+        LibraryError::Function { path: self.path(), function }
+    }
+
+    pub(crate) fn refused(&self, reason: String) -> LibraryError {
+        LibraryError::Start { path: self.path(), reason }
+    }
+
+    fn path(&self) -> String {
+        self.found.path.display().to_string()
+    }
+}
+
+/// As in `cuBLASLt 13.1.0`.
+impl fmt::Display for LoadedLibrary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.found.library.name(), self.version)
+    }
+}
+
+impl fmt::Display for LibraryVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LibraryVersion { major, minor, patch } = self;
+        write!(f, "{major}.{minor}.{patch}")
     }
 }
 
@@ -206,6 +326,14 @@ mod tests {
                 (in_root("cuda/lib64/libcublasLt.so.12"), "CUDA_HOME"),
                 (in_root("site/nvidia/cu13/lib/libcublasLt.so.13"), "python3's packages"),
             ]
+        );
+        let (named, home) = (in_root("named").display().to_string(), in_root("cuda"));
+        assert_eq!(
+            search.looked_for(CudaLibrary::Cudnn),
+            format!(
+                "libcudnn.so.9: {named}, where the dynamic linker looks, {}, python3's packages",
+                home.display()
+            )
         );
         assert_eq!(paths(CudaLibrary::Cudnn).len(), 2);
         assert_eq!(paths(CudaLibrary::Nccl).len(), 1);

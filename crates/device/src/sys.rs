@@ -10,6 +10,8 @@ use std::fmt;
 pub use constants::*;
 
 mod constants;
+pub mod cublas_lt;
+mod library;
 
 /// Objects of the driver, each known by its address alone.
 macro_rules! opaque {

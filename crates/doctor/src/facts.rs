@@ -234,6 +234,12 @@ pub struct CudaLibraryFacts {
     pub path: Option<String>,
     /// Whose place that is.
     pub place: Option<String>,
+    /// Its own, if this program calls it and the functions that it calls are there.
+    #[serde(default)]
+    pub version: Option<String>,
+    /// Why this program cannot call it, if it does call such a library.
+    #[serde(default)]
+    pub obstacle: Option<String>,
     /// What has it on PyPI.
     pub package: String,
 }

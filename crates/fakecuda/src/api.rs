@@ -47,7 +47,7 @@ fn in_context(work: impl FnOnce(&'static Fake, &'static Arc<Context>) -> Outcome
 }
 
 /// A function that needs a stream of the current context.
-fn on_stream(
+pub(crate) fn on_stream(
     stream: CUstream,
     work: impl FnOnce(&'static Fake, &Arc<Stream>) -> Outcome,
 ) -> CUresult {

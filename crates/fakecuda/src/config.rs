@@ -19,6 +19,8 @@ pub(crate) struct Config {
     pub(crate) version: i32,
     /// Compute capability, major and minor in one number.
     pub(crate) compute: i32,
+    /// As cuBLASLt says its own; 0: as usual.
+    pub(crate) cublas_version: usize,
     /// The library that runs kernels.
     pub(crate) kernels: Option<String>,
     /// The host cannot follow addresses of GPUs but while a kernel runs.
@@ -49,6 +51,12 @@ pub(crate) struct Faults {
     pub(crate) no_export: bool,
     /// Memory has no dma-buf.
     pub(crate) no_dmabuf: bool,
+    /// CUDA's libraries do not start.
+    pub(crate) no_library: bool,
+    /// They have no algorithm for anything.
+    pub(crate) no_algorithm: bool,
+    /// The matrix product of cuBLASLt's that fails.
+    pub(crate) product: u64,
 }
 
 impl Config {
@@ -72,6 +80,7 @@ impl Config {
             memory_bytes: number("FAKE_CUDA_MEMORY", MEMORY_BYTES)?,
             version: small("FAKE_CUDA_VERSION", VERSION)?,
             compute: small("FAKE_CUDA_COMPUTE", COMPUTE)?,
+            cublas_version: usize::try_from(small("FAKE_CUDA_CUBLAS", 0)?).unwrap_or(0),
             kernels: get("FAKE_CUDA_KERNELS").filter(|path| !path.is_empty()),
             guard: number("FAKE_CUDA_GUARD", 0)? != 0,
             faults: Faults::parse(&faults)?,
@@ -98,6 +107,9 @@ impl Faults {
                 "nopeer" => faults.no_peer = value != 0,
                 "noexport" => faults.no_export = value != 0,
                 "nodmabuf" => faults.no_dmabuf = value != 0,
+                "nolibrary" => faults.no_library = value != 0,
+                "noalgorithm" => faults.no_algorithm = value != 0,
+                "product" => faults.product = value,
                 _ => return Err(format!("FAKE_CUDA_FAULTS: {name}: no such fault")),
             }
         }

@@ -10,7 +10,8 @@
 //! | a graph | what was told while it was captured, in that order |
 //! | a kernel | a function of a library that has the same source compiled for the CPU |
 //!
-//! It has NCCL's functions as well (`nccl.rs`), for who opens the same file as that library.
+//! The same file is CUDA's libraries, too, as far as this project calls them (`cublas_lt.rs`, `nccl.rs`): [`libraries`] gives it
+//! their names.
 //!
 //! The environment says what the machine is:
 //!
@@ -19,6 +20,7 @@
 //! | `FAKE_CUDA_DEVICES` | how many GPUs there are (1) |
 //! | `FAKE_CUDA_MEMORY` | bytes of each (4 GiB) |
 //! | `FAKE_CUDA_VERSION`, `FAKE_CUDA_COMPUTE` | as the driver says them (12040, 80) |
+//! | `FAKE_CUDA_CUBLAS` | cuBLASLt's version, as it says it (130100) |
 //! | `FAKE_CUDA_KERNELS` | the library that runs kernels: `tensorwire_shim_launch`, `_error`, and `_has` if it likes |
 //! | `FAKE_CUDA_GUARD` | 1: the host cannot follow addresses of a GPU but while a kernel runs. Slow with much memory, and no NIC can register it |
 //! | `FAKE_CUDA_SEED` | of all that is random (1) |
@@ -33,6 +35,8 @@
 //! | `hang=N` | the N-th wait of a stream for a word does not end |
 //! | `stale` | what `fakeCudaRemoteWrite` writes is not seen before a flush; the GPU orders no writes |
 //! | `garbage` | fresh memory holds bytes of 255 |
+//! | `nolibrary`, `noalgorithm` | CUDA's libraries do not start; they have no algorithm for anything |
+//! | `product=N` | the N-th matrix product of cuBLASLt's fails |
 //! | `nopeer`, `noexport`, `nodmabuf` | the GPU cannot do that |
 
 // the names are the driver's, and NCCL's
@@ -41,18 +45,21 @@
 pub mod api;
 mod capture;
 mod config;
+pub mod cublas_lt;
 mod event;
 mod kernels;
 pub mod nccl;
+mod numbers;
 mod random;
 mod space;
 mod state;
 mod stream;
 mod work;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tensorwire_device::sys::Functions;
+use tensorwire_device::sys::cublas_lt::CublasLtFunctions;
 
 /// Where cargo has put the library beside the calling test's program; none where it is not built.
 pub fn library() -> Option<PathBuf> {
@@ -62,6 +69,33 @@ pub fn library() -> Option<PathBuf> {
     places
         .chain(test.parent().map(|folder| folder.join("deps").join(name)))
         .find(|path| path.exists())
+}
+
+/// Puts the names of CUDA's libraries for [`library`] into a folder, where they are looked for.
+///
+/// # Errors
+/// When the folder takes no links.
+pub fn libraries(folder: &Path) -> std::io::Result<()> {
+    let library = library().ok_or(std::io::ErrorKind::NotFound)?;
+    std::os::unix::fs::symlink(&library, folder.join("libcublasLt.so.13"))
+}
+
+/// The functions of cuBLASLt by the types of its table.
+pub const CUBLAS_LT: CublasLtFunctions = cublas_lt_functions();
+
+const fn cublas_lt_functions() -> CublasLtFunctions {
+    macro_rules! table {
+        ($($name:ident)*) => { CublasLtFunctions { $($name: cublas_lt::$name,)* } };
+    }
+    table! {
+        cublasLtGetVersion cublasLtGetStatusName cublasLtGetStatusString
+        cublasLtCreate cublasLtDestroy
+        cublasLtMatmulDescCreate cublasLtMatmulDescDestroy cublasLtMatmulDescSetAttribute
+        cublasLtMatrixLayoutCreate cublasLtMatrixLayoutDestroy cublasLtMatrixLayoutSetAttribute
+        cublasLtMatmulPreferenceCreate cublasLtMatmulPreferenceDestroy
+        cublasLtMatmulPreferenceSetAttribute
+        cublasLtMatmulAlgoGetHeuristic cublasLtMatmulAlgoConfigGetAttribute cublasLtMatmul
+    }
 }
 
 /// The functions here by the types of the driver's table: one that is of another type does not compile.

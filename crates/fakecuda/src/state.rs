@@ -52,6 +52,8 @@ pub(crate) struct Counts {
     pub(crate) allocations: AtomicU64,
     pub(crate) launches: AtomicU64,
     pub(crate) waits: AtomicU64,
+    /// Of cuBLASLt's.
+    pub(crate) products: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -266,7 +268,7 @@ pub(crate) struct Handles<T> {
 }
 
 impl<T> Handles<T> {
-    fn new(kind: usize) -> Handles<T> {
+    pub(crate) fn new(kind: usize) -> Handles<T> {
         Handles { kind, next: AtomicUsize::new(1), made: Mutex::default() }
     }
 

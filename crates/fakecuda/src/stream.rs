@@ -69,6 +69,34 @@ pub(crate) enum Op {
     Graph(Arc<Exec>),
     /// Together with other processes.
     Collective(Arc<Collective>),
+    Library(Arc<LibraryCall>),
+}
+
+/// What a library of CUDA's does on a stream, with memory that is looked up when it does.
+pub(crate) struct LibraryCall {
+    pub(crate) name: &'static str,
+    /// Addresses and bytes.
+    pub(crate) operands: Vec<(u64, usize)>,
+    pub(crate) work: LibraryWork,
+}
+
+/// Is given where the operands lie.
+pub(crate) type LibraryWork = Box<dyn Fn(&[*mut u8]) + Send + Sync>;
+
+impl LibraryCall {
+    pub(crate) fn new(
+        name: &'static str,
+        operands: Vec<(u64, usize)>,
+        work: impl Fn(&[*mut u8]) + Send + Sync + 'static,
+    ) -> LibraryCall {
+        LibraryCall { name, operands, work: Box::new(work) }
+    }
+}
+
+impl std::fmt::Debug for LibraryCall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
 }
 
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use tensorwire_device::sys::*;
 use crate::kernels::Launching;
 use crate::random::Random;
 use crate::state::{Fake, Outcome, is_pinned, say};
-use crate::stream::{Op, Stream};
+use crate::stream::{LibraryCall, Op, Stream};
 
 /// Addresses of the host from here on are of its programs, libraries, stacks and mappings.
 const HOST_ADDRESSES: std::ops::Range<u64> = 0x5500_0000_0000..0x8000_0000_0000;
@@ -50,6 +50,7 @@ pub(crate) fn run(fake: &Fake, stream: &Stream, op: &Op, random: &mut Random) ->
             })
         }
         Op::Launch(launching) => launch(fake, stream, launching),
+        Op::Library(call) => of_library(fake, stream, call),
         Op::WaitEvent { event, record } => match event.wait(*record, || stream.is_wanted()) {
             true => Ok(()),
             false => Err(ENDED),
@@ -183,6 +184,23 @@ fn launch(fake: &Fake, stream: &Stream, launching: &Arc<Launching>) -> Outcome {
         say(&why);
         CUDA_ERROR_LAUNCH_FAILED
     })
+}
+
+fn of_library(fake: &Fake, stream: &Stream, call: &LibraryCall) -> Outcome {
+    // as for a launch
+    let (_running, pinned) = (fake.running.read(), fake.pinned.read());
+    let device = stream.context.ordinal;
+    let place = |&(address, bytes): &(u64, usize)| {
+        fake.place(address, bytes, device, &pinned).ok_or_else(|| {
+            let name = call.name;
+            say(&format!("{name}: GPU {device} does not reach {bytes} bytes from {address:#x} on"));
+            CUDA_ERROR_ILLEGAL_ADDRESS
+        })
+    };
+    let places = call.operands.iter().map(place).collect::<Outcome<Vec<_>>>()?;
+    let firsts: Vec<*mut u8> = places.iter().map(|place| place.first()).collect();
+    (call.work)(&firsts);
+    Ok(())
 }
 
 /// False if a word of an argument is an address that a GPU would not reach: of its own and not mapped, or of the host and

@@ -133,6 +133,11 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
         0
     }
 
+    /// Returns how many matrix products and convolutions it left to a library.
+    fn library_calls(&self) -> u64 {
+        0
+    }
+
     /// Has optimizers that are started from now on change variables at `factor` times their rate.
     ///
     /// # Errors

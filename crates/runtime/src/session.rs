@@ -291,6 +291,12 @@ impl Session {
         device.map_or(0, |device| device.lock().graphs_launched())
     }
 
+    /// Returns how many matrix products and convolutions a device left to a library.
+    pub fn library_calls(&self) -> u64 {
+        let device = self.executor.workspace.device.as_ref();
+        device.map_or(0, |device| device.lock().library_calls())
+    }
+
     /// The memory that tensors take in a lane whose size is known only when they exist.
     pub fn dynamic_use(&self, lane: Lane) -> LaneUse {
         self.executor.workspace.dynamic_use(lane)

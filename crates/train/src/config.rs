@@ -26,8 +26,8 @@ use crate::topology::{Topology, Weights};
 use tensorwire_launch::Hosts;
 
 pub use clients::{Averaging, ClientConfig};
-pub use device::DeviceChoice;
 pub(crate) use device::ordinals;
+pub use device::{CudaLibraries, DeviceChoice, MathMode};
 pub use error::ConfigError;
 pub use exchange::{Exchange, WireType};
 use tensorwire_launch::Transport;
@@ -177,6 +177,12 @@ pub struct TrainConfig {
     /// The library of CUDA's driver; none: the one that the dynamic linker finds.
     #[serde(default)]
     pub cuda_driver: Option<PathBuf>,
+    /// Where CUDA's libraries are looked for.
+    #[serde(default)]
+    pub cuda_libraries: CudaLibraries,
+    /// What a GPU multiplies.
+    #[serde(default)]
+    pub math: MathMode,
     pub load: Option<PathBuf>,
     pub save: Option<PathBuf>,
     /// Checkpoints of the whole job.

@@ -191,6 +191,7 @@ impl Prepared {
     pub fn new(config: TrainConfig, supply: &dyn Supply) -> Result<Prepared, ConfigError> {
         config.check()?;
         let device = config.device.resolved(&config)?;
+        config.math.check(device, config.dtype)?;
         let config = TrainConfig { device, ..config };
         let model = supply.model(&config)?;
         let data = supply.data(&config)?;

@@ -67,6 +67,8 @@ pub struct Summary {
     pub store_bytes: u64,
     /// Graphs that devices were told in the place of single kernels.
     pub graphs_launched: u64,
+    /// Matrix products and convolutions that devices left to a library.
+    pub library_calls: u64,
     /// Of the member that had most memory at once.
     pub peak_bytes: Option<u64>,
     /// How the workers waited for tensors in all steps, together. Servers wait while workers compute, and are left out.
@@ -147,6 +149,7 @@ impl Summary {
             registered_bytes: sum(|report| report.registered_bytes),
             store_bytes: sum(|report| report.store_bytes),
             graphs_launched: sum(|report| report.graphs_launched),
+            library_calls: sum(|report| report.library_calls),
             peak_bytes: reports().map(|report| report.peak_bytes).max(),
             polling: polling.into(),
             traced: outcome.trace.as_ref().and_then(|trace| trace.hidden),
@@ -167,7 +170,7 @@ mod tests {
     use tensorwire_launch::{JobUpdate, Transport};
 
     /// What `tensorwire train --json` prints, which scripts rely on.
-    const KEYS: [&str; 48] = [
+    const KEYS: [&str; 49] = [
         "async",
         "batch",
         "bytes_copied",
@@ -191,6 +194,7 @@ mod tests {
         "final_loss",
         "graphs_launched",
         "kernels",
+        "library_calls",
         "model",
         "peak_bytes",
         "poll_misses",

@@ -10,7 +10,8 @@ use tensorwire_graph::Placement;
 use tensorwire_launch::{Hosts, RSH, Transport};
 use tensorwire_nn::Optimizer;
 use tensorwire_train::{
-    Budget, ConfigError, DeviceChoice, Exchange, Kernels, Strategy, TrainConfig,
+    Budget, ConfigError, CudaLibraries, DeviceChoice, Exchange, Kernels, MathMode, Strategy,
+    TrainConfig,
 };
 use tensorwire_zoo::data::{SampleKind, Source};
 
@@ -133,6 +134,13 @@ pub(crate) struct JobArgs {
     /// has the variables: what crosses between processes is that of one. Worker k of a machine takes GPUs k·N to k·N + N - 1.
     #[arg(long, value_name = "N", help_heading = COMPUTE, hide_short_help = true, default_value_t = 1)]
     devices_per_worker: u32,
+    /// What a GPU multiplies: f32, tf32, bf16
+    ///
+    /// In products and convolutions. `tf32` and `bf16` round numbers of f32 before they are multiplied, for speed; sums
+    /// are of f32, and weights stay as they are.
+    #[arg(long, value_name = "FORMAT", help_heading = COMPUTE, value_enum,
+          default_value = DEFAULTS.math.name(), hide_possible_values = true)]
+    math: MathArg,
     /// Threads of each process
     ///
     /// [default: the workers of a machine share its cores, a server has all]
@@ -149,6 +157,12 @@ pub(crate) struct JobArgs {
     /// [default: libcuda.so.1, where the dynamic linker finds it]
     #[arg(long, value_name = "FILE", help_heading = COMPUTE, hide_short_help = true)]
     cuda_driver: Option<PathBuf>,
+    /// Folders with CUDA's libraries, or none
+    ///
+    /// They are looked for there first, then where the dynamic linker looks, in $CUDA_HOME and among python3's packages.
+    /// `none`: this program's own kernels compute all.
+    #[arg(long, value_name = "FOLDER", help_heading = COMPUTE, hide_short_help = true, value_delimiter = ',')]
+    cuda_libs: Vec<PathBuf>,
     #[arg(long, value_name = "SIZE", help_heading = COMPUTE, hide_short_help = true, value_parser = parse_size,
         help = with_default(
             "Most memory of each kind that a process gives to tensors whose size is known only when they exist: `512MiB`",
@@ -218,6 +232,16 @@ enum KernelsArg {
     Reference,
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum MathArg {
+    #[value(alias = "fp32", alias = "float32")]
+    F32,
+    #[value(alias = "tensorfloat32")]
+    Tf32,
+    #[value(alias = "bfloat16")]
+    Bf16,
+}
+
 impl JobArgs {
     pub(crate) fn strategy(&self) -> Strategy {
         self.strategy
@@ -257,6 +281,7 @@ impl JobArgs {
             ("--listen", self.listen.is_some(), !is_alone, SEVERAL),
             ("--rsh", self.rsh.is_some(), !is_alone, SEVERAL),
             ("--cuda-driver", self.cuda_driver.is_some(), self.device != DeviceChoice::Cpu, CUDA),
+            ("--cuda-libs", !self.cuda_libs.is_empty(), self.device != DeviceChoice::Cpu, CUDA),
         ] {
             if given && !is_used {
                 return Err(ConfigError::Unused { option, used_by });
@@ -333,6 +358,12 @@ impl JobArgs {
             device: self.device,
             devices_per_worker: self.devices_per_worker,
             cuda_driver: self.cuda_driver,
+            cuda_libraries: cuda_libraries(self.cuda_libs),
+            math: match self.math {
+                MathArg::F32 => MathMode::F32,
+                MathArg::Tf32 => MathMode::Tf32,
+                MathArg::Bf16 => MathMode::Bf16,
+            },
             listen: self.listen,
             // a negative or huge number saturates and is refused by the configuration's check
             deadline_ms: self
@@ -356,6 +387,15 @@ impl JobArgs {
         }
         Ok(config)
     }
+}
+
+/// Where CUDA's libraries are, as `--cuda-libs` says it.
+fn cuda_libraries(folders: Vec<PathBuf>) -> CudaLibraries {
+    if folders == [PathBuf::from("none")] {
+        return CudaLibraries::Unused;
+    }
+    let cuda_home = std::env::var_os("CUDA_HOME").map(PathBuf::from);
+    CudaLibraries::Used { folders, cuda_home }
 }
 
 fn seconds(ms: u64) -> f64 {

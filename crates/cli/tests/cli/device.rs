@@ -43,6 +43,10 @@ impl Driver {
     pub(crate) fn start_on(&self, device: &str, arguments: &str, faults: &[(&str, &str)]) -> Job {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
         command.args(["train", "--device", device, "--cuda-driver"]).arg(&self.library);
+        if !arguments.contains("--cuda-libs") {
+            // whatever this machine has
+            command.args(["--cuda-libs", "none"]);
+        }
         command.args(arguments.split_whitespace());
         command.env("FAKE_CUDA_KERNELS", &self.kernels).envs(faults.iter().copied());
         Job::start_command(command)
@@ -275,4 +279,53 @@ fn who_dies_with_its_device_ends_the_others_in_time() {
         let ended = job.end(Duration::from_secs(60));
         refused(&ended, 1, &["worker 0"]);
     }
+}
+
+/// A library that computes products is called within graphs, too, and every way to cross gives its bits.
+#[test]
+fn products_are_left_to_a_library_that_is_found() {
+    let Some(driver) = driver() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    tensorwire_fakecuda::libraries(folder.path()).unwrap();
+    let libraries = format!("--cuda-libs {}", folder.path().display());
+    let job = format!("--strategy local {SMALL}");
+    let train = |options: &str| driver.train(&format!("{job} {options}"), &[]);
+    let found = train(&libraries);
+    let kernels = found["kernels"].as_str().unwrap();
+    assert!(kernels.contains("products by cuBLASLt 13.1.0;"), "{kernels}");
+    // three layers in three steps, forward and back, but for the gradient of what is fed, and their evaluation
+    assert!(number(&found, "library_calls") >= 3 * 8, "{found}");
+    assert!(number(&found, "graphs_launched") > 0, "{found}");
+    assert_eq!(hash(&train(&libraries)), hash(&found));
+    let crossed = driver.train(&format!("--strategy ps {SMALL} {libraries}"), &[]);
+    assert_eq!(hash(&crossed), hash(&found));
+    let own = train("");
+    let kernels = own["kernels"].as_str().unwrap();
+    assert!(kernels.contains("products by own kernels (no library is to be used)"), "{kernels}");
+    assert_eq!(number(&own, "library_calls"), 0);
+    let loss = |result: &Value| result["final_loss"].as_f64().unwrap();
+    assert!((loss(&found) - loss(&own)).abs() < 1e-4 * loss(&own), "{found} and {own}");
+    // what is rounded is the same whoever computes, as far as sums in another order are
+    for math in ["tf32", "bf16"] {
+        let [library, own] = [&*libraries, ""].map(|by| train(&format!("{by} --math {math}")));
+        assert_ne!(loss(&library), loss(&found), "{math}");
+        assert!((loss(&library) - loss(&own)).abs() < 1e-3 * loss(&own), "{library} and {own}");
+        let said = if math == "tf32" { "rounded to TF32" } else { "rounded to bf16" };
+        assert!(library["kernels"].as_str().unwrap().contains(said), "{library}");
+    }
+    let failing = driver.start(&format!("{job} {libraries}"), &[("FAKE_CUDA_FAULTS", "product=5")]);
+    let ended = failing.end(LIMIT);
+    refused(&ended, 1, &["cuBLASLt", "CUBLAS_STATUS_EXECUTION_FAILED", "--cuda-libs none"]);
+}
+
+#[test]
+fn a_rounding_of_nothing_is_refused() {
+    let Some(driver) = driver() else { return };
+    let ended = Job::start(&format!("train --math tf32 --strategy local {SMALL}")).end(LIMIT);
+    refused(&ended, 2, &["--math tf32", "the processor computes", "--device cuda"]);
+    let none = [("FAKE_CUDA_DEVICES", "0")];
+    let ended = driver.start_on("auto", &format!("--math bf16 {SMALL}"), &none).end(LIMIT);
+    refused(&ended, 2, &["--math bf16", "the processor computes"]);
+    let ended = driver.start(&format!("--math bf16 --dtype f64 {SMALL}"), &[]).end(LIMIT);
+    refused(&ended, 2, &["--math bf16", "--dtype f64"]);
 }

@@ -210,6 +210,21 @@ fn gpus_are_described_with_what_they_lack() {
     }
 }
 
+/// The driver's library is cuBLASLt, too, under another name.
+#[test]
+fn a_library_is_shown_with_its_version_or_why_it_cannot_be_used() {
+    let folder = tempfile::tempdir().unwrap();
+    tensorwire_fakecuda::libraries(folder.path()).unwrap();
+    let arguments = format!("--cuda-libs {}", folder.path().display());
+    let page = with_driver(&arguments, &[]).stdout;
+    let file = folder.path().join("libcublasLt.so.13");
+    let line = format!("cuBLASLt         13.1.0, {} (a named folder)", file.display());
+    assert!(page.contains(&line), "{page}");
+    let old = with_driver(&arguments, &[("FAKE_CUDA_CUBLAS", "110000")]).stdout;
+    assert!(old.contains("is of version 11.0.0; 12 or 13 can be used"), "{old}");
+    assert!(old.contains("(a named folder, cannot be used)"), "{old}");
+}
+
 #[test]
 fn a_driver_that_was_named_must_be_there() {
     let page = with_driver("", &[]).stdout;

@@ -1,13 +1,39 @@
 //! An operator that was lowered once, with the bytes of its launches as they were last.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tensorwire_device::{CublasLt, DeviceError, LIBRARY_ALIGNMENT, ProductPlan};
 use tensorwire_graph::Op;
 use tensorwire_kernels::{DeviceCall, DeviceOperand, KernelError};
 use tensorwire_tensor::TensorSpec;
 
 use crate::error::LowerError;
-use crate::{Addresses, Command, DeviceFault, Launch, Lowered, Lowering, MissingAddress, lower};
+use crate::{
+    Addresses, Command, DeviceFault, Launch, Lowered, Lowering, MissingAddress, Rounding, lower,
+};
+
+/// Bytes that a product of the library's may take besides, at most: as many as NVIDIA recommends for its newest GPUs.
+const LIBRARY_WORKSPACE: usize = 32 << 20;
+
+/// Why an operator is not made ready.
+#[derive(Debug)]
+pub(super) enum PrepareError {
+    Lower(LowerError),
+    Device(DeviceError),
+}
+
+impl From<LowerError> for PrepareError {
+    fn from(error: LowerError) -> PrepareError {
+        PrepareError::Lower(error)
+    }
+}
+
+impl From<DeviceError> for PrepareError {
+    fn from(error: DeviceError) -> PrepareError {
+        PrepareError::Device(error)
+    }
+}
 
 /// Numbers that nothing else was given.
 static VERSIONS: AtomicU64 = AtomicU64::new(1);
@@ -19,6 +45,8 @@ pub(super) struct Prepared {
     outputs: Vec<TensorSpec>,
     in_place: bool,
     lowered: Lowered,
+    /// Of the library's products, in their order.
+    plans: Vec<ProductPlan>,
     /// Where operands and workspace lay when `arguments` were made.
     at: Vec<u64>,
     words: [u64; 2],
@@ -29,31 +57,78 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    pub(super) fn new(call: &DeviceCall<'_>) -> Result<Prepared, LowerError> {
+    /// Lowers an operator, with products of the library where there is one that has an algorithm for each of them and all
+    /// operands lie where it takes them; else with kernels of ours alone.
+    pub(super) fn new(
+        call: &DeviceCall<'_>,
+        rounding: Rounding,
+        library: Option<&Arc<CublasLt>>,
+    ) -> Result<Prepared, PrepareError> {
         let mut inputs = specs(call.inputs);
         if call.in_place {
             // the lowering has the first input as well, which is in the first output
             inputs.splice(..0, call.outputs.first().map(|output| output.spec.clone()));
         }
         let outputs = specs(call.outputs);
-        let options = Lowering { tag: call.node.0 };
-        let lowered = lower(call.op, &inputs, &outputs, call.in_place, &options)?;
+        let by_ours = Lowering { tag: call.node.0, rounding, products_by_library: false };
+        let lowered =
+            |options: &Lowering| lower(call.op, &inputs, &outputs, call.in_place, options);
+        let (lowered, plans) = match library.filter(|_| is_aligned(call)) {
+            Some(library) => {
+                let by_library = lowered(&Lowering { products_by_library: true, ..by_ours })?;
+                match planned(&by_library, library)? {
+                    Some(plans) => (by_library, plans),
+                    None => (lowered(&by_ours)?, Vec::new()),
+                }
+            }
+            None => (lowered(&by_ours)?, Vec::new()),
+        };
         let (op, in_place) = (call.op.clone(), call.in_place);
         let (at, arguments, words, version) = (Vec::new(), Vec::new(), [0, 0], 0);
-        Ok(Prepared { op, inputs, outputs, in_place, lowered, at, words, version, arguments })
+        Ok(Prepared {
+            op,
+            inputs,
+            outputs,
+            in_place,
+            lowered,
+            plans,
+            at,
+            words,
+            version,
+            arguments,
+        })
     }
 
     /// True if it was made ready for such operands.
     pub(super) fn is_for(&self, call: &DeviceCall<'_>) -> bool {
         let inputs = &self.inputs[usize::from(self.in_place).min(self.inputs.len())..];
         self.in_place == call.in_place
+            && (self.plans.is_empty() || is_aligned(call))
             && are_of(inputs, call.inputs)
             && are_of(&self.outputs, call.outputs)
             && self.op == *call.op
     }
 
+    /// The operator's own, and behind it the library's, which products use one after the other.
     pub(super) fn workspace_bytes(&self) -> usize {
-        self.lowered.workspace_bytes
+        let of_library = self.plans.iter().map(ProductPlan::workspace_bytes).max();
+        self.lowered.workspace_bytes.saturating_add(of_library.unwrap_or(0))
+    }
+
+    /// Where the library's workspace is.
+    pub(super) fn library_workspace(&self) -> u64 {
+        // both are of this machine, and the operator's own ends at a multiple of 256
+        self.addresses().workspace.wrapping_add(self.lowered.workspace_bytes as u64)
+    }
+
+    /// The library's plans, in the order of its products among the commands.
+    pub(super) fn plans(&self) -> impl Iterator<Item = &ProductPlan> {
+        self.plans.iter()
+    }
+
+    /// How many products the library computes.
+    pub(super) fn library_calls(&self) -> usize {
+        self.plans.len()
     }
 
     pub(super) fn has_checks(&self) -> bool {
@@ -67,7 +142,7 @@ impl Prepared {
     pub(super) fn launches(&self) -> impl Iterator<Item = &Launch> {
         self.lowered.commands.iter().filter_map(|command| match command {
             Command::Launch(launch) => Some(launch),
-            Command::Copy { .. } | Command::Set { .. } => None,
+            Command::Product(_) | Command::Copy { .. } | Command::Set { .. } => None,
         })
     }
 
@@ -94,6 +169,12 @@ impl Prepared {
         for command in &self.lowered.commands {
             arguments.push(match command {
                 Command::Launch(launch) => launch.bytes(&addresses)?,
+                Command::Product(product) => {
+                    for operand in product.operands {
+                        addresses.resolve(operand)?;
+                    }
+                    Vec::new()
+                }
                 Command::Copy { from, to, .. } => {
                     addresses.resolve(*from)?;
                     addresses.resolve(*to)?;
@@ -125,6 +206,25 @@ fn addresses(at: &[u64], inputs: usize, [rate_factor, fault]: [u64; 2]) -> Addre
     let (inputs, rest) = at.split_at(inputs.min(at.len()));
     let (workspace, outputs) = rest.split_last().map_or((0, rest), |(last, rest)| (*last, rest));
     Addresses { inputs, outputs, workspace, rate_factor, fault }
+}
+
+/// True if a library takes all operands where they lie.
+fn is_aligned(call: &DeviceCall<'_>) -> bool {
+    let mut all = call.inputs.iter().chain(call.outputs);
+    // fits: an address of this machine
+    all.all(|operand| (operand.address as u64).is_multiple_of(LIBRARY_ALIGNMENT))
+}
+
+/// The library's plans for the products among the commands; none, where it lacks one.
+fn planned(
+    lowered: &Lowered,
+    library: &Arc<CublasLt>,
+) -> Result<Option<Vec<ProductPlan>>, DeviceError> {
+    let products = lowered.commands.iter().filter_map(|command| match command {
+        Command::Product(product) => Some(&product.product),
+        Command::Launch(_) | Command::Copy { .. } | Command::Set { .. } => None,
+    });
+    products.map(|product| library.plan(product, LIBRARY_WORKSPACE)).collect()
 }
 
 fn specs(tensors: &[DeviceOperand<'_>]) -> Vec<TensorSpec> {

@@ -257,7 +257,8 @@ fn launch(
     };
     let mut fields = tiling.fields(&sizes);
     fields.extend(shape.fields());
-    fields.extend(arguments![a, b, is_narrow(dtype), y.at, y.narrow, count]);
+    let code = builder.options.rounding.code(dtype);
+    fields.extend(arguments![a, b, code, y.at, y.narrow, count]);
     builder.blocks(kernel, tiling.blocks(sizes.batch), fields)
 }
 
@@ -271,7 +272,8 @@ fn by_threads(builder: &mut Builder<'_>, shape: Convolution) -> Result<(), Lower
     };
     let kernel = builder.of_reals(kernels, dtype)?;
     let mut fields = shape.fields();
-    fields.extend(arguments![positions, a, b, is_narrow(dtype), y, 1usize, positions]);
+    let code = builder.options.rounding.code(dtype);
+    fields.extend(arguments![positions, a, b, code, y, is_narrow(dtype), 1usize, positions]);
     builder.spread(kernel, builder.outputs[0].elements(), fields);
     Ok(())
 }
@@ -285,7 +287,8 @@ fn weight_by_threads(builder: &mut Builder<'_>, shape: Convolution) -> Result<()
     let kernel = builder.of_reals(kernels::THREAD_GRAD_WEIGHT, dtype)?;
     let (a, b) = (builder.input(0), builder.input(1));
     let mut fields = shape.fields();
-    fields.extend(arguments![positions, a, b, is_narrow(dtype), partial, parts, part]);
+    let code = builder.options.rounding.code(dtype);
+    fields.extend(arguments![positions, a, b, code, partial, false, parts, part]);
     builder.spread(kernel, count.saturating_mul(parts), fields);
     let y = Target { at: builder.output(0), narrow: is_narrow(dtype) };
     products::sum_parts(builder, dtype, Parts { partial, parts, count, groups: [1, 1] }, y)

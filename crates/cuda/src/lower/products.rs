@@ -1,13 +1,14 @@
 //! Matrix products. Tiles are blocks; where there are few of them, the inner dimension is cut into parts, whose sums are
 //! added afterwards in their order. How it is cut depends on the sizes alone.
 
+use tensorwire_device::{MatrixProduct, ProductFactor, RealType};
 use tensorwire_graph::Op;
 use tensorwire_tensor::DType;
 
-use crate::builder::{Builder, arguments, computed_bytes, is_narrow};
-use crate::command::{Address, KernelArgument};
+use crate::builder::{Builder, arguments, computed_bytes, is_narrow, kept_as};
+use crate::command::{Address, KernelArgument, LibraryProduct};
 use crate::error::LowerError;
-use crate::kernels;
+use crate::{Rounding, kernels};
 
 /// Rows and columns of a tile, and of a wide one.
 const TILE: usize = 64;
@@ -151,6 +152,12 @@ pub(super) fn product(
     if sizes.elements() == 0 {
         return Ok(());
     }
+    if builder.options.products_by_library
+        && let Some(product) = by_library(builder, dtype, sizes, factors, y)?
+    {
+        builder.by_library(product);
+        return Ok(());
+    }
     let tiling = sizes.tiling(dtype);
     if tiling.parts == 1 {
         return launch(builder, dtype, sizes, tiling, factors, y);
@@ -160,6 +167,85 @@ pub(super) fn product(
     let sums = Target { at: partial, narrow: false };
     launch(builder, dtype, sizes, tiling, factors, sums)?;
     sum_parts(builder, dtype, Parts { partial, parts, count, groups: [1, 1] }, y)
+}
+
+/// The product as a library takes it, with factors rounded to bf16 before it where that is asked for; none, where it is of
+/// types or in an order that no library has.
+fn by_library(
+    builder: &mut Builder<'_>,
+    dtype: DType,
+    sizes: Sizes,
+    [a, b]: [Factor; 2],
+    y: Target,
+) -> Result<Option<LibraryProduct>, LowerError> {
+    let Sizes { rows, columns, depth, batch } = sizes;
+    let rounding = builder.options.rounding;
+    let kept = |narrow: bool| match kept_as(dtype, narrow) {
+        DType::F64 => RealType::F64,
+        DType::BF16 => RealType::Bf16,
+        _ => RealType::F32,
+    };
+    let is_rounded = |of: RealType| of == RealType::F32 && rounding == Rounding::Bf16;
+    let given = [kept(a.narrow), kept(b.narrow)];
+    let of = given.map(|of| if is_rounded(of) { RealType::Bf16 } else { of });
+    let result = kept(y.narrow);
+    // sums of what was narrow are kept in either
+    let fits =
+        of[0] == of[1] && (result == of[0] || (of[0], result) == (RealType::Bf16, RealType::F32));
+    let lies = [lying(a.sides, [rows, depth]), lying(b.sides, [columns, depth])];
+    let (true, [Some(a_lies), Some(b_lies)]) = (fits && depth > 0, lies) else { return Ok(None) };
+    // b's rows are its columns here
+    let turned = [!a_lies.by_outer, b_lies.by_outer];
+    let mut operands = [a.at, b.at];
+    for (at, (given, size)) in
+        operands.iter_mut().zip(given.into_iter().zip([rows * depth, columns * depth]))
+    {
+        if is_rounded(given) {
+            let count = size.saturating_mul(batch);
+            let narrow = builder.workspace(count, DType::BF16.bytes())?;
+            let [_, f32_bf16, ..] = kernels::CASTS;
+            builder.spread(f32_bf16, count, arguments![count, *at, narrow]);
+            *at = narrow;
+        }
+    }
+    let factor = |of, is_turned, lies: Lying| ProductFactor {
+        of,
+        is_turned,
+        row_step: lies.row_step,
+        batch_step: lies.batch_step,
+    };
+    let product = MatrixProduct {
+        rows,
+        columns,
+        depth,
+        batch,
+        a: factor(of[0], turned[0], a_lies),
+        b: factor(of[1], turned[1], b_lies),
+        result,
+        rounds_to_tf32: rounding == Rounding::Tf32 && of[0] == RealType::F32,
+    };
+    Ok(Some(LibraryProduct { product, operands: [operands[0], operands[1], y.at] }))
+}
+
+/// How a matrix lies: rows of its inner dimension, or, where it is not `by_outer`, of its outer one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lying {
+    by_outer: bool,
+    row_step: usize,
+    batch_step: usize,
+}
+
+/// None, where its numbers do not lie one behind the other.
+fn lying(sides: Sides, [outer, depth]: [usize; 2]) -> Option<Lying> {
+    let Sides { outer: to_next, depth: to_deeper, batch: batch_step } = sides;
+    let by_outer = |row_step| Lying { by_outer: true, row_step, batch_step };
+    if to_deeper == 1 && (to_next == depth || outer == 1) {
+        return Some(by_outer(depth));
+    }
+    if to_next == 1 && (to_deeper == outer || depth == 1) {
+        return Some(Lying { by_outer: false, ..by_outer(outer) });
+    }
+    None
 }
 
 fn launch(
@@ -176,7 +262,8 @@ fn launch(
     };
     let mut fields = tiling.fields(&sizes);
     for Factor { at, narrow, sides: Sides { outer, depth, batch } } in factors {
-        fields.extend(arguments![at, narrow, outer, depth, batch]);
+        let code = builder.options.rounding.code(kept_as(dtype, narrow));
+        fields.extend(arguments![at, code, outer, depth, batch]);
     }
     fields.extend(arguments![y.at, y.narrow]);
     builder.blocks(kernel, tiling.blocks(sizes.batch), fields)

@@ -5,7 +5,7 @@ use tensorwire_graph::{Cell, Op};
 use tensorwire_tensor::DType;
 
 use super::products::{self, Factor, Sides, Sizes, Target};
-use crate::builder::{Builder, arguments, computed_bytes, is_narrow};
+use crate::builder::{Builder, arguments, computed_bytes, is_narrow, kept_as};
 use crate::command::{Address, KernelArgument};
 use crate::error::LowerError;
 use crate::fault::Check;
@@ -23,6 +23,8 @@ struct Steps {
     cell: Cell,
     dtype: DType,
     narrow: bool,
+    /// Of what is multiplied and not narrow.
+    rounding: i64,
     steps: usize,
     batch: usize,
     hidden: usize,
@@ -73,7 +75,8 @@ impl Steps {
             arguments![steps, batch, total, active, first_rows, fault, active_code, total_code];
         builder.spread_blocks(kernels::FIRST_ROWS, 1, fields);
         let narrow = is_narrow(dtype);
-        Ok(Steps { cell, dtype, narrow, steps, batch, hidden, total, first_rows })
+        let rounding = builder.options.rounding.code(kept_as(dtype, false));
+        Ok(Steps { cell, dtype, narrow, rounding, steps, batch, hidden, total, first_rows })
     }
 
     /// Room for numbers of each sequence, as they are computed.
@@ -118,7 +121,7 @@ fn forward(builder: &mut Builder<'_>, cell: Cell) -> Result<(), LowerError> {
     let (y, saved) = (builder.output(0), builder.output(1 + states));
     for step in 0..steps.steps {
         let Steps { hidden, narrow, first_rows, .. } = steps;
-        let mut fields = arguments![step, steps.steps, hidden, narrow, first_rows];
+        let mut fields = arguments![step, steps.steps, hidden, narrow, steps.rounding, first_rows];
         fields.extend(padded(&products, GATES_MAX));
         fields.extend(padded(&matrices, GATES_MAX));
         fields.extend(arguments![h, new_h, c, y]);
@@ -168,7 +171,8 @@ fn backward(
     // the last one has the states before the first step
     for step in (-1..steps.steps as i64).rev() {
         let Steps { batch, hidden, narrow, first_rows, .. } = steps;
-        let mut fields = arguments![step, steps.steps, batch, hidden, narrow, first_rows, dy];
+        let mut fields = arguments![step, steps.steps, batch, hidden, narrow];
+        fields.extend(arguments![steps.rounding, first_rows, dy]);
         fields.extend(dfinals.map(KernelArgument::from));
         fields.extend(padded(&matrices, GATES_MAX));
         fields.extend(padded(&first, 2));

@@ -91,7 +91,7 @@ fn a_fault_is_of_one_operator() {
     let inputs = [spec(DType::F32, &[5, 2]), spec(DType::I32, &[3])];
     let lowered = |tag| {
         let rows = [spec(DType::F32, &[3, 2])];
-        lower(&Op::Gather, &inputs, &rows, false, &Lowering { tag }).unwrap()
+        lower(&Op::Gather, &inputs, &rows, false, &Lowering { tag, ..Lowering::default() }).unwrap()
     };
     let fault = DeviceFault { code: 9 << 16 | 1, place: 1, value: 7 };
     assert_eq!(fault.tag(), Some(9));

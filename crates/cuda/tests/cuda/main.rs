@@ -3,11 +3,14 @@
 //! compiler they say that they are skipped.
 #![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
 
+mod engine;
 mod faults;
 mod large;
+mod libraries;
 mod meeting;
 mod modules;
 mod ranks;
+mod rounding;
 mod shim;
 mod storage;
 mod targets;

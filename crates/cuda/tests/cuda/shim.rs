@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 use tensorwire_cuda::{
-    Address, Addresses, Command, DeviceFault, Launch, LowerError, Lowered, Lowering, lower,
+    Address, Addresses, Command, DeviceFault, Launch, LowerError, Lowered, Lowering, Rounding,
+    lower,
 };
 use tensorwire_graph::Op;
 use tensorwire_kernels::KernelError;
@@ -154,6 +155,7 @@ pub(crate) struct Device {
     pub(crate) order: u64,
     /// True if tensors lie at multiples of 256, else of their elements alone.
     pub(crate) is_aligned: bool,
+    pub(crate) rounding: Rounding,
 }
 
 impl std::fmt::Debug for Device {
@@ -183,8 +185,9 @@ impl Device {
         // the first input has the first output's spec where it lies there
         let given: Vec<TensorSpec> =
             out.iter().take(usize::from(in_place)).chain(given).cloned().collect();
-        let lowered = lower(op, &given, &out, in_place, &Lowering { tag: 77 })
-            .map_err(|error| said(op, error))?;
+        let options = Lowering { tag: 77, rounding: self.rounding, ..Lowering::default() };
+        let lowered =
+            lower(op, &given, &out, in_place, &options).map_err(|error| said(op, error))?;
         let shift = |spec: &TensorSpec| if self.is_aligned { 0 } else { spec.dtype.bytes() };
         let mut read: Vec<Guarded> =
             inputs.iter().map(|x| Guarded::holding(x.bytes(), shift(x.spec()))).collect();
@@ -252,6 +255,7 @@ impl Device {
                 let ran = unsafe { self.shim.launch(launch, &argument, self.order) };
                 ran.unwrap_or_else(|error| panic!("{}: {error}", op.name()));
             }
+            Command::Product(_) => panic!("{}: no library is here", op.name()),
             Command::Copy { from, to, bytes } => {
                 let (from, to) = (at(*from), at(*to));
                 assert!(from + bytes <= to || to + bytes <= from, "{}: a copy overlaps", op.name());
@@ -284,8 +288,10 @@ fn said(op: &Op, error: LowerError) -> KernelError {
 
 impl Computes for Device {
     fn description(&self) -> String {
-        let Device { order, is_aligned, .. } = self;
-        format!("cuda kernels on one thread of the CPU, order {order}, aligned {is_aligned}")
+        let Device { order, is_aligned, rounding, .. } = self;
+        format!(
+            "cuda kernels on one thread of the CPU, order {order}, aligned {is_aligned}, {rounding:?} rounded"
+        )
     }
 
     fn compute(

@@ -2,20 +2,23 @@
 
 use std::sync::Arc;
 
+use tensorwire_cuda::Rounding;
 use tensorwire_graph::Op;
 use tensorwire_kernels::check::{Computes, Mismatch, Net, Tensor};
 use tensorwire_kernels::{KernelChoice, KernelError, Kernels};
 use tensorwire_memory::{TensorMut, TensorRef};
 
+use crate::engine::{Engine, engine};
 use crate::shim::{Device, shim};
 
 /// Sums over a dimension are added in an order that suits a device.
 pub(crate) const ADDS_IN_ORDER: bool = false;
 
-/// A device, or the reference.
+/// A device, an engine on a driver, or the reference.
 #[derive(Debug)]
 pub(crate) enum Target {
     Device(Device),
+    Engine(&'static Engine),
     Reference(Kernels),
 }
 
@@ -23,6 +26,7 @@ impl Target {
     fn computes(&self) -> &dyn Computes {
         match self {
             Target::Device(device) => device,
+            Target::Engine(engine) => *engine,
             Target::Reference(kernels) => kernels,
         }
     }
@@ -61,12 +65,17 @@ impl Computes for Target {
 }
 
 pub(crate) fn devices() -> Vec<Device> {
-    let device = |(order, is_aligned)| shim().map(|shim| Device { shim, order, is_aligned });
+    let rounding = Rounding::Nothing;
+    let device =
+        |(order, is_aligned)| shim().map(|shim| Device { shim, order, is_aligned, rounding });
     [(0, true), (0x9e37_79b9_7f4a_7c15, false)].into_iter().filter_map(device).collect()
 }
 
 /// What is held against the reference: nothing where there is no compiler.
 pub(crate) fn cpus() -> Vec<Target> {
+    if let Some(engine) = engine() {
+        return vec![Target::Engine(engine)];
+    }
     devices().into_iter().map(Target::Device).collect()
 }
 
@@ -81,6 +90,9 @@ pub(crate) fn reference() -> Target {
 
 /// A net that a device computes.
 pub(crate) fn net() -> Net {
+    if let Some(engine) = engine() {
+        return Net::on(Arc::new(Target::Engine(engine)));
+    }
     match devices().pop() {
         Some(device) => Net::on(Arc::new(device)),
         None => Net::new(),

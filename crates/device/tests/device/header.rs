@@ -1,10 +1,14 @@
-//! The driver's functions, structures and numbers of `sys.rs` against a `cuda.h`, where one is named, and NCCL's against an
-//! `nccl.h`: a C++ compiler holds each against the other.
+//! The driver's functions, structures and numbers of `sys.rs` against a `cuda.h`, and those of CUDA's libraries against theirs,
+//! where such a header is named: a C++ compiler holds each against the other.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tensorwire_device::sys::cublas_lt::{
+    CUBLAS_LT_CONSTANTS, CUBLAS_LT_PROTOTYPES, cublasLtMatmulAlgo_t,
+    cublasLtMatmulHeuristicResult_t,
+};
 use tensorwire_device::nccl::sys as nccl;
 use tensorwire_device::sys::{CONSTANTS, PROTOTYPES, STRUCTURES};
 use tensorwire_testkit::skip::skip;
@@ -12,25 +16,44 @@ use tensorwire_testkit::skip::skip;
 /// Names the folder of `cuda.h`: that of a toolkit, or of PyPI's nvidia-cuda-runtime-cu12.
 const FOLDER: &str = "TENSORWIRE_CUDA_INCLUDE";
 
+/// Names the folders of `cublasLt.h` and of the toolkit's headers, with a colon between.
+const LIBRARY_FOLDERS: &str = "TENSORWIRE_CUBLAS_INCLUDE";
+
 #[test]
 fn the_header_agrees() {
     let folder = std::env::var_os(FOLDER).map(PathBuf::from);
     let folder = folder.unwrap_or_else(|| PathBuf::from("/usr/local/cuda/include"));
-    if !folder.join("cuda.h").exists() {
-        return skip(Some(FOLDER), &format!("no cuda.h in {}", folder.display()));
+    holds(FOLDER, "cuda.h", &[folder], &program());
+}
+
+#[test]
+fn the_header_of_cublas_lt_agrees() {
+    let named = std::env::var_os(LIBRARY_FOLDERS);
+    let folders: Vec<PathBuf> = match &named {
+        Some(folders) => std::env::split_paths(folders).collect(),
+        None => vec![PathBuf::from("/usr/local/cuda/include")],
+    };
+    holds(LIBRARY_FOLDERS, "cublasLt.h", &folders, &cublas_lt());
+}
+
+/// Compiles a program with a header that is in one of the folders.
+fn holds(variable: &str, header: &str, folders: &[PathBuf], program: &str) {
+    if !folders.iter().any(|folder| folder.join(header).exists()) {
+        return skip(Some(variable), &format!("no {header} in {folders:?}"));
     }
-    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("header.cpp");
-    std::fs::write(&source, program()).unwrap();
+    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{header}.cpp"));
+    std::fs::write(&source, program).unwrap();
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    let checked = Command::new(compiler)
-        .args(["-std=c++17", "-fsyntax-only", "-I"])
-        .args([folder.as_os_str(), source.as_os_str()])
-        .output();
-    match checked {
+    let mut command = Command::new(compiler);
+    command.args(["-std=c++17", "-fsyntax-only"]);
+    for folder in folders {
+        command.arg("-I").arg(folder);
+    }
+    match command.arg(&source).output() {
         Ok(output) => {
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         }
-        Err(error) => skip(Some(FOLDER), &format!("no C++ compiler: {error}")),
+        Err(error) => skip(Some(variable), &format!("no C++ compiler: {error}")),
     }
 }
 
@@ -41,9 +64,6 @@ const NCCL_FOLDER: &str = "TENSORWIRE_NCCL_INCLUDE";
 fn nccls_header_agrees() {
     let folder = std::env::var_os(NCCL_FOLDER).map(PathBuf::from);
     let folder = folder.unwrap_or_else(|| PathBuf::from("/usr/include"));
-    if !folder.join("nccl.h").exists() {
-        return skip(Some(NCCL_FOLDER), &format!("no nccl.h in {}", folder.display()));
-    }
     // what it takes of CUDA's own headers
     let cuda = tempfile::tempdir().unwrap();
     let types = "#include <cstddef>\ntypedef struct CUstream_st* cudaStream_t;\n\
@@ -51,6 +71,11 @@ fn nccls_header_agrees() {
     for (name, text) in [("cuda_runtime.h", types), ("cuda_fp16.h", ""), ("cuda_bf16.h", "")] {
         std::fs::write(cuda.path().join(name), text).unwrap();
     }
+    holds(NCCL_FOLDER, "nccl.h", &[folder, cuda.path().to_owned()], &of_nccl());
+}
+
+/// As [`program`], of NCCL.
+fn of_nccl() -> String {
     let mut text = "#include <nccl.h>\n#include <type_traits>\n".to_owned();
     let mut say = |line: String| writeln!(text, "{line}").unwrap();
     for (name, arguments, result) in nccl::NCCL_PROTOTYPES {
@@ -75,19 +100,36 @@ fn nccls_header_agrees() {
     for (field, offset) in fields {
         say(format!("static_assert(offsetof(ncclConfig_t, {field}) == {offset}, \"{field}\");"));
     }
-    let source = cuda.path().join("header.cpp");
-    std::fs::write(&source, text).unwrap();
-    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    let checked = Command::new(compiler)
-        .args(["-std=c++17", "-fsyntax-only", "-I"])
-        .args([folder.as_os_str(), "-I".as_ref(), cuda.path().as_os_str(), source.as_os_str()])
-        .output();
-    match checked {
-        Ok(output) => {
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        }
-        Err(error) => skip(Some(NCCL_FOLDER), &format!("no C++ compiler: {error}")),
+    text
+}
+
+/// As [`program`], of cuBLASLt.
+fn cublas_lt() -> String {
+    let mut text = "#include <cublasLt.h>\n#include <cstddef>\n#include <type_traits>\n".to_owned();
+    let mut say = |line: String| writeln!(text, "{line}").unwrap();
+    for (name, arguments, result) in CUBLAS_LT_PROTOTYPES {
+        let arguments: Vec<String> = arguments.iter().map(|argument| c_type(argument)).collect();
+        let kind = format!("{} (*)({})", c_type(result), arguments.join(", "));
+        say(format!("static_assert(std::is_same<decltype(&{name}), {kind}>::value, \"{name}\");"));
     }
+    for (name, value) in CUBLAS_LT_CONSTANTS {
+        say(format!("static_assert((long long){name} == {value}, \"{name}\");"));
+    }
+    let algorithm = size_of::<cublasLtMatmulAlgo_t>();
+    say(format!("static_assert(sizeof(cublasLtMatmulAlgo_t) == {algorithm});"));
+    type Answer = cublasLtMatmulHeuristicResult_t;
+    let answer = size_of::<Answer>();
+    say(format!("static_assert(sizeof(cublasLtMatmulHeuristicResult_t) == {answer});"));
+    for (field, offset) in [
+        ("algo", std::mem::offset_of!(Answer, algo)),
+        ("workspaceSize", std::mem::offset_of!(Answer, workspaceSize)),
+        ("state", std::mem::offset_of!(Answer, state)),
+        ("wavesCount", std::mem::offset_of!(Answer, wavesCount)),
+    ] {
+        let found = format!("offsetof(cublasLtMatmulHeuristicResult_t, {field})");
+        say(format!("static_assert({found} == {offset}, \"{field}\");"));
+    }
+    text
 }
 
 /// A program that compiles if all agree.
@@ -143,6 +185,7 @@ fn c_type(rust: &str) -> String {
         "c_void" => "void",
         "usize" => "size_t",
         "u64" => "unsigned long long",
+        "i64" => "long long",
         other => other,
     }
     .to_owned()

@@ -7,6 +7,7 @@ mod describing;
 mod faults;
 mod header;
 mod kernels;
+mod libraries;
 mod memory;
 mod nccl;
 mod streams;

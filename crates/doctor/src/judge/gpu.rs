@@ -152,8 +152,15 @@ fn direct(facts: &Facts) -> Option<Finding> {
     Some(Finding::new(Severity::Note, "gpudirect", what, why).mended_by("modprobe nvidia-peermem"))
 }
 
-/// A library that is not there.
+/// A library that is not there, or that cannot be called.
 fn library(library: &CudaLibraryFacts) -> Option<Finding> {
+    if let Some(obstacle) = &library.obstacle {
+        let what = format!("{} cannot be used: {obstacle}", library.name);
+        let why = "this program's own kernels compute in its place";
+        let finding = Finding::new(Severity::Note, "cuda-library", what, why);
+        let package = &library.package;
+        return Some(finding.mended_by(format!("python3 -m pip install --upgrade {package}")));
+    }
     if library.path.is_some() {
         return None;
     }

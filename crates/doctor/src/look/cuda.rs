@@ -2,7 +2,8 @@
 //! takes no memory of a GPU. Judges nothing.
 
 use tensorwire_device::{
-    CudaLibrary, DeviceError, DeviceFacts, Driver, FoundLibrary, LibrarySearch, WritesOrdering,
+    CublasLt, CudaLibrary, DeviceError, DeviceFacts, Driver, FoundLibrary, LibrarySearch,
+    WritesOrdering,
 };
 use tensorwire_launch::Obstacle;
 
@@ -88,7 +89,21 @@ fn gpu(tree: &Tree, facts: DeviceFacts, reaches: Vec<usize>, nics: &[&str]) -> G
 fn libraries(mut search: LibrarySearch) -> Vec<CudaLibraryFacts> {
     search.ask_python();
     let facts = |library: CudaLibrary| {
-        let found = search.find(library);
+        let (mut version, mut obstacle) = (None, None);
+        let found = match library {
+            CudaLibrary::CublasLt => match CublasLt::look(&search) {
+                Ok(loaded) => {
+                    version = Some(loaded.version().to_string());
+                    Some(loaded.found().clone())
+                }
+                Err(error) => {
+                    obstacle = Some(error.to_string());
+                    search.find(library)
+                }
+            },
+            _ => search.find(library),
+        };
+        let obstacle = obstacle.filter(|_| found.is_some());
         let (path, place) = match found {
             Some(FoundLibrary { path, place, .. }) => {
                 (Some(path.display().to_string()), Some(place.to_string()))
@@ -96,7 +111,7 @@ fn libraries(mut search: LibrarySearch) -> Vec<CudaLibraryFacts> {
             None => (None, None),
         };
         let (name, package) = (library.name().to_string(), library.package().to_string());
-        CudaLibraryFacts { name, path, place, package }
+        CudaLibraryFacts { name, path, place, version, obstacle, package }
     };
     CudaLibrary::ALL.into_iter().map(facts).collect()
 }

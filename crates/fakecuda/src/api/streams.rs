@@ -7,6 +7,7 @@ use tensorwire_device::sys::*;
 
 use super::{in_context, on_stream, pointer, put, same, started};
 use crate::capture::Capture;
+use crate::cublas_lt;
 use crate::event::{Event, Recorded};
 use crate::state::{Context, Fake, Outcome, is_pinned};
 use crate::stream::{Op, Stream};
@@ -380,7 +381,7 @@ pub extern "C" fn fakeCudaSeed(seed: u64) -> CUresult {
     })
 }
 
-/// How many allocations, streams, events, graphs and images there are. No function of the driver's.
+/// How many allocations, streams, events, graphs, images and objects of libraries there are. No function of the driver's.
 #[unsafe(no_mangle)]
 pub extern "C" fn fakeCudaAlive() -> u64 {
     let count = |fake: &Fake| {
@@ -388,7 +389,7 @@ pub extern "C" fn fakeCudaAlive() -> u64 {
         let made = fake.allocations.count() + fake.streams.count() + fake.events.count();
         let made = made + fake.members.count();
         // fits: a count of things in memory
-        (made + graphs + fake.images.count() + fake.pinned.read().len()) as u64
+        (made + graphs + fake.images.count() + fake.pinned.read().len() + cublas_lt::alive()) as u64
     };
     Fake::get().map_or(0, count)
 }

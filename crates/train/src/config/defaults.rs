@@ -9,8 +9,8 @@ use tensorwire_launch::{Hosts, Transport};
 use tensorwire_nn::{Optimizer, Schedule};
 
 use super::{
-    Budget, ClientConfig, DeviceChoice, Exchange, FloatType, Kernels, StoreConfig, Strategy,
-    TraceConfig, TrainConfig, WireType,
+    Budget, ClientConfig, CudaLibraries, DeviceChoice, Exchange, FloatType, Kernels, MathMode,
+    StoreConfig, Strategy, TraceConfig, TrainConfig, WireType,
 };
 
 /// Long enough for any step, and for a peer that writes a snapshot.
@@ -76,6 +76,8 @@ impl Default for TrainConfig {
             devices_per_worker: devices_per_worker(),
             by_way_of_host: false,
             cuda_driver: None,
+            cuda_libraries: CudaLibraries::default(),
+            math: MathMode::F32,
             load: None,
             save: None,
             checkpoint: None,

@@ -1,16 +1,17 @@
 //! What computes in workers: the processor, or a GPU.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
-use tensorwire_cuda::Gpus;
+use tensorwire_cuda::{Gpus, LibrarySearch, Rounding};
 use tensorwire_graph::{
     AllReduceBy, DeviceCrossing, DeviceTasks, Placement, PlanOptions, SendFrom, SharedMemory,
 };
 
-use super::{ConfigError, TrainConfig};
+use super::{ConfigError, FloatType, TrainConfig};
 use crate::strategy::Strategy;
 use crate::topology::{Topology, Weights};
 
@@ -25,6 +26,77 @@ pub enum DeviceChoice {
     Cuda { ordinal: Option<usize> },
     /// A GPU where there is one, else the processor.
     Auto,
+}
+
+/// What products and convolutions on a GPU multiply (`--math`). Sums are of f32 all the same, and weights stay as they
+/// are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MathMode {
+    /// Numbers as they are.
+    #[default]
+    F32,
+    /// Numbers of f32, rounded to TF32.
+    Tf32,
+    /// Numbers of f32, rounded to bf16.
+    Bf16,
+}
+
+/// Where CUDA's libraries are looked for (`--cuda-libs`), besides where the dynamic linker and python3 have them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CudaLibraries {
+    /// Nowhere: this program's own kernels compute all.
+    Unused,
+    /// In these folders first, and in the toolkit's.
+    Used { folders: Vec<PathBuf>, cuda_home: Option<PathBuf> },
+}
+
+impl Default for CudaLibraries {
+    fn default() -> CudaLibraries {
+        CudaLibraries::Used { folders: Vec::new(), cuda_home: None }
+    }
+}
+
+impl CudaLibraries {
+    /// Where to look on this host.
+    pub(crate) fn search(&self) -> Option<LibrarySearch> {
+        let CudaLibraries::Used { folders, cuda_home } = self else { return None };
+        let (folders, cuda_home) = (folders.clone(), cuda_home.clone());
+        let mut search = LibrarySearch { folders, cuda_home, site_packages: Vec::new() };
+        search.ask_python();
+        Some(search)
+    }
+}
+
+impl MathMode {
+    /// As `--math` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            MathMode::F32 => "f32",
+            MathMode::Tf32 => "tf32",
+            MathMode::Bf16 => "bf16",
+        }
+    }
+
+    pub(crate) fn rounding(self) -> Rounding {
+        match self {
+            MathMode::F32 => Rounding::Nothing,
+            MathMode::Tf32 => Rounding::Tf32,
+            MathMode::Bf16 => Rounding::Bf16,
+        }
+    }
+
+    /// Refuses what would round nothing.
+    pub(crate) fn check(self, device: DeviceChoice, dtype: FloatType) -> Result<(), ConfigError> {
+        let math = self.name();
+        match (self, device, dtype) {
+            (MathMode::F32, _, _) => Ok(()),
+            (_, DeviceChoice::Cpu, _) => Err(ConfigError::MathOfCpu { math }),
+            (_, _, FloatType::F64) => Err(ConfigError::MathOfF64 { math }),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl DeviceChoice {

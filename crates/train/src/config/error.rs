@@ -28,6 +28,12 @@ pub enum ConfigError {
          --workers, or name more machines in --hosts"
     )]
     TooFewDevices { each: u32, workers: String, needed: usize, count: usize, host: String },
+        "--math {math} is what GPUs multiply, and here the processor computes, in f32; leave --math out, or \
+         take --device cuda where there is a GPU"
+    )]
+    MathOfCpu { math: &'static str },
+    #[error("--math {math} rounds numbers of f32, and --dtype f64 has none; leave one of them out")]
+    MathOfF64 { math: &'static str },
     #[error("{option} is by evaluations; give {with} STEPS, too")]
     Lacks { option: &'static str, with: &'static str },
     #[error(

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tensorwire_base::Rank;
-use tensorwire_cuda::{CudaDevices, CudaKernels, CudaOptions, Gpus};
+use tensorwire_cuda::{CudaDevices, CudaKernels, CudaOptions, Gpus, products};
 use tensorwire_kernels::{Kernels, SharedDevice};
 use tensorwire_runtime::Computing;
 
@@ -40,13 +40,15 @@ pub(super) fn open_device(part: &Part, rank: Rank) -> Result<Option<SharedDevice
     }
     let driver = config.cuda_driver.clone();
     let count = Gpus::find(driver.as_deref())?.count();
+    let (libraries, rounding) = (config.cuda_libraries.search(), config.math.rounding());
+    let options = CudaOptions { driver, libraries, rounding };
     let ordinals = ordinals(config, count, rank, devices > 1)?;
     Ok(Some(match ordinals[..] {
         [ordinal] => {
-            let kernels = CudaKernels::open(&CudaOptions { driver, ordinal })?;
+            let kernels = CudaKernels::open(&options, ordinal)?;
             Arc::new(Mutex::new(kernels))
         }
-        _ => Arc::new(Mutex::new(CudaDevices::open(driver.as_deref(), &ordinals)?)),
+        _ => Arc::new(Mutex::new(CudaDevices::open(&options, &ordinals)?)),
     }))
 }
 
@@ -56,5 +58,6 @@ pub(super) fn described(config: &TrainConfig, host: String) -> String {
     let gpus = Gpus::find(config.cuda_driver.as_deref());
     let named = gpus.and_then(|gpus| gpus.name(ordinal.unwrap_or(0)));
     let gpu = named.unwrap_or_else(|error| error.to_string());
-    format!("{gpu}; on the host {host}")
+    let products = products(config.cuda_libraries.search().as_ref(), config.math.rounding());
+    format!("{gpu}, {products}; on the host {host}")
 }

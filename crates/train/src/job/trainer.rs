@@ -527,6 +527,7 @@ impl Trainer<'_> {
     pub(super) fn report_copies(&self, report: &mut TrainReport) {
         report.copies = self.session.copies();
         report.graphs_launched = self.session.graphs_launched();
+        report.library_calls = self.session.library_calls();
         report.add_copies(&self.carried.copies());
     }
 

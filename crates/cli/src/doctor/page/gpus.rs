@@ -18,9 +18,13 @@ pub(super) fn gpus(page: &mut Page, facts: &Facts) {
     for gpu in &cuda.gpus {
         one(page, gpu, cuda.gpus.len());
     }
-    for CudaLibraryFacts { name, path, place, .. } in &cuda.libraries {
+    for CudaLibraryFacts { name, path, place, version, obstacle, .. } in &cuda.libraries {
+        let version = version.as_ref().map_or_else(String::new, |version| format!("{version}, "));
+        let used = if obstacle.is_some() { ", cannot be used" } else { "" };
         match (path, place) {
-            (Some(path), Some(place)) => page.line(name, format_args!("{path} ({place})")),
+            (Some(path), Some(place)) => {
+                page.line(name, format_args!("{version}{path} ({place}{used})"))
+            }
             _ => page.line(name, "not found"),
         }
     }

@@ -110,6 +110,8 @@ fn libraries_that_are_missing_can_be_installed() {
         name: name.into(),
         path: path.map(Into::into),
         place: None,
+        version: None,
+        obstacle: None,
         package: "nvidia-cublas-cu12".into(),
     };
     let mut facts = with_gpus(plain(), vec![good()]);
@@ -118,4 +120,12 @@ fn libraries_that_are_missing_can_be_installed() {
     assert_eq!(findings.len(), 2, "{findings:?}");
     assert!(mend(&findings, "cuda-library").contains("pip install nvidia-cublas-cu12"));
     assert!(found(&findings, "cuda-library").what.contains("cuBLASLt"));
+    let old = CudaLibraryFacts {
+        obstacle: Some("/x is of version 11.0.0; 12 or 13 can be used".into()),
+        ..library("cuBLASLt", Some("/x"))
+    };
+    facts.gpu.cuda.libraries = vec![old];
+    let findings = gpus(&facts);
+    assert!(found(&findings, "cuda-library").what.contains("version 11.0.0"), "{findings:?}");
+    assert!(mend(&findings, "cuda-library").contains("--upgrade nvidia-cublas-cu12"));
 }
