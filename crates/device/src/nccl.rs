@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorwire_base::{Clock, Deadline, Space};
+use tensorwire_base::{Clock, Deadline};
 use tensorwire_memory::DeviceWriteLoan;
 
 use crate::device::{Device, Handle};

@@ -116,6 +116,14 @@ pub(crate) struct Collective {
     what: What,
 }
 
+impl Collective {
+    /// Address and bytes of what it writes.
+    pub(crate) fn writes(&self) -> (u64, usize) {
+        let bytes = self.vector.element_bytes().unwrap_or_default();
+        (self.vector.address, self.vector.count * bytes)
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum What {
     Reduce { is_mean: bool },

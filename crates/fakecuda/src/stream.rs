@@ -141,6 +141,11 @@ impl Op {
                 launching.arguments.words.iter().any(|word| range.contains(word))
             }
             Op::WriteValue { address, .. } => meets(*address, 4),
+            Op::Collective(collective) => {
+                let (to, bytes) = collective.writes();
+                meets(to, bytes)
+            }
+            Op::Library(call) => call.operands.iter().any(|(to, bytes)| meets(*to, *bytes)),
             Op::Graph(exec) => exec.ops.iter().any(|op| op.may_write(from, bytes)),
             Op::Unstaged { .. }
             | Op::WaitEvent { .. }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use tensorwire_bench::{DataFolder, FIGURES, Figure, FigureScope, NoData};
-use tensorwire_train::{ConfigError, DeviceChoice, Exchange};
+use tensorwire_train::{ConfigError, DeviceChoice, Exchange, TrainConfig};
 
 use super::ExchangeArg;
 

@@ -28,6 +28,7 @@ pub enum ConfigError {
          --workers, or name more machines in --hosts"
     )]
     TooFewDevices { each: u32, workers: String, needed: usize, count: usize, host: String },
+    #[error(
         "--math {math} is what GPUs multiply, and here the processor computes, in f32; leave --math out, or \
          take --device cuda where there is a GPU"
     )]
