@@ -34,7 +34,7 @@ pub(super) struct Slots {
 struct Flight {
     id: u64,
     event: Event,
-    _loans: Option<(DeviceLoan, DeviceWriteLoan)>,
+    _loans: Option<(Arc<DeviceLoan>, Arc<DeviceWriteLoan>)>,
     /// Where the fault comes to, if one may have been found.
     fault: Option<(Buffer, DeviceWriteLoan)>,
 }
@@ -107,20 +107,21 @@ impl Flights {
     pub(super) fn start(
         &mut self,
         stream: &Stream,
-        (from, to): (DeviceLoan, DeviceWriteLoan),
+        ((from, from_at), (to, to_at)): ((&Arc<DeviceLoan>, usize), (&Arc<DeviceWriteLoan>, usize)),
+        bytes: usize,
         fault: Option<&Slab>,
         offset: usize,
     ) -> Result<CopyId, DeviceError> {
-        let bytes = 0..from.bytes().min(to.bytes());
+        let bytes = from_at..from_at + bytes;
         match (from.space(), to.space()) {
-            (Space::Host, Space::Device) => stream.copy_to_device(&from, bytes, &to, 0)?,
-            (Space::Device, Space::Device) => stream.copy_within_device(&from, bytes, &to, 0)?,
-            (Space::Device, Space::Host) => stream.copy_to_host(&from, bytes, &to, 0)?,
+            (Space::Host, Space::Device) => stream.copy_to_device(from, bytes, to, to_at)?,
+            (Space::Device, Space::Device) => stream.copy_within_device(from, bytes, to, to_at)?,
+            (Space::Device, Space::Host) => stream.copy_to_host(from, bytes, to, to_at)?,
             // the stream has no word for it, and the runtime asks for none
             (Space::Host, Space::Host) => {}
         }
         let fault = fault.filter(|_| to.space() == Space::Host);
-        self.behind(stream, Some((from, to)), fault, offset)
+        self.behind(stream, Some((from.clone(), to.clone())), fault, offset)
     }
 
     /// Marks what the stream was told so far, and has it bring along the fault.
@@ -136,7 +137,7 @@ impl Flights {
     fn behind(
         &mut self,
         stream: &Stream,
-        loans: Option<(DeviceLoan, DeviceWriteLoan)>,
+        loans: Option<(Arc<DeviceLoan>, Arc<DeviceWriteLoan>)>,
         fault: Option<&Slab>,
         offset: usize,
     ) -> Result<CopyId, DeviceError> {

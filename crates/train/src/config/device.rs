@@ -26,19 +26,19 @@ pub enum DeviceChoice {
 
 impl DeviceChoice {
     /// Which tasks of a plan compute on a GPU, and how tensors cross between them. Where processes run parts of one graph, on
-    /// one host or by NICs that reach the memory of GPUs, servers have GPUs, too, and tensors stay in their memory.
+    /// one host or by writes into each other's memory, servers have GPUs, too, and tensors go from memory to memory.
     pub(crate) fn plan_options(
         self,
         options: PlanOptions,
         topology: &Topology,
-        by_nic: bool,
+        is_written: bool,
     ) -> PlanOptions {
         if self == DeviceChoice::Cpu {
             return options;
         }
         let is_one_graph = topology.weights == Weights::Servers && !topology.is_asynchronous();
         let all_share = matches!(options.shared_memory, SharedMemory::Unused | SharedMemory::Used);
-        let reaches = all_share || by_nic;
+        let reaches = all_share || is_written;
         let is_staged = options.send_from == SendFrom::Staging;
         let (devices, device_crossing) = match is_one_graph && reaches && !is_staged {
             true => (DeviceTasks::All, DeviceCrossing::Direct),
