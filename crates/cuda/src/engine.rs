@@ -17,8 +17,8 @@ use tensorwire_device::{
     CublasLt, Device, DeviceError, DeviceMemory, Driver, Function, LibrarySearch, Module, Stream,
 };
 use tensorwire_graph::NodeId;
-use tensorwire_kernels::{CopyId, DeviceCall, DeviceFailure, DeviceKernels, KernelError};
-use tensorwire_memory::{DeviceLoan, DeviceWriteLoan, Keepalive, Slab};
+use tensorwire_kernels::{CopyId, DeviceCall, DeviceFailure, DeviceKernels, KernelError, Piece, Shown};
+use tensorwire_memory::{DeviceLoan, DeviceWriteLoan, DmaBuf, Keepalive, Slab};
 
 use crate::error::LowerError;
 use crate::gpus::{NO_LIBRARY, products_by};
@@ -267,12 +267,18 @@ impl CudaKernels {
         Ok(())
     }
 
-    fn copied(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<CopyId, Failed> {
+    fn copied(
+        &mut self,
+        from: Piece<'_, DeviceLoan>,
+        to: Piece<'_, DeviceWriteLoan>,
+        bytes: usize,
+    ) -> Result<CopyId, Failed> {
         self.check()?;
         self.flush()?;
         // what comes to the host brings news of what was computed before
         let fault = self.has_checks.then(|| self.words.slab());
-        Ok(self.flights.start(&self.stream, (from, to), fault.as_ref(), FAULT_OFFSET)?)
+        let fault = fault.as_ref();
+        Ok(self.flights.start(&self.stream, (from, to), bytes, fault, FAULT_OFFSET)?)
     }
 
     fn marked(&mut self) -> Result<CopyId, Failed> {
@@ -330,11 +336,15 @@ impl DeviceKernels for CudaKernels {
         Ok(memory.slab())
     }
 
-    fn alloc_shared(&mut self, bytes: usize) -> Result<(Slab, OwnedFd), DeviceFailure> {
+    fn alloc_shared(&mut self, bytes: usize) -> Result<(Slab, Shown), DeviceFailure> {
         // fits: a size of this machine
         let memory = self.device.alloc(bytes as u64).map_err(Failed::from)?;
-        let file = memory.export().map_err(Failed::from)?;
+        let file = memory.export().map_err(|error| Failed::from(error).into());
         Ok((memory.slab(), file))
+    }
+
+    fn dma_buf(&mut self, memory: &Slab) -> Result<DmaBuf, DeviceFailure> {
+        Ok(self.device.dma_buf(memory).map_err(Failed::from)?)
     }
 
     fn import(&mut self, memory: OwnedFd, bytes: usize) -> Result<Slab, DeviceFailure> {
@@ -355,8 +365,13 @@ impl DeviceKernels for CudaKernels {
         self.kept(done)
     }
 
-    fn copy(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<CopyId, DeviceFailure> {
-        let done = self.copied(from, to);
+    fn copy_piece(
+        &mut self,
+        from: Piece<'_, DeviceLoan>,
+        to: Piece<'_, DeviceWriteLoan>,
+        bytes: usize,
+    ) -> Result<CopyId, DeviceFailure> {
+        let done = self.copied(from, to, bytes);
         self.kept(done)
     }
 

@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 
 use tensorwire_base::{Deadline, Space};
 use tensorwire_device::{Device, DeviceError, Driver, Event};
-use tensorwire_kernels::{CopyId, DeviceCall, DeviceFailure, DeviceKernels};
-use tensorwire_memory::{DeviceLoan, DeviceWriteLoan, Keepalive, Slab};
+use tensorwire_kernels::{CopyId, DeviceCall, DeviceFailure, DeviceKernels, Piece, Shown};
+use tensorwire_memory::{DeviceLoan, DeviceWriteLoan, DmaBuf, Keepalive, Slab};
 
 use crate::engine::{CudaError, CudaKernels, CudaOptions};
 
@@ -111,8 +111,12 @@ impl DeviceKernels for CudaDevices {
         self.gpu(device)?.kernels.alloc(device, bytes)
     }
 
-    fn alloc_shared(&mut self, bytes: usize) -> Result<(Slab, OwnedFd), DeviceFailure> {
+    fn alloc_shared(&mut self, bytes: usize) -> Result<(Slab, Shown), DeviceFailure> {
         self.gpu(0)?.kernels.alloc_shared(bytes)
+    }
+
+    fn dma_buf(&mut self, memory: &Slab) -> Result<DmaBuf, DeviceFailure> {
+        self.gpu(0)?.kernels.dma_buf(memory)
     }
 
     fn import(&mut self, memory: OwnedFd, bytes: usize) -> Result<Slab, DeviceFailure> {
@@ -131,15 +135,20 @@ impl DeviceKernels for CudaDevices {
         self.gpu(call.device)?.kernels.start(call)
     }
 
-    fn copy(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<CopyId, DeviceFailure> {
-        let device = Self::copying(from.space(), to.space());
-        let copy = match from.space() {
+    fn copy_piece(
+        &mut self,
+        from: Piece<'_, DeviceLoan>,
+        to: Piece<'_, DeviceWriteLoan>,
+        bytes: usize,
+    ) -> Result<CopyId, DeviceFailure> {
+        let device = Self::copying(from.0.space(), to.0.space());
+        let copy = match from.0.space() {
             Space::Device(source) if source != device => {
                 self.follow(device, source)?;
                 let peer = self.gpu(source)?.kernels.device().clone();
-                self.gpu(device)?.kernels.copy_from(&peer, from, to)?
+                self.gpu(device)?.kernels.copy_from(&peer, from, to, bytes)?
             }
-            _ => self.gpu(device)?.kernels.copy(from, to)?,
+            _ => self.gpu(device)?.kernels.copy_piece(from, to, bytes)?,
         };
         Ok(self.note(vec![(device as usize, copy)]))
     }

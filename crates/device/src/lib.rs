@@ -51,7 +51,7 @@ pub use facts::{DeviceFacts, WritesOrdering};
 pub use graph::Graph;
 pub use host::Registration;
 pub use libraries::{CudaLibrary, FoundLibrary, LibrarySearch, LibraryVersion, LoadedLibrary};
-pub use memory::{DeviceMemory, DmaBuf};
+pub use memory::DeviceMemory;
 pub use module::{Function, Module};
 pub use stream::Stream;
 pub use word::{Until, Word};

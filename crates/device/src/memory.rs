@@ -4,11 +4,10 @@
 use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::num::NonZero;
-use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use tensorwire_memory::{CutMark, Slab};
+use tensorwire_memory::{CutMark, DmaBuf, Slab};
 
 use crate::device::Device;
 use crate::error::DeviceError;
@@ -19,15 +18,6 @@ use crate::sys::*;
 pub struct DeviceMemory {
     mapped: Arc<Mapped>,
     bytes: u64,
-}
-
-/// A part of a GPU's memory as a NIC's driver takes it.
-#[derive(Debug)]
-pub struct DmaBuf {
-    pub fd: OwnedFd,
-    /// Where the part starts in what the descriptor shows, which starts at a page.
-    pub offset: u64,
-    pub bytes: u64,
 }
 
 /// An allocation and where it is mapped. What is not there yet is not undone.
@@ -80,6 +70,36 @@ impl Device {
             unsafe { (functions.cuMemImportFromShareableHandle)(&mut allocation, descriptor, kind) }
         })?;
         self.map(allocation, rounded, bytes)
+    }
+
+    /// Returns a dma-buf over memory of this GPU that this process allocated, for a NIC's driver (`ibv_reg_dmabuf_mr`).
+    ///
+    /// # Errors
+    /// When the GPU has none, or the driver refuses.
+    pub fn dma_buf(&self, memory: &Slab) -> Result<DmaBuf, DeviceError> {
+        if !self.facts().dmabuf {
+            return Err(DeviceError::Unsupported {
+                device: self.ordinal(),
+                what: "show its memory as a dma-buf",
+                mend: "load nvidia-peermem (modprobe nvidia-peermem), or install the open kernel modules of the driver",
+            });
+        }
+        let (page, start) = (rustix::param::page_size(), memory.address());
+        let first = start / page * page;
+        // fits: an allocation ends with a page
+        let length = (start + memory.bytes().max(1)).next_multiple_of(page) - first;
+        let mut fd: c_int = -1;
+        self.call("cuMemGetHandleForAddressRange", |functions| {
+            let (room, kind) = ((&raw mut fd).cast(), CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD);
+            // SAFETY: there is room for a descriptor, which this kind is; the slab keeps its memory mapped, and of a range
+            // that is not mapped the driver says so.
+            unsafe {
+                (functions.cuMemGetHandleForAddressRange)(room, first as u64, length, kind, 0)
+            }
+        })?;
+        let fd = owned(self, "cuMemGetHandleForAddressRange", fd)?;
+        // fits: usize is 64 bits wide
+        Ok(DmaBuf { fd, offset: (start - first) as u64, bytes: memory.bytes() as u64 })
     }
 
     /// What every allocation is here.
@@ -191,42 +211,6 @@ impl DeviceMemory {
             unsafe { (functions.cuMemExportToShareableHandle)(room, *allocation, kind, 0) }
         })?;
         owned(device, "cuMemExportToShareableHandle", fd)
-    }
-
-    /// Returns a dma-buf over a part, for a NIC's driver (`ibv_reg_dmabuf_mr`).
-    ///
-    /// # Errors
-    /// When the GPU has none, or the driver refuses.
-    ///
-    /// # Panics
-    /// If the range is not inside.
-    pub fn dmabuf(&self, range: Range<u64>) -> Result<DmaBuf, DeviceError> {
-        let Range { start, end } = range;
-        assert!(start <= end && end <= self.bytes, "{start}..{end} of {} bytes", self.bytes);
-        let Mapped { device, address, bytes: mapped_bytes, .. } = &*self.mapped;
-        if !device.facts().dmabuf {
-            return Err(DeviceError::Unsupported {
-                device: device.ordinal(),
-                what: "show its memory as a dma-buf",
-                mend: "load nvidia-peermem (modprobe nvidia-peermem), or install the open kernel modules of the driver",
-            });
-        }
-        // fits: a page is small
-        let page = rustix::param::page_size() as u64;
-        let first = start / page * page;
-        // fits: within what is mapped, which ends with a page
-        let length =
-            (end.next_multiple_of(page).min(*mapped_bytes as u64) - first).max(page) as usize;
-        let mut fd: c_int = -1;
-        device.call("cuMemGetHandleForAddressRange", |functions| {
-            let (room, kind) = ((&raw mut fd).cast(), CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD);
-            // SAFETY: there is room for a descriptor, which this kind is; the range is mapped.
-            unsafe {
-                (functions.cuMemGetHandleForAddressRange)(room, address + first, length, kind, 0)
-            }
-        })?;
-        let fd = owned(device, "cuMemGetHandleForAddressRange", fd)?;
-        Ok(DmaBuf { fd, offset: start - first, bytes: end - start })
     }
 
     /// Lets kernels and copies of another GPU of this process reach the memory.

@@ -22,7 +22,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_memory::Slab;
+use tensorwire_memory::{DmaBuf, Slab};
 
 use crate::common::{Core, FabricStats, Gone};
 use crate::config::{Backend, Endpoint, FabricConfig, PeerAddress};
@@ -224,17 +224,26 @@ impl Fabric {
         self.device.adopt_region(file, bytes)
     }
 
-    /// Makes memory of a GPU a region, which the NIC reads and writes where it lies (GPUDirect RDMA: Xue et al. §3.5). Its
-    /// arrivals are completions; whoever told the GPU to write what is sent from it waits until that is done.
+    /// Makes memory of a GPU a region, which the NIC reads and writes where it lies (GPUDirect RDMA: Xue et al. §3.5), and says
+    /// how it reaches it. `shown`: the memory as a dma-buf, or why there is none. Its arrivals are completions; whoever told the GPU to write what is sent from it waits until that is done.
     ///
     /// # Errors
     /// If the NIC does not reach the GPU's memory, arrivals are flags in memory, or there is no NIC.
     ///
     /// # Panics
     /// If the slab is memory of the host.
-    pub fn adopt_device(&self, memory: &Slab) -> Result<Region, RegionError> {
+    pub fn adopt_device(
+        &self,
+        memory: &Slab,
+        shown: Result<DmaBuf, String>,
+    ) -> Result<(Region, String), RegionError> {
         assert!(memory.space().is_device(), "memory of the host has regions of its own");
-        self.device.adopt_device(memory)
+        self.device.adopt_device(memory, shown)
+    }
+
+    /// True if peers can have files: all of them are on this host.
+    pub fn has_files(&self) -> bool {
+        self.device.has_files()
     }
 
     /// Lets peers of this host have a file, as long as the region lives: one of no bytes, whose descriptor they give to

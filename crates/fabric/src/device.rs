@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_memory::Slab;
+use tensorwire_memory::{DmaBuf, Slab};
 
 use crate::api::{ArrivalSlot, Direction, Posted, Signal};
 use crate::config::{Endpoint, PeerAddress};
@@ -58,8 +58,17 @@ pub(crate) trait Device: Debug + Send + Sync {
     fn adopt_region(&self, file: OwnedFd, bytes: u64) -> Result<Region, RegionError>;
 
     /// Lets the NIC reach memory of a device.
-    fn adopt_device(&self, _memory: &Slab) -> Result<Region, RegionError> {
+    fn adopt_device(
+        &self,
+        _memory: &Slab,
+        _shown: Result<DmaBuf, String>,
+    ) -> Result<(Region, String), RegionError> {
         Err(RegionError::NoNic)
+    }
+
+    /// True if peers get files ([`Device::offer_file`]).
+    fn has_files(&self) -> bool {
+        false
     }
 
     /// A region of no bytes, by whose key a peer gets a file.

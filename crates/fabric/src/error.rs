@@ -96,9 +96,9 @@ pub enum RegionError {
     )]
     FlagsOnDevice { mode: &'static str },
     #[error(
-        "the RDMA NIC cannot reach {bytes} bytes of the GPU's memory: {source}; load nvidia-peermem (modprobe nvidia-peermem), see `tensorwire doctor`, or take --transport tcp, which goes by way of the host"
+        "the RDMA NIC cannot reach the GPU's memory: by dma-buf: {dma_buf}; by nvidia-peermem: {peermem}; load it (modprobe nvidia-peermem), and see `tensorwire doctor`"
     )]
-    Peermem { bytes: u64, source: std::io::Error },
+    Unreached { dma_buf: String, peermem: std::io::Error },
 }
 
 /// Why [`crate::Fabric::alloc_arrival`] or [`crate::Fabric::alloc_tail_arrival`] failed.

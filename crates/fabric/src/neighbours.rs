@@ -15,7 +15,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use sha2::{Digest, Sha256};
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_memory::Slab;
+use tensorwire_memory::{DmaBuf, Slab};
 
 use crate::api::{ArrivalSlot, Posted};
 use crate::common::Core;
@@ -150,8 +150,12 @@ impl Device for Neighbours {
         self.far.adopt_region(file, bytes)
     }
 
-    fn adopt_device(&self, memory: &Slab) -> Result<Region, RegionError> {
-        self.far.adopt_device(memory)
+    fn adopt_device(
+        &self,
+        memory: &Slab,
+        shown: Result<DmaBuf, String>,
+    ) -> Result<(Region, String), RegionError> {
+        self.far.adopt_device(memory, shown)
     }
 
     fn open_region(

@@ -11,13 +11,19 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tensorwire_base::Deadline;
 use tensorwire_graph::{NodeId, Op};
-use tensorwire_memory::{DeviceLoan, DeviceWriteLoan, Keepalive, Slab};
+use tensorwire_memory::{DeviceLoan, DeviceWriteLoan, DmaBuf, Keepalive, Slab};
 use tensorwire_tensor::TensorSpec;
 
 use crate::KernelError;
 
 /// The devices that the sessions of a process share.
 pub type SharedDevice = Arc<Mutex<dyn DeviceKernels>>;
+
+/// The descriptor by which others map memory of a device, or why there is none.
+pub type Shown = Result<OwnedFd, DeviceFailure>;
+
+/// What is lent, and at which byte of it a piece begins.
+pub type Piece<'a, T> = (&'a Arc<T>, usize);
 
 /// A tensor in a device's memory.
 #[derive(Clone, Copy, Debug)]
@@ -67,11 +73,17 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
     /// When there is not enough. Everywhere else: when a device has failed.
     fn alloc(&mut self, device: u32, bytes: usize) -> Result<Slab, DeviceFailure>;
 
-    /// Allocates memory of the first device that another process of this host maps by the descriptor.
+    /// Allocates memory of the first device that another process of this host maps by the descriptor, or says why none can.
     ///
     /// # Errors
-    /// When there is not enough, or the device shows its memory to nobody.
-    fn alloc_shared(&mut self, bytes: usize) -> Result<(Slab, OwnedFd), DeviceFailure>;
+    /// When there is not enough.
+    fn alloc_shared(&mut self, bytes: usize) -> Result<(Slab, Shown), DeviceFailure>;
+
+    /// Returns memory of the device as a NIC's driver takes it.
+    ///
+    /// # Errors
+    /// When the device has no such descriptors.
+    fn dma_buf(&mut self, memory: &Slab) -> Result<DmaBuf, DeviceFailure>;
 
     /// Maps memory that another process of this host allocated so, of as many bytes, for the first device.
     ///
@@ -102,7 +114,24 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
     ///
     /// # Errors
     /// When the lengths differ, or neither is memory of the device.
-    fn copy(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<CopyId, DeviceFailure>;
+    fn copy(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<CopyId, DeviceFailure> {
+        let bytes = from.bytes().min(to.bytes());
+        self.copy_piece((&Arc::new(from), 0), (&Arc::new(to), 0), bytes)
+    }
+
+    /// As [`DeviceKernels::copy`], a piece that begins at a byte of each.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// If the piece is not inside of both.
+    fn copy_piece(
+        &mut self,
+        from: Piece<'_, DeviceLoan>,
+        to: Piece<'_, DeviceWriteLoan>,
+        bytes: usize,
+    ) -> Result<CopyId, DeviceFailure>;
 
     /// Has all that `device` is told from now on come behind all that `other` was told so far.
     ///

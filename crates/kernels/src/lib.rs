@@ -96,7 +96,9 @@ use tensorwire_graph::Op;
 use tensorwire_memory::{TensorMut, TensorRef};
 
 pub use cpu::{SimdLevel, Threads};
-pub use device::{CopyId, DeviceCall, DeviceFailure, DeviceKernels, DeviceOperand, SharedDevice};
+pub use device::{
+    CopyId, DeviceCall, DeviceFailure, DeviceKernels, DeviceOperand, Piece, SharedDevice, Shown,
+};
 pub use error::{KernelError, Operand};
 pub use folding::{FoldElement, FoldKind, Folding, NoFold};
 pub use launch::custom::{Call, CustomKernel, custom};

@@ -41,6 +41,8 @@ pub(crate) enum FromMember {
     Clock { told_ns: u64, at_ns: u64 },
     /// Something worth showing, of the job's own form.
     Progress { step: u64, value: serde_json::Value },
+    /// What was chosen here, for people: members that chose alike say the same.
+    Says { line: String },
     /// How fast it is, in the job's own form, for whoever asks how the job stands.
     Figures { value: serde_json::Value },
     /// What it recorded, in the job's own form: all of it, or the next part.

@@ -165,6 +165,10 @@ pub enum JobUpdate<P, T> {
         rank: Rank,
         pid: u32,
     },
+    /// What a member chose, for people; said once, whoever else chose so.
+    Said {
+        line: String,
+    },
     /// All members have been introduced to each other.
     Introduced,
     /// The members of a launcher that was killed go on with this one; the furthest is in this step. What they make behind `told`
@@ -334,6 +338,7 @@ fn decode<M: Messages>(
         JobUpdate::Transport(choice) => JobUpdate::Transport(choice),
         JobUpdate::Started { rank, pid } => JobUpdate::Started { rank, pid },
         JobUpdate::Clock { rank, reading } => JobUpdate::Clock { rank, reading },
+        JobUpdate::Said { line } => JobUpdate::Said { line },
         JobUpdate::Introduced => JobUpdate::Introduced,
         JobUpdate::TakenOver { step, told } => JobUpdate::TakenOver { step, told },
         JobUpdate::NotTakenOver { why, step } => JobUpdate::NotTakenOver { why, step },

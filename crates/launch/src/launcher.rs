@@ -96,6 +96,7 @@ pub(crate) fn run(
         fatal: false,
         negotiated: None,
         introduced: false,
+        said: Vec::new(),
         stood_still: None,
         interrupted: None,
         wind_down: WindDown::default(),
@@ -127,6 +128,8 @@ struct Launcher<'a> {
     fatal: bool,
     negotiated: Option<Transport>,
     introduced: bool,
+    /// What members said for people.
+    said: Vec<String>,
     /// When it was noticed that this process had not run for so long that members give it up.
     stood_still: Option<(Instant, Duration)>,
     /// When it was told to end.
@@ -321,6 +324,13 @@ impl Launcher<'_> {
                     // made while there was no launcher
                     (Some(_), false) => self.made_alone.push(progress),
                     _ => on_update(progress)?,
+                }
+            }
+            FromMember::Says { line } => {
+                let line = shown(&line);
+                if !self.said.contains(&line) {
+                    self.said.push(line.clone());
+                    on_update(JobUpdate::Said { line })?;
                 }
             }
             FromMember::Figures { value } => member.figures = Some(value),

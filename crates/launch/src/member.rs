@@ -378,6 +378,14 @@ impl Member {
         self.tell(&FromMember::Progress { step: self.step.load(Ordering::Relaxed), value })
     }
 
+    /// Tells people what was chosen here: who watches the job shows each line once.
+    ///
+    /// # Errors
+    /// When the launcher is gone.
+    pub fn say(&self, line: &str) -> std::io::Result<()> {
+        self.tell(&FromMember::Says { line: line.to_owned() })
+    }
+
     /// Tells the launcher how fast this member is, in the job's own form, for whoever asks how the job stands.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ mod arena;
 mod buffer;
 mod copies;
 mod device_loan;
+mod dma_buf;
 mod heap;
 #[cfg(test)]
 #[cfg(loom)]
@@ -21,6 +22,7 @@ pub use arena::{Arena, ArenaError, Place};
 pub use buffer::{Buffer, Loan, LoanError, ReadGuard, WriteGuard, WriteLoan};
 pub use copies::{Copies, CopyPurpose};
 pub use device_loan::{DeviceLoan, DeviceWriteLoan};
+pub use dma_buf::DmaBuf;
 pub use heap::Heap;
 pub use peer_mapped::PeerMapped;
 pub use slab::{ALIGNMENT, CutMark, Keepalive, Slab, SlabError};

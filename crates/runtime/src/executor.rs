@@ -13,7 +13,7 @@ use std::time::Duration;
 use tensorwire_base::{Clock, Deadline};
 use tensorwire_fabric::pulse;
 use tensorwire_graph::{EdgeId, NodeId, Op, Output, Part, Plan};
-use tensorwire_kernels::Kernels;
+use tensorwire_kernels::{CopyId, Kernels};
 use tensorwire_tensor::TensorSpec;
 
 use crate::error::{AllocError, RunError};
@@ -24,7 +24,7 @@ use crate::standing::Standing;
 use crate::storage::{Storage, Tensor};
 use crate::timeline::{Event, EventKind, Timeline};
 use crate::workspace::Workspace;
-use device::{ASK_AGAIN, Copying, Gates};
+use device::{ASK_AGAIN, Copying, Gates, Landing};
 
 /// How long to wait before a send that found the queue full is tried again, if nothing happens.
 const RETRY_FULL: Duration = Duration::from_millis(1);
@@ -99,6 +99,12 @@ pub(crate) struct Executor {
     collectives: HashMap<NodeId, u64>,
     /// Copies under way, in the order in which they were started.
     copying: VecDeque<Copying>,
+    /// The first of them is over, and the queue has no room for what it made.
+    is_held_up: bool,
+    /// What the device was told to copy in this run to where several sends take it from, in pieces.
+    staged: HashMap<Output, Vec<CopyId>>,
+    /// Tensors of which some pieces have come.
+    landing: HashMap<EdgeId, Landing>,
     gates: Gates,
     finished_nodes: Vec<NodeId>,
     /// What is to be sent or fetched as soon as the queue has room.
@@ -153,6 +159,9 @@ impl Executor {
             finished: Vec::new(),
             collectives: HashMap::new(),
             copying: VecDeque::new(),
+            is_held_up: false,
+            staged: HashMap::new(),
+            landing: HashMap::new(),
             gates: Gates::new(graph, &plan.parts[part].order),
             finished_nodes: Vec::new(),
             prepared: HashMap::new(),
@@ -167,6 +176,8 @@ impl Executor {
     pub(crate) fn start(&mut self, frontier: &mut Frontier) {
         self.counters.steps += 1;
         self.copying.clear();
+        self.staged.clear();
+        self.landing.clear();
         self.gates.begin();
         self.workspace.begin(frontier.transients());
         self.ready.clear();
@@ -249,7 +260,12 @@ impl Executor {
                 self.shut(part, node, *edge)
             }
             Op::Send { edge } | Op::SendDynamic { edge } => self.send(part, node, *edge),
-            Op::Recv { edge, .. } => self.poll(node, *edge),
+            Op::Recv { edge, .. } => {
+                match self.exchange.as_ref().and_then(|exchange| exchange.way_to_device(*edge)) {
+                    Some(pieces) => self.land(part, node, *edge, &pieces),
+                    None => self.poll(node, *edge),
+                }
+            }
             Op::RecvDynamic { edge, .. } => self.receive(node, *edge),
             Op::AllReduce { .. } | Op::Broadcast { .. } => self.collective(part, node),
             op => {
@@ -387,14 +403,19 @@ impl Executor {
         match sending.map_err(|source| RunError::Exchange { step, source })? {
             Sending::Full => Ok(Turn::NotYet),
             Sending::Started => {
-                self.epochs[edge.index()] = epoch;
-                self.counters.sends += 1;
                 self.gates.posted(node);
                 let tensor = self.prepared.remove(&edge);
-                self.flights.insert(edge, Flight { node, start_ns, tensor });
+                self.posted(node, edge, start_ns, tensor);
                 Ok(Turn::Started)
             }
         }
+    }
+
+    /// Takes note that a send is under way.
+    fn posted(&mut self, node: NodeId, edge: EdgeId, start_ns: u64, tensor: Option<Tensor>) {
+        self.epochs[edge.index()] += 1;
+        self.counters.sends += 1;
+        self.flights.insert(edge, Flight { node, start_ns, tensor });
     }
 
     /// Hands a tensor to the group, in the vector that it is known by there.
@@ -499,7 +520,7 @@ impl Executor {
         let is_send = |node: &NodeId| part.graph.node(*node).op.is_send();
         let is_full = !self.prepared.is_empty() || self.ready.iter().any(is_send);
         let is_copying = !self.copying.is_empty();
-        if is_copying && self.spin_for_copy(part)? {
+        if is_copying && !self.is_held_up && self.spin_for_copy(part)? {
             return Ok(Deadline::after(Duration::ZERO));
         }
         Ok(match (is_copying, is_full) {

@@ -7,8 +7,10 @@ mod completions;
 mod introduction;
 mod metadata;
 mod opening;
+mod staging;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use tensorwire_base::{Deadline, Rank, Space};
 use tensorwire_fabric::{
@@ -24,6 +26,7 @@ use crate::ports::{DeviceWay, Events, Ports, Sending, TensorExchange};
 use completions::Completions;
 use introduction::Ear;
 use metadata::Metadata;
+use staging::Staging;
 
 pub(crate) use introduction::fuzz_introductions;
 pub(crate) use metadata::fuzz_metadata;
@@ -51,6 +54,22 @@ pub struct OneSided {
     /// Peers' memory that dynamic tensors were found in, by peer and key.
     opened: HashMap<(Rank, u64), RemoteRegion>,
     completions: Completions,
+    /// By which tensors of the device go, where peers do not reach its memory.
+    staging: Option<Staging>,
+    /// How that is, for people.
+    device_way: Option<String>,
+    /// Tensors that go in pieces, of which not all have gone.
+    in_pieces: HashMap<EdgeId, InPieces>,
+}
+
+/// A tensor that goes in pieces.
+#[derive(Debug, Default)]
+struct InPieces {
+    loans: Vec<Loan>,
+    /// Pieces that the fabric has taken and not completed.
+    under_way: usize,
+    /// The last one is posted.
+    is_whole: bool,
 }
 
 /// An edge that this part sends.
@@ -65,6 +84,10 @@ struct Outbound {
     is_signal: bool,
     /// Where the device writes it, in the receiver's memory.
     on_device: Option<Buffer>,
+    /// By which it goes to where the fabric reaches it.
+    staged: Option<Arc<[Buffer]>>,
+    /// So much the receiver counts for a whole tensor.
+    pieces: u64,
     /// Where the receiver acknowledges (dynamic edges).
     ack: Option<ArrivalSlot>,
     /// What is written into the receiver's slot (dynamic edges).
@@ -83,6 +106,8 @@ struct Inbound {
     /// Our slot for metadata (dynamic edges).
     metadata: Option<Buffer>,
     announced: Option<Metadata>,
+    /// Where it lands on its way to the device.
+    staged: Option<Arc<[Buffer]>>,
 }
 
 /// An announced tensor, which its receiver reads.
@@ -133,7 +158,16 @@ impl OneSided {
             flights: BTreeMap::new(),
             opened: HashMap::new(),
             completions,
+            staging: None,
+            device_way: None,
+            in_pieces: HashMap::new(),
         }
+    }
+
+    /// How tensors of a device get to other hosts, and why so, for people; none where they do not, or devices map each
+    /// other's memory.
+    pub fn device_way(&self) -> Option<&str> {
+        self.device_way.as_deref()
     }
 
     /// Lets this session send what lies in another session's registered memory.
@@ -179,7 +213,7 @@ impl OneSided {
             remote: RemoteSlice { region: &route.region, offset: route.ear.offset },
             bytes: bytes as u64,
             direction: Direction::Write,
-            signal: Some(Signal { slot: ArrivalSlot(route.ear.slot), epoch }),
+            signal: Some(Signal { slot: ArrivalSlot(route.ear.slot), epoch: epoch * route.pieces }),
             token: self.completions.token(edge),
         });
         match posted {
@@ -335,9 +369,65 @@ impl TensorExchange for OneSided {
     fn way_from_device(&self, edge: EdgeId) -> DeviceWay {
         match self.outbound.get(&edge) {
             Some(Outbound { on_device: Some(target), .. }) => DeviceWay::Copied(target.clone()),
+            Some(Outbound { staged: Some(pieces), .. }) => DeviceWay::Staged(pieces.clone()),
             Some(Outbound { is_signal: false, .. }) => DeviceWay::Sent,
             _ => DeviceWay::Stays,
         }
+    }
+
+    fn send_piece(
+        &mut self,
+        edge: EdgeId,
+        epoch: u64,
+        index: usize,
+    ) -> Result<Sending, ExchangeError> {
+        let route = &self.outbound[&edge];
+        let pieces = route.staged.clone().expect("what goes in pieces is staged");
+        let (piece, is_last) = (&pieces[index], index + 1 == pieces.len());
+        let loan = self.lend(edge, piece)?;
+        // fits: usize is 64 bits wide
+        let (number, offset) = (index as u64 + 1, (index * self.options.piece_bytes) as u64);
+        let arrived = match is_last {
+            true => Some(route.pieces),
+            false => Some(number).filter(|_| route.pieces > 1),
+        };
+        let posted = route.channel.memcpy(Memcpy {
+            // fits: offset and size of memory of this process
+            local: LocalSlice {
+                region: self.region_of(piece),
+                offset: piece.place().offset as u64,
+            },
+            remote: RemoteSlice { region: &route.region, offset: route.ear.offset + offset },
+            bytes: piece.bytes() as u64,
+            direction: Direction::Write,
+            signal: arrived.map(|arrived| Signal {
+                slot: ArrivalSlot(route.ear.slot),
+                epoch: (epoch - 1) * route.pieces + arrived,
+            }),
+            token: self.completions.token(edge),
+        });
+        if let Err(source) = posted {
+            return self.refused(&route.name, route.channel.peer(), source);
+        }
+        let gone = self.in_pieces.entry(edge).or_default();
+        gone.loans.push(loan);
+        gone.under_way += 1;
+        gone.is_whole = is_last;
+        Ok(Sending::Started)
+    }
+
+    fn way_to_device(&self, edge: EdgeId) -> Option<Arc<[Buffer]>> {
+        self.inbound.get(&edge)?.staged.clone()
+    }
+
+    fn pieces_arrived(&mut self, edge: EdgeId, epoch: u64) -> Result<usize, ExchangeError> {
+        let Some(Inbound { slot, staged: Some(pieces), .. }) = self.inbound.get(&edge) else {
+            return Ok(0);
+        };
+        // fits: usize is 64 bits wide
+        let before = (epoch - 1) * pieces.len() as u64;
+        let arrived = self.fabric.arrived(*slot).saturating_sub(before);
+        Ok(usize::try_from(arrived).unwrap_or(usize::MAX).min(pieces.len()))
     }
 
     fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError> {
@@ -354,6 +444,12 @@ impl TensorExchange for OneSided {
             }
             if let Some(flight) = self.flights.get_mut(&edge) {
                 flight.is_written = true;
+            } else if let Some(pieces) = self.in_pieces.get_mut(&edge) {
+                pieces.under_way -= 1;
+                if pieces.is_whole && pieces.under_way == 0 {
+                    self.in_pieces.remove(&edge);
+                    finished.push(edge);
+                }
             } else {
                 self.loans.remove(&edge);
                 finished.push(edge);

@@ -2,6 +2,8 @@
 //! with, and one source of events to wait on. Adapters fit the fabric, a store, messages and groups of processes to
 //! these ports, so that how tensors are exchanged is one field of a configuration.
 
+use std::sync::Arc;
+
 use tensorwire_base::Deadline;
 use tensorwire_graph::{EdgeId, NodeId};
 use tensorwire_memory::{Buffer, Slab};
@@ -74,6 +76,8 @@ pub enum DeviceWay {
     Stays,
     /// The sender's device copies it there, in the memory of the reader's; the exchange brings the news then.
     Copied(Buffer),
+    /// The sender's device copies it to these pieces of the host's memory, from which the exchange moves them.
+    Staged(Arc<[Buffer]>),
     /// The exchange moves it.
     Sent,
 }
@@ -121,6 +125,27 @@ pub trait TensorExchange: Send {
     /// How a tensor in a device's memory goes along an edge.
     fn way_from_device(&self, _edge: EdgeId) -> DeviceWay {
         DeviceWay::Stays
+    }
+
+    /// Starts sending the piece of this number, from 0, of a tensor that is [`DeviceWay::Staged`]: each of them once, in order. The
+    /// send is over when all are.
+    fn send_piece(
+        &mut self,
+        _edge: EdgeId,
+        _epoch: u64,
+        _index: usize,
+    ) -> Result<Sending, ExchangeError> {
+        Ok(Sending::Full)
+    }
+
+    /// Where a tensor lands on its way to a device, in pieces of the host's memory; none: it lands where it belongs.
+    fn way_to_device(&self, _edge: EdgeId) -> Option<Arc<[Buffer]>> {
+        None
+    }
+
+    /// Returns how many of these pieces of an epoch can be read.
+    fn pieces_arrived(&mut self, _edge: EdgeId, _epoch: u64) -> Result<usize, ExchangeError> {
+        Ok(0)
     }
 
     /// Takes note that nothing reads what came over an edge any more in this run.

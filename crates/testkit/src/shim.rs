@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::program::itself;
 
-/// Numbers as a device has them: nothing is fused that the source does not fuse.
+/// Numbers as a device has them: nothing is fused that the source does not fuse. What `CXXFLAGS` says comes behind them.
 const FLAGS: &[&str] = &[
     "-std=c++17",
     "-O2",
@@ -51,7 +51,9 @@ fn library(mut units: Vec<PathBuf>) -> Result<PathBuf, String> {
         format!("no C++ compiler, which kernels are built with for tests: {compiler}: {error}")
     })?;
     units.push(crate_folder().join("shim/shim.cpp"));
-    let hash = hash(&units, &version.stdout).unwrap();
+    let flags = std::env::var("CXXFLAGS").unwrap_or_default();
+    let flags: Vec<&str> = FLAGS.iter().copied().chain(flags.split_whitespace()).collect();
+    let hash = hash(&units, &version.stdout, &flags).unwrap();
     // target/debug/deps/test-0123456789abcdef
     let folder =
         itself().ancestors().nth(2).unwrap().join("cuda-shim").join(format!("{hash:016x}"));
@@ -60,20 +62,20 @@ fn library(mut units: Vec<PathBuf>) -> Result<PathBuf, String> {
     let lock = File::create(folder.join("lock")).unwrap();
     lock.lock().unwrap();
     if !library.exists() {
-        build(&compiler, &units, &folder, &library);
+        build((&compiler, &flags), &units, &folder, &library);
     }
     Ok(library)
 }
 
 /// Of all that is compiled: the units, the headers that they share, and how.
-fn hash(units: &[PathBuf], compiler: &[u8]) -> io::Result<u64> {
+fn hash(units: &[PathBuf], compiler: &[u8], flags: &[&str]) -> io::Result<u64> {
     let mut all = units.to_vec();
     for folder in ["kernels", "shim"] {
         let headers = files(&crate_folder().join(folder))?;
         all.extend(headers.into_iter().filter(|file| has(file, "cuh") || has(file, "hpp")));
     }
     let mut hasher = DefaultHasher::new();
-    (compiler, FLAGS).hash(&mut hasher);
+    (compiler, flags).hash(&mut hasher);
     for file in all {
         (&file, fs::read(&file)?).hash(&mut hasher);
     }
@@ -93,13 +95,13 @@ fn has(file: &Path, extension: &str) -> bool {
 }
 
 /// Compiles every unit on its own, as many at a time as there are processors, and links them.
-fn build(compiler: &str, units: &[PathBuf], folder: &Path, library: &Path) {
+fn build((compiler, flags): (&str, &[&str]), units: &[PathBuf], folder: &Path, library: &Path) {
     let object = |unit: &Path| {
         folder.join(format!("{}.o", unit.file_name().unwrap_or_default().to_string_lossy()))
     };
     let compile = |unit: &Path| {
         let mut command = Command::new(compiler);
-        command.args(FLAGS).arg("-include").arg(crate_folder().join("shim/cuda.hpp"));
+        command.args(flags).arg("-include").arg(crate_folder().join("shim/cuda.hpp"));
         command.arg("-I").arg(crate_folder().join("kernels"));
         command.args(["-x", "c++", "-c"]).arg(unit).arg("-o").arg(object(unit));
         succeeded(command.output());

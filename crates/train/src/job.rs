@@ -368,9 +368,7 @@ fn build(
     let placed = place(&program.graph, cluster, config.placement())
         .map_err(|error| ConfigError::of_placement(error, &config.model))?;
     let options = strategy(topology).plan_options(config, topology);
-    let by_nic = config.transport == tensorwire_launch::Transport::Verbs
-        && matches!(config.exchange, config::Exchange::ZeroCopy | config::Exchange::Write);
-    let options = config.device.plan_options(options, topology, by_nic, config);
+    let options = config.device.plan_options(options, topology, config);
     let options = PlanOptions { wire: config.wire.narrow(), ..options };
     let mut runs = program.runs(&placed, cluster);
     if config.evaluate_every.is_some() {

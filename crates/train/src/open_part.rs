@@ -201,6 +201,10 @@ fn open_one_sided(
     let openings: Result<Vec<Opening>, ConnectEdgesError> =
         sessions.ranks.iter().map(open).collect();
     let mut opened = Opening::complete_all(openings?, deadline)?;
+    if let Some(way) = opened.first().and_then(|(exchange, _)| exchange.device_way()) {
+        // a launcher that is gone is noticed by the thread that watches it
+        let _ = member.say(way);
+    }
     share_variables(&plan.parts[sessions.part], &mut opened);
     Ok(opened)
 }

@@ -29,15 +29,20 @@ pub enum Program {
     Unit(&'static str),
     /// A program, and a test of its crate: for that cargo builds the program as `cargo test` does.
     Bin(&'static str, &'static str),
+    /// A library that programs load, and a test that it is built for.
+    Library(&'static str, &'static str),
+    /// An example that makes a file for any processor, and says where.
+    Made(&'static str),
 }
 
 impl Program {
-    /// The name on the PATH: `test-fabric`, `unit-tensorwire_fabric`, `tensorwire`.
+    /// The name on the PATH: `test-fabric`, `unit-tensorwire_fabric`, `tensorwire`, `libtensorwire_fakecuda.so`, `cuda_shim`.
     pub fn name(self) -> String {
         match self {
             Program::Test(target) => format!("test-{target}"),
             Program::Unit(library) => format!("unit-{library}"),
-            Program::Bin(target, _) => target.to_owned(),
+            Program::Bin(target, _) | Program::Made(target) => target.to_owned(),
+            Program::Library(target, _) => format!("lib{target}.so"),
         }
     }
 }
@@ -46,6 +51,11 @@ impl Program {
 pub const PRELUDE: &str = include_str!("cases/prelude.sh");
 
 const TENSORWIRE: &[Program] = &[Program::Bin("tensorwire", "cli")];
+const WITH_DEVICES: &[Program] = &[
+    Program::Bin("tensorwire", "cli"),
+    Program::Library("tensorwire_fakecuda", "cli"),
+    Program::Made("cuda_shim"),
+];
 
 /// All of them.
 pub const CASES: &[Case] = &[
@@ -95,6 +105,14 @@ pub const CASES: &[Case] = &[
         programs: TENSORWIRE,
         script: include_str!("cases/memlock.sh"),
         timeout_s: 120,
+        judge: None,
+    },
+    Case {
+        name: "one::train_devices",
+        machines: 1,
+        programs: WITH_DEVICES,
+        script: include_str!("cases/train_devices.sh"),
+        timeout_s: 1200,
         judge: None,
     },
     Case {

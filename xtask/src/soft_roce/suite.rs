@@ -246,7 +246,8 @@ fn build(
             Program::Test(target) => command.args(["--test", target]),
             // there is no way to name one library only
             Program::Unit(_) => command.arg("--lib"),
-            Program::Bin(_, test) => command.args(["--test", test]),
+            Program::Bin(_, test) | Program::Library(_, test) => command.args(["--test", test]),
+            Program::Made(example) => command.args(["--example", example]),
         };
     }
     let said = tools::output(&mut command, &[], BUILD_MAX, stop)?;
@@ -255,7 +256,18 @@ fn build(
         .into_iter()
         .map(|program| {
             let file = built.iter().rev().find_map(|message| file_of(program, message));
-            let file = file.ok_or_else(|| SoftRoceError::NotBuilt(program.name()))?;
+            let mut file = file.ok_or_else(|| SoftRoceError::NotBuilt(program.name()))?;
+            if let Program::Made(_) = program {
+                // a machine's processor is not this one
+                let mut command = tools::command(&file.to_string_lossy());
+                let said = tools::output(
+                    command.env("CXXFLAGS", "-march=x86-64-v2"),
+                    &[],
+                    BUILD_MAX,
+                    stop,
+                )?;
+                file = PathBuf::from(String::from_utf8_lossy(&said).trim());
+            }
             Ok((program.name(), file))
         })
         .collect()
@@ -269,10 +281,13 @@ fn file_of(program: Program, message: &Message) -> Option<PathBuf> {
         Program::Unit(library) => (library, TargetKind::Lib, true),
         // the same target is also built with its unit tests
         Program::Bin(target, _) => (target, TargetKind::Bin, false),
+        Program::Library(target, _) => (target, TargetKind::CDyLib, false),
+        Program::Made(target) => (target, TargetKind::Example, true),
     };
     let same = artifact.target.name == target
         && artifact.target.kind.contains(&kind)
         && artifact.profile.test == in_test_mode;
-    let file = artifact.executable.as_ref().filter(|_| same)?;
+    let library = || artifact.filenames.iter().find(|file| file.extension() == Some("so"));
+    let file = artifact.executable.as_ref().or_else(library).filter(|_| same)?;
     Some(file.clone().into_std_path_buf())
 }

@@ -140,9 +140,13 @@ pub(super) const FUNCTIONS: &[&str] = &[
     "ibv_wc_status_str",
 ];
 
-/// Functions that came with later versions of it: 1.8, 1.11 and 1.14.
-pub(super) const FUNCTIONS_LATER: &[&str] =
-    &["ibv_reg_mr_iova2", "_ibv_query_gid_table", "ibv_query_qp_data_in_order"];
+/// Functions that came with later versions of it: 1.8, 1.11, 1.12 and 1.14.
+pub(super) const FUNCTIONS_LATER: &[&str] = &[
+    "ibv_reg_mr_iova2",
+    "_ibv_query_gid_table",
+    "ibv_reg_dmabuf_mr",
+    "ibv_query_qp_data_in_order",
+];
 
 /// Names that bindgen makes up where C has none, and ours for them. Longer ones come first.
 pub(super) const NAMES: &[(&str, &str)] = &[

@@ -75,6 +75,7 @@ impl Watcher {
                 self.bar.say(format_args!("processes on other hosts call this machine at {at}"));
             }
             JobUpdate::Transport(choice) => self.bar.say(choice),
+            JobUpdate::Said { line } => self.bar.say(line),
             JobUpdate::Introduced => self.bar.begin(),
             JobUpdate::Restarting { why, step, restart, most } => {
                 self.bar.say(format_args!("{why}; restart {restart} of {most}, from step {step}"));

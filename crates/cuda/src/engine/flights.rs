@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tensorwire_base::{Deadline, Space};
 use tensorwire_device::{Device, DeviceError, DeviceMemory, Event, Stream};
-use tensorwire_kernels::CopyId;
+use tensorwire_kernels::{CopyId, Piece};
 use tensorwire_memory::{Arena, Buffer, DeviceLoan, DeviceWriteLoan, LoanError, Place, Slab};
 
 use crate::DeviceFault;
@@ -34,7 +34,7 @@ pub(super) struct Slots {
 struct Flight {
     id: u64,
     event: Event,
-    _loans: Option<(DeviceLoan, DeviceWriteLoan)>,
+    _loans: Option<(Arc<DeviceLoan>, Arc<DeviceWriteLoan>)>,
     /// Where the fault comes to, if one may have been found.
     fault: Option<(Buffer, DeviceWriteLoan)>,
 }
@@ -107,22 +107,23 @@ impl Flights {
     pub(super) fn start(
         &mut self,
         stream: &Stream,
-        (from, to): (DeviceLoan, DeviceWriteLoan),
+        ((from, from_at), (to, to_at)): (Piece<'_, DeviceLoan>, Piece<'_, DeviceWriteLoan>),
+        bytes: usize,
         fault: Option<&Slab>,
         offset: usize,
     ) -> Result<CopyId, DeviceError> {
-        let bytes = 0..from.bytes().min(to.bytes());
+        let bytes = from_at..from_at + bytes;
         match (from.space(), to.space()) {
-            (Space::Host, Space::Device(_)) => stream.copy_to_device(&from, bytes, &to, 0)?,
+            (Space::Host, Space::Device(_)) => stream.copy_to_device(from, bytes, to, to_at)?,
             (Space::Device(_), Space::Device(_)) => {
-                stream.copy_within_device(&from, bytes, &to, 0)?
+                stream.copy_within_device(from, bytes, to, to_at)?
             }
-            (Space::Device(_), Space::Host) => stream.copy_to_host(&from, bytes, &to, 0)?,
+            (Space::Device(_), Space::Host) => stream.copy_to_host(from, bytes, to, to_at)?,
             // the stream has no word for it, and the runtime asks for none
             (Space::Host, Space::Host) => {}
         }
         let fault = fault.filter(|_| to.space() == Space::Host);
-        self.behind(stream, Some((from, to)), fault, offset)
+        self.behind(stream, Some((from.clone(), to.clone())), fault, offset)
     }
 
     /// Starts a copy from another GPU's memory.
@@ -130,10 +131,11 @@ impl Flights {
         &mut self,
         peer: &Device,
         stream: &Stream,
-        (from, to): (DeviceLoan, DeviceWriteLoan),
+        ((from, from_at), (to, to_at)): (Piece<'_, DeviceLoan>, Piece<'_, DeviceWriteLoan>),
+        bytes: usize,
     ) -> Result<CopyId, DeviceError> {
-        stream.copy_from_peer(peer, &from, 0..from.bytes().min(to.bytes()), &to, 0)?;
-        self.behind(stream, Some((from, to)), None, 0)
+        stream.copy_from_peer(peer, from, from_at..from_at + bytes, to, to_at)?;
+        self.behind(stream, Some((from.clone(), to.clone())), None, 0)
     }
 
     /// Marks what the stream was told so far, and has it bring along the fault.
@@ -149,7 +151,7 @@ impl Flights {
     fn behind(
         &mut self,
         stream: &Stream,
-        loans: Option<(DeviceLoan, DeviceWriteLoan)>,
+        loans: Option<(Arc<DeviceLoan>, Arc<DeviceWriteLoan>)>,
         fault: Option<&Slab>,
         offset: usize,
     ) -> Result<CopyId, DeviceError> {

@@ -2,7 +2,7 @@
 //! copies from their memory.
 
 use tensorwire_device::{Device, Event};
-use tensorwire_kernels::{CopyId, DeviceFailure};
+use tensorwire_kernels::{CopyId, DeviceFailure, Piece};
 use tensorwire_memory::{DeviceLoan, DeviceWriteLoan};
 
 use super::{CudaKernels, Failed};
@@ -24,10 +24,11 @@ impl CudaKernels {
     pub(crate) fn copy_from(
         &mut self,
         peer: &Device,
-        from: DeviceLoan,
-        to: DeviceWriteLoan,
+        from: Piece<'_, DeviceLoan>,
+        to: Piece<'_, DeviceWriteLoan>,
+        bytes: usize,
     ) -> Result<CopyId, DeviceFailure> {
-        let done = self.copied_from(peer, from, to);
+        let done = self.copied_from(peer, from, to, bytes);
         self.kept(done)
     }
 
@@ -47,11 +48,12 @@ impl CudaKernels {
     fn copied_from(
         &mut self,
         peer: &Device,
-        from: DeviceLoan,
-        to: DeviceWriteLoan,
+        from: Piece<'_, DeviceLoan>,
+        to: Piece<'_, DeviceWriteLoan>,
+        bytes: usize,
     ) -> Result<CopyId, Failed> {
         self.check()?;
         self.flush()?;
-        Ok(self.flights.start_from(peer, &self.stream, (from, to))?)
+        Ok(self.flights.start_from(peer, &self.stream, (from, to), bytes)?)
     }
 }

@@ -128,7 +128,7 @@ fn what_a_gpu_lacks_is_among_its_facts() {
         assert!(!driver.can_reach(0, 1).unwrap());
         let device = Device::open(&driver, 1).unwrap();
         let memory = device.alloc(100).unwrap();
-        for error in [memory.export().unwrap_err(), memory.dmabuf(0..100).unwrap_err()] {
+        for error in [memory.export().unwrap_err(), device.dma_buf(&memory.slab()).unwrap_err()] {
             assert!(matches!(error, DeviceError::Unsupported { device: 1, .. }), "{error}");
         }
         let first = Device::open(&driver, 0).unwrap();

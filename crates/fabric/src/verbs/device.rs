@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_memory::Slab;
+use tensorwire_memory::{DmaBuf, Slab};
 
 use super::ibv::{self, Context, Path, ProtectionDomain, Remote};
 use super::progress::{Duties, Owner, PeerTable, Poller, Queue};
@@ -489,9 +489,13 @@ impl Device for VerbsDevice {
         region::adopt(self, file, bytes)
     }
 
-    fn adopt_device(&self, memory: &Slab) -> Result<Region, RegionError> {
+    fn adopt_device(
+        &self,
+        memory: &Slab,
+        shown: Result<DmaBuf, String>,
+    ) -> Result<(Region, String), RegionError> {
         match self.mode() {
-            ArrivalMode::WriteImm => region::adopt_device(self, memory),
+            ArrivalMode::WriteImm => region::adopt_device(self, memory, shown),
             mode => Err(RegionError::FlagsOnDevice { mode: mode.name() }),
         }
     }

@@ -7,9 +7,11 @@ pub(super) mod sys;
 use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+
+use tensorwire_memory::DmaBuf;
 
 use crate::mapping::Mapping;
 
@@ -290,6 +292,14 @@ impl Drop for Context {
     }
 }
 
+/// What peers may do with registered memory.
+fn access(relaxed: bool) -> sys::ibv_access_flags {
+    let access =
+        sys::IBV_ACCESS_LOCAL_WRITE | sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_REMOTE_READ;
+    // optional: left out by the library where the kernel does not know it
+    access | if relaxed { sys::IBV_ACCESS_RELAXED_ORDERING } else { 0 }
+}
+
 impl ProtectionDomain {
     pub(super) fn new(context: &Arc<Context>) -> io::Result<Arc<ProtectionDomain>> {
         // SAFETY: the context is open, and is held by the domain.
@@ -312,13 +322,7 @@ impl ProtectionDomain {
         memory: &Mapping,
         relaxed: bool,
     ) -> io::Result<MemoryRegion> {
-        let mut access = sys::IBV_ACCESS_LOCAL_WRITE
-            | sys::IBV_ACCESS_REMOTE_WRITE
-            | sys::IBV_ACCESS_REMOTE_READ;
-        if relaxed {
-            // optional: left out by the library where the kernel does not know it
-            access |= sys::IBV_ACCESS_RELAXED_ORDERING;
-        }
+        let access = access(relaxed);
         // fits: what is mapped fits the address space. A region without bytes cannot be registered, and
         // a mapping has a page at least.
         let bytes = memory.bytes().max(1) as usize;
@@ -327,6 +331,27 @@ impl ProtectionDomain {
         // dropped: whoever owns both drops it before the mapping (RegionMemory, Control memory). The NIC
         // writes only plain bytes there, to which Rust has no reference: see `mapping`.
         let raw = unsafe { self.library().reg_mr(self.raw.as_ptr(), start, bytes, access) };
+        let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
+        Ok(MemoryRegion { raw, domain: self.clone() })
+    }
+
+    /// As [`ProtectionDomain::register`], memory of a device by the dma-buf that its driver gave.
+    pub(super) fn register_dma_buf(
+        self: &Arc<Self>,
+        memory: &Mapping,
+        shown: &DmaBuf,
+        relaxed: bool,
+    ) -> io::Result<MemoryRegion> {
+        // fits: what is mapped fits the address space
+        let bytes = memory.bytes().max(1) as usize;
+        let address = memory.start().as_ptr().addr() as u64;
+        // SAFETY: the kernel keeps what a dma-buf shows for as long as it is registered, and writes only what lies in it.
+        // Whoever owns the registration drops it before the memory (RegionMemory).
+        let raw = unsafe {
+            let fd = (shown.fd.as_raw_fd(), shown.offset);
+            let domain = self.raw.as_ptr();
+            self.library().reg_dmabuf_mr(domain, fd, (address, bytes), access(relaxed))
+        }?;
         let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
         Ok(MemoryRegion { raw, domain: self.clone() })
     }

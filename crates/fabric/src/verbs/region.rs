@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use tensorwire_base::Rank;
-use tensorwire_memory::Slab;
+use tensorwire_memory::{DmaBuf, Slab};
 
 use super::device::VerbsDevice;
 use super::ibv::{MemoryRegion, Remote};
@@ -51,13 +51,28 @@ pub(super) fn adopt(
     Ok(device.core().regions().enter(mapping, Exposure { shared, registered }))
 }
 
-/// Memory of a GPU, registered as it is mapped: nvidia-peermem tells the NIC where that lies.
-pub(super) fn adopt_device(device: &VerbsDevice, memory: &Slab) -> Result<Region, RegionError> {
+/// Memory of a GPU: by its dma-buf, or registered as it is mapped, where nvidia-peermem tells the NIC where that lies. Says
+/// which, and why not the other.
+pub(super) fn adopt_device(
+    device: &VerbsDevice,
+    memory: &Slab,
+    shown: Result<DmaBuf, String>,
+) -> Result<(Region, String), RegionError> {
     let mapping = Mapping::of_device(memory);
-    let bytes = mapping.bytes();
-    let registration = device.domain().register(&mapping, device.relaxes());
-    let registered = Some(registration.map_err(|source| RegionError::Peermem { bytes, source })?);
-    Ok(device.core().regions().enter(mapping, Exposure { shared: None, registered }))
+    let (domain, relaxed) = (device.domain(), device.relaxes());
+    let by_dma_buf = shown.and_then(|shown| {
+        let registered = domain.register_dma_buf(&mapping, &shown, relaxed);
+        registered.map_err(|error| format!("ibv_reg_dmabuf_mr: {error}"))
+    });
+    let (registered, way) = match by_dma_buf {
+        Ok(registered) => (registered, "by dma-buf".to_string()),
+        Err(dma_buf) => match domain.register(&mapping, relaxed) {
+            Ok(registered) => (registered, format!("by nvidia-peermem (no dma-buf: {dma_buf})")),
+            Err(peermem) => return Err(RegionError::Unreached { dma_buf, peermem }),
+        },
+    };
+    let exposure = Exposure { shared: None, registered: Some(registered) };
+    Ok((device.core().regions().enter(mapping, exposure), way))
 }
 
 /// Why the NIC was not let near the memory.

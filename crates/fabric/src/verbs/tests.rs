@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorwire_base::{Deadline, Incarnation, JobId, Rank};
+use tensorwire_memory::{CutMark, DmaBuf, Slab};
 
 use super::VerbsOptions;
 use super::device::VerbsDevice;
@@ -12,7 +13,8 @@ use super::ibv::Remote;
 use crate::api::{Completion, Direction, Signal};
 use crate::common::Core;
 use crate::device::{Device, Work};
-use crate::error::{CompletionError, FaultCause};
+use crate::error::{CompletionError, FaultCause, RegionError};
+use crate::mapping::Mapping;
 use crate::region::{Access, Region, RemoteRegion};
 use crate::{
     ArrivalMode, ConnectError, FabricConfig, Identity, JobCredentials, PeerAddress, Secret,
@@ -122,6 +124,45 @@ fn await_epoch(device: &VerbsDevice, slot: crate::ArrivalSlot, epoch: u64) {
     while device.core().board().epoch(slot.index()) < epoch {
         device.wait(device.core().board().ticket(), Deadline::after(Duration::from_millis(20)));
         assert!(!deadline.passed(), "epoch {epoch} never came");
+    }
+}
+
+/// Memory that is no device's, and is told to be one's: a NIC knows no difference.
+fn on_device(start: usize, bytes: usize) -> Slab {
+    let start = std::num::NonZero::new(start).unwrap();
+    // SAFETY: nobody here hands the address to a device, nor follows it.
+    unsafe { Slab::on_device(0, start, bytes, Arc::new(()), CutMark::default()) }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri loads no library")]
+fn memory_of_a_device_is_reached_one_way_or_another_and_why_is_said() {
+    if !there_is_a_device() {
+        return;
+    }
+    const BYTES: usize = 8192;
+    let mapping = Mapping::private(BYTES as u64).unwrap();
+    let memory = on_device(mapping.start().addr().get(), BYTES);
+    let devices = open(|_| {});
+    // the NIC's driver takes no dma-buf of this kind, or none at all
+    let fd = rustix::fs::memfd_create("no dma-buf", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let shown = DmaBuf { fd, offset: 0, bytes: BYTES as u64 };
+    let (region, way) = devices[0].adopt_device(&memory, Ok(shown)).unwrap();
+    assert!(region.is_of_device());
+    assert!(way.starts_with("by nvidia-peermem (no dma-buf: ibv_reg_dmabuf_mr: "), "{way}");
+    let nowhere = on_device(0x7000_0000_0000, BYTES);
+    let refused = devices[0].adopt_device(&nowhere, Err("the GPU has none".to_string()));
+    let Err(RegionError::Unreached { dma_buf, peermem }) = refused else { panic!("{refused:?}") };
+    assert_eq!(
+        (dma_buf.as_str(), peermem.raw_os_error()),
+        ("the GPU has none", Some(libc::EFAULT))
+    );
+    // where a host polls memory for what has come
+    for mode in [ArrivalMode::FlagSeparate, ArrivalMode::FlagTail] {
+        let flags = open(|config| config.arrival = Some(mode));
+        let refused = flags[0].adopt_device(&memory, Err(String::new()));
+        assert!(matches!(refused, Err(RegionError::FlagsOnDevice { .. })), "{refused:?}");
+        assert!(refused.unwrap_err().to_string().contains("use write-imm"));
     }
 }
 

@@ -129,6 +129,7 @@ impl LineState {
             | FromMember::Clock { .. }
             | FromMember::Progress { .. }
             | FromMember::Figures { .. }
+            | FromMember::Says { .. }
             | FromMember::Records { .. }
             | FromMember::Failed { .. } => false,
         };

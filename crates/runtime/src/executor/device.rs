@@ -3,17 +3,18 @@
 //! when it is over. What else waits for a kernel, on another device, has that device wait for it ([`Gates`]).
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tensorwire_base::{Clock, Space};
-use tensorwire_graph::{EdgeId, Graph, Kind, NodeId, Output, Part};
+use tensorwire_graph::{EdgeId, Graph, Kind, NodeId, Op, Output, Part};
 use tensorwire_kernels::{CopyId, DeviceCall, DeviceFailure, DeviceKernels, DeviceOperand};
-use tensorwire_memory::{CopyPurpose, DeviceLoan, DeviceWriteLoan, LoanError};
+use tensorwire_memory::{Buffer, CopyPurpose, DeviceLoan, DeviceWriteLoan, LoanError};
 
-use super::{Executor, Turn};
+use super::{Executor, Flight, Turn};
 use crate::error::RunError;
 use crate::frontier::Frontier;
-use crate::ports::DeviceWay;
+use crate::ports::{DeviceWay, Sending};
 use crate::storage::Tensor;
 use crate::timeline::EventKind;
 
@@ -28,10 +29,30 @@ pub(super) struct Copying {
     pub(super) node: NodeId,
     copy: CopyId,
     start_ns: u64,
-    /// The node is a Send, to be posted when it is over.
-    is_gate: bool,
+    then: Then,
     /// Who copies: what one device was told is over in that order. None: all devices were marked.
     device: Option<u32>,
+}
+
+/// What a copy that is over is followed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    /// The node is done.
+    Done,
+    /// The node is a Send, which may be posted now.
+    Open,
+    /// The node is a Send, of which this piece may be posted now.
+    Piece { edge: EdgeId, index: usize, is_last: bool },
+    /// The node is a Recv, of which more pieces come.
+    More,
+}
+
+/// A tensor that comes in pieces.
+pub(super) struct Landing {
+    /// Pieces that the device was told to copy.
+    told: usize,
+    start_ns: u64,
+    target: Arc<DeviceWriteLoan>,
 }
 
 /// Who waits for what is done for the executor before a device has done it: Sends that tell others of it, and what another
@@ -201,7 +222,7 @@ impl Executor {
         };
         self.workspace.copies.add(purpose, bytes);
         self.hold(part, id, made);
-        let copying = Copying { node: id, copy, start_ns, is_gate: false, device: copies };
+        let copying = Copying { node: id, copy, start_ns, then: Then::Done, device: copies };
         self.copying.push_back(copying);
         Ok(Turn::Started)
     }
@@ -215,6 +236,7 @@ impl Executor {
         let way = self.exchange.as_ref().map(|exchange| exchange.way_from_device(edge));
         let target = match way {
             Some(DeviceWay::Copied(target)) => Some(target),
+            Some(DeviceWay::Staged(pieces)) => return self.stage(part, id, edge, &pieces),
             _ => None,
         };
         let source = node.inputs.first().and_then(|input| self.workspace.storage.tensor(*input));
@@ -241,9 +263,110 @@ impl Executor {
         };
         drop(device);
         let copy = started.map_err(|source| self.device_failed(part, id, source))?;
-        let gate = Copying { node: id, copy, start_ns, is_gate: true, device: copies };
+        let gate = Copying { node: id, copy, start_ns, then: Then::Open, device: copies };
         self.copying.push_back(gate);
         Ok(Turn::Started)
+    }
+
+    /// Has the device copy a tensor to the host's memory in pieces, each of which is sent as soon as it is there. What goes to
+    /// several peers is copied once.
+    fn stage(
+        &mut self,
+        part: &Part,
+        id: NodeId,
+        edge: EdgeId,
+        pieces: &[Buffer],
+    ) -> Result<Turn, RunError> {
+        let step = self.counters.steps;
+        let start_ns = Clock::now_ns();
+        let node = part.graph.node(id);
+        let lent = |source: LoanError| RunError::Lent { step, node: node.name.clone(), source };
+        let unfed = || RunError::NotFed { step, node: node.name.clone() };
+        let input = *node.inputs.first().ok_or_else(unfed)?;
+        if !self.staged.contains_key(&input) {
+            let from = self.workspace.storage.tensor(input).ok_or_else(unfed)?;
+            let from = Arc::new(from.buffer.lend_to_device().map_err(lent)?);
+            let Some(device) = &self.workspace.device else {
+                return Err(self.without_device(part, id));
+            };
+            let own = number_of(from.space()).unwrap_or_default();
+            let followed = self.gates.follow(&mut *device.lock(), id, own);
+            followed.map_err(|source| self.device_failed(part, id, source))?;
+            let mut copies = Vec::with_capacity(pieces.len());
+            let mut at = 0;
+            for piece in pieces {
+                let to = Arc::new(piece.lend_to_device_for_writing().map_err(lent)?);
+                let started = device.lock().copy_piece((&from, at), (&to, 0), piece.bytes());
+                copies.push(started.map_err(|source| self.device_failed(part, id, source))?);
+                at += piece.bytes();
+            }
+            // fits: a length is at most isize::MAX
+            self.workspace.copies.add(CopyPurpose::ToHost, at as u64);
+            self.staged.insert(input, copies);
+        }
+        let copies = &self.staged[&input];
+        let copying = copies.iter().enumerate().map(|(index, copy)| {
+            let then = Then::Piece { edge, index, is_last: index + 1 == copies.len() };
+            Copying { node: id, copy: *copy, start_ns, then, device: number_of(node.space) }
+        });
+        self.copying.extend(copying);
+        Ok(Turn::Started)
+    }
+
+    /// Has the device copy the pieces of a tensor that have arrived to where it belongs.
+    pub(super) fn land(
+        &mut self,
+        part: &Part,
+        id: NodeId,
+        edge: EdgeId,
+        pieces: &[Buffer],
+    ) -> Result<Turn, RunError> {
+        let step = self.counters.steps;
+        let epoch = self.epochs[edge.index()] + 1;
+        let name = || part.graph.node(id).name.clone();
+        let lent = |source: LoanError| RunError::Lent { step, node: name(), source };
+        let start_ns = Clock::now_ns();
+        let arrived = self.exchange.as_mut().map_or(Ok(0), |e| e.pieces_arrived(edge, epoch));
+        let arrived = arrived.map_err(|source| RunError::Exchange { step, source })?;
+        self.counters.polls += 1;
+        let told = self.landing.get(&edge).map_or(0, |landing| landing.told);
+        if arrived == told {
+            self.counters.poll_misses += 1;
+            self.counters.poll_ns += Clock::now_ns() - start_ns;
+            return Ok(Turn::NotYet);
+        }
+        let landing = match self.landing.remove(&edge) {
+            Some(landing) => landing,
+            None => {
+                let tensor = self.workspace.storage.tensor(id.into());
+                let tensor = tensor.ok_or_else(|| RunError::NotFed { step, node: name() })?;
+                let target = tensor.buffer.lend_to_device_for_writing().map_err(lent)?;
+                Landing { told: 0, start_ns, target: Arc::new(target) }
+            }
+        };
+        let Some(device) = &self.workspace.device else {
+            return Err(self.without_device(part, id));
+        };
+        let mut at: usize = pieces[..told].iter().map(Buffer::bytes).sum();
+        for (index, piece) in pieces[..arrived].iter().enumerate().skip(told) {
+            let from = Arc::new(piece.lend_to_device().map_err(lent)?);
+            let started =
+                device.lock().copy_piece((&from, 0), (&landing.target, at), piece.bytes());
+            let copy = started.map_err(|source| self.device_failed(part, id, source))?;
+            // fits: a length is at most isize::MAX
+            self.workspace.copies.add(CopyPurpose::ToDevice, piece.bytes() as u64);
+            let then = if index + 1 == pieces.len() { Then::Done } else { Then::More };
+            let start_ns = landing.start_ns;
+            let device = number_of(landing.target.space());
+            self.copying.push_back(Copying { node: id, copy, start_ns, then, device });
+            at += piece.bytes();
+        }
+        if arrived == pieces.len() {
+            self.epochs[edge.index()] = epoch;
+            return Ok(Turn::Started);
+        }
+        self.landing.insert(edge, Landing { told: arrived, ..landing });
+        Ok(Turn::NotYet)
     }
 
     /// Completes the copies that are over; returns true if there were any.
@@ -253,23 +376,50 @@ impl Executor {
         frontier: &mut Frontier,
     ) -> Result<bool, RunError> {
         let mut any = false;
+        self.is_held_up = false;
         while let Some(at) = self.first_over(part)? {
-            let Some(Copying { node, start_ns, is_gate, .. }) = self.copying.remove(at) else {
+            if let Then::Piece { edge, index, .. } = self.copying[at].then
+                && self.post_piece(edge, index)? == Sending::Full
+            {
+                self.is_held_up = true;
+                break;
+            }
+            let Some(Copying { node, start_ns, then, .. }) = self.copying.remove(at) else {
                 break;
             };
-            if self.timeline.is_some() {
-                self.record(EventKind::Copy(node), start_ns, Clock::now_ns());
+            if self.timeline.is_some() && matches!(then, Then::Done | Then::Open) {
+                let what = match part.graph.node(node).op {
+                    Op::Recv { edge, .. } => {
+                        EventKind::Recv { node, epoch: self.epochs[edge.index()] }
+                    }
+                    _ => EventKind::Copy(node),
+                };
+                self.record(what, start_ns, Clock::now_ns());
             }
-            match is_gate {
-                true => {
+            match then {
+                Then::Open => {
                     self.gates.open.insert(node);
                     self.ready.push_front(node);
                 }
-                false => self.complete(part, frontier, node),
+                Then::Done => self.complete(part, frontier, node),
+                Then::Piece { edge, is_last: true, .. } => self.posted(node, edge, start_ns, None),
+                Then::Piece { edge, .. } => {
+                    // from the first piece on there are completions to look for: the queue may be full of them
+                    self.flights.entry(edge).or_insert(Flight { node, start_ns, tensor: None });
+                }
+                Then::More => {}
             }
             any = true;
         }
         Ok(any)
+    }
+
+    fn post_piece(&mut self, edge: EdgeId, index: usize) -> Result<Sending, RunError> {
+        let step = self.counters.steps;
+        let epoch = self.epochs[edge.index()] + 1;
+        let Some(exchange) = &mut self.exchange else { return Ok(Sending::Full) };
+        let sending = exchange.send_piece(edge, epoch, index);
+        sending.map_err(|source| RunError::Exchange { step, source })
     }
 
     /// Asks for the copies for a moment; true if one is over.

@@ -13,6 +13,9 @@ pub(super) struct Introduction {
     pub(super) slots: RegionDescriptor,
     /// By whose key the memory of the part's device is had, and its bytes; none: key 0.
     pub(super) device: RegionDescriptor,
+    /// What is written there is copied on to the device in pieces of so many bytes, each with news of its own; 0: it lies
+    /// where it belongs, and the news is of the whole.
+    pub(super) piece_bytes: u64,
     pub(super) ears: Vec<Ear>,
 }
 
@@ -36,6 +39,7 @@ impl Introduction {
         let mut body = self.lane.to_bytes().to_vec();
         body.extend_from_slice(&self.slots.to_bytes());
         body.extend_from_slice(&self.device.to_bytes());
+        body.extend_from_slice(&self.piece_bytes.to_le_bytes());
         for ear in &self.ears {
             body.extend_from_slice(&ear.edge.0.to_le_bytes());
             body.extend_from_slice(&ear.slot.to_le_bytes());
@@ -48,12 +52,13 @@ impl Introduction {
     pub(super) fn decode(body: &[u8]) -> Result<Introduction, String> {
         let length = RegionDescriptor::WIRE_BYTES;
         let (head, rest) = body
-            .split_at_checked(3 * length)
+            .split_at_checked(3 * length + 8)
             .ok_or_else(|| format!("{} bytes are too few for three regions", body.len()))?;
         let region =
             |bytes: &[u8]| RegionDescriptor::from_bytes(bytes).map_err(|error| error.to_string());
         let (lane, rest_of_head) = head.split_at(length);
-        let (slots, device) = rest_of_head.split_at(length);
+        let (slots, rest_of_head) = rest_of_head.split_at(length);
+        let (device, piece_bytes) = rest_of_head.split_at(length);
         let (lane, slots, device) = (region(lane)?, region(slots)?, region(device)?);
         if rest.len() % EAR_BYTES != 0 {
             return Err(format!("{} bytes are no whole number of edges", rest.len()));
@@ -66,7 +71,8 @@ impl Introduction {
             offset: u64_at(&word[8..]),
             bytes: u64_at(&word[16..]),
         });
-        Ok(Introduction { lane, slots, device, ears: ears.collect() })
+        let piece_bytes = u64_at(piece_bytes);
+        Ok(Introduction { lane, slots, device, piece_bytes, ears: ears.collect() })
     }
 }
 
@@ -87,8 +93,8 @@ mod tests {
         let region = |key| RegionDescriptor { key, bytes: 1 << 40 };
         let ear = |n: u32| Ear { edge: EdgeId(n), slot: n + 1, offset: 5 << 32, bytes: u64::MAX };
         let ears = (0..3).map(ear).collect();
-        let sent =
-            Introduction { lane: region(1), slots: region(u64::MAX), device: region(7), ears };
+        let (lane, slots, device) = (region(1), region(u64::MAX), region(7));
+        let sent = Introduction { lane, slots, device, piece_bytes: 3 << 40, ears };
         assert_eq!(Introduction::decode(&sent.encode()), Ok(sent));
     }
 

@@ -7,13 +7,14 @@ use tensorwire_base::{Deadline, Rank, Space};
 use tensorwire_fabric::{
     ArrivalSlot, Channel, Fabric, Message, Region, RegionDescriptor, RegionError, RemoteRegion,
 };
-use tensorwire_graph::{Edge, EdgeId, Lane, Part, Plan, Transfer};
+use tensorwire_graph::{Edge, EdgeId, Lane, Plan, Transfer};
 use tensorwire_kernels::SharedDevice;
 use tensorwire_memory::{Arena, Buffer, Place};
 
 use super::completions::Completions;
 use super::introduction::{Ear, Introduction};
 use super::metadata::SLOT_BYTES;
+use super::staging::{self, Staging};
 use super::{Inbound, OneSided, Outbound};
 use crate::error::{ConnectEdgesError, SessionError};
 use crate::storage::Storage;
@@ -29,6 +30,8 @@ pub struct OneSidedOptions {
     pub dynamic_bytes_max: usize,
     /// Who computes what the part has on a device, and shows its memory to peers where tensors cross there.
     pub device: Option<SharedDevice>,
+    /// Where peers do not reach a device's memory, its tensors go in pieces of so many bytes; the same everywhere.
+    pub piece_bytes: usize,
 }
 
 impl OneSidedOptions {
@@ -36,7 +39,8 @@ impl OneSidedOptions {
     pub fn new(plan: &Plan, queue_pairs: usize, dynamic_bytes_max: usize) -> OneSidedOptions {
         // fits: a job has far fewer than 2^32 processes
         let ranks = (0..plan.parts.len() as u32).map(Rank).collect();
-        OneSidedOptions { ranks, queue_pairs, dynamic_bytes_max, device: None }
+        let piece_bytes = staging::PIECE_BYTES;
+        OneSidedOptions { ranks, queue_pairs, dynamic_bytes_max, device: None, piece_bytes }
     }
 }
 
@@ -44,10 +48,21 @@ impl OneSidedOptions {
 #[derive(Debug)]
 struct OnDevice {
     device: SharedDevice,
-    offer: Region,
+    reach: Reach,
     bytes: u64,
-    /// The fabric's NIC reads and writes it; else devices of one host map each other's.
-    by_nic: bool,
+    /// How tensors leave it for other hosts, and why so.
+    way: Option<String>,
+}
+
+/// How peers reach the memory of a part's device.
+#[derive(Debug)]
+enum Reach {
+    /// Devices of one host map each other's, which have its file by this.
+    Mapped(Region),
+    /// The fabric's NIC reads and writes it.
+    ByNic(Region),
+    /// They do not: tensors go by way of the host's memory.
+    Staged(Staging),
 }
 
 /// A part that has introduced itself and listens to its peers.
@@ -111,7 +126,9 @@ impl Opening {
         });
         let crosses_there = edges.iter().any(|edge| edge.space.is_device());
         let on_device = match options.device.clone().filter(|_| crosses_there) {
-            Some(device) => Some(OnDevice::new(fabric, device, &plan.parts[part], &mut storage)?),
+            Some(device) => {
+                Some(OnDevice::new(fabric, device, plan, part, options.piece_bytes, &mut storage)?)
+            }
             None if crosses_there => return Err(SessionError::NoDevice { part }.into()),
             None => None,
         };
@@ -144,10 +161,12 @@ impl Opening {
             let offset = match edge.transfer {
                 Transfer::Dynamic => self.metadata[&edge.id].place().offset,
                 Transfer::Write(_) if is_received && edge.space.is_device() => {
-                    // a device that maps it knows where it goes
-                    let by_nic = self.on_device.as_ref().is_some_and(|on_device| on_device.by_nic);
-                    let place = target(plan, edge).filter(|_| by_nic);
-                    place.map_or(0, |place| place.offset)
+                    match self.on_device.as_ref().map(|on_device| &on_device.reach) {
+                        Some(Reach::ByNic(_)) => target(plan, edge).map_or(0, |place| place.offset),
+                        Some(Reach::Staged(staging)) => staging.offset(edge.id),
+                        // a device that maps it knows where it goes
+                        Some(Reach::Mapped(_)) | None => 0,
+                    }
                 }
                 Transfer::Write(_) if is_received => plan.receive_offset(edge).unwrap_or_default(),
                 _ if is_received => 0,
@@ -164,7 +183,10 @@ impl Opening {
             let (lane, slots) = (self.lane.descriptor(), self.slots.descriptor());
             let nothing = RegionDescriptor { key: 0, bytes: 0 };
             let device = self.on_device.as_ref().map_or(nothing, OnDevice::descriptor);
-            let body = Introduction { lane, slots, device, ears }.encode();
+            let is_staged = self.staging().is_some();
+            // fits: usize is 64 bits wide
+            let piece_bytes = if is_staged { self.options.piece_bytes as u64 } else { 0 };
+            let body = Introduction { lane, slots, device, piece_bytes, ears }.encode();
             let sent = self.fabric.channel(peer, 0)?.send_message(&body, deadline);
             sent.map_err(|source| ConnectEdgesError::Tell { peer, source })?;
         }
@@ -201,6 +223,14 @@ impl Opening {
             opening.connect(sessions.expect("as many as openings"), deadline)
         });
         connected.collect()
+    }
+
+    /// By which tensors of the part's device go, where peers do not reach its memory.
+    fn staging(&self) -> Option<&Staging> {
+        match &self.on_device.as_ref()?.reach {
+            Reach::Staged(staging) => Some(staging),
+            Reach::Mapped(_) | Reach::ByNic(_) => None,
+        }
     }
 
     fn rank(&self) -> Rank {
@@ -248,11 +278,14 @@ impl Opening {
             };
             let (lane, slots) = (open(&introduction.lane)?, open(&introduction.slots)?);
             self.refer(part, &lane)?;
-            let by_nic = self.on_device.as_ref().is_some_and(|on_device| on_device.by_nic);
+            let by_nic = self.on_device.as_ref().is_some_and(|on_device| !on_device.is_mapped());
             let device_lane = match introduction.device {
                 RegionDescriptor { key: 0, .. } => None,
                 ref descriptor => by_nic.then(|| open(descriptor)).transpose()?,
             };
+            if ![0, self.options.piece_bytes as u64].contains(&introduction.piece_bytes) {
+                return Err(nonsense(format!("pieces of {} bytes", introduction.piece_bytes)));
+            }
             let mut on_device = self.reach_device(part, &channel, &introduction, deadline)?;
             let ears: HashMap<EdgeId, &Ear> =
                 introduction.ears.iter().map(|ear| (ear.edge, ear)).collect();
@@ -284,6 +317,15 @@ impl Opening {
                     let ack = self.ears.get(&edge.id).copied();
                     let metadata = self.metadata.get(&edge.id).cloned();
                     let on_device = on_device.remove(&edge.id);
+                    let on_its_device = is_written_on_device(edge) && introduction.piece_bytes > 0;
+                    let pieces = match on_its_device {
+                        true => staging::pieces(
+                            edge.bytes().unwrap_or_default(),
+                            self.options.piece_bytes,
+                        ),
+                        false => 1,
+                    };
+                    let staged = self.staging().and_then(|staging| staging.of(edge.id));
                     let route = Outbound {
                         name,
                         channel,
@@ -291,6 +333,9 @@ impl Opening {
                         ear,
                         is_signal,
                         on_device,
+                        staged,
+                        // fits: usize is 64 bits wide
+                        pieces: pieces as u64,
                         ack,
                         metadata,
                     };
@@ -299,14 +344,23 @@ impl Opening {
                     let slot = self.ears[&edge.id];
                     let metadata = self.metadata.get(&edge.id).cloned();
                     let (fact, ack) = (edge.fact.clone(), ear.map(|ear| ArrivalSlot(ear.slot)));
-                    let ear = Inbound { name, channel, slot, fact, ack, metadata, announced: None };
+                    let staged = self.staging().and_then(|staging| staging.of(edge.id));
+                    let announced = None;
+                    let ear =
+                        Inbound { name, channel, slot, fact, ack, metadata, announced, staged };
                     inbound.insert(edge.id, ear);
                 }
             }
         }
         let Opening { fabric, options, storage, lane, slots, on_device, .. } = self;
-        let regions = [Some(lane), Some(slots), on_device.map(|on_device| on_device.offer)];
-        let exchange = OneSided::new(fabric, options, completions, regions, outbound, inbound);
+        let device = on_device.as_ref().map(|on_device| on_device.region().clone());
+        let regions = [Some(lane), Some(slots), device];
+        let mut exchange = OneSided::new(fabric, options, completions, regions, outbound, inbound);
+        exchange.device_way = on_device.as_ref().and_then(|on_device| on_device.way.clone());
+        exchange.staging = on_device.and_then(|on_device| match on_device.reach {
+            Reach::Staged(staging) => Some(staging),
+            Reach::Mapped(_) | Reach::ByNic(_) => None,
+        });
         Ok((exchange, storage))
     }
 
@@ -346,7 +400,7 @@ impl Opening {
         let crosses =
             |edge: &&Edge| edge.space.is_device() && (edge.from == part || edge.to == part);
         let all: Vec<Edge> = self.edges.iter().filter(crosses).cloned().collect();
-        let maps = |on_device: &&OnDevice| !all.is_empty() && !on_device.by_nic;
+        let maps = |on_device: &&OnDevice| !all.is_empty() && on_device.is_mapped();
         let Some(OnDevice { device, .. }) = self.on_device.as_ref().filter(maps) else {
             return Ok(HashMap::new());
         };
@@ -381,29 +435,59 @@ impl OnDevice {
     fn new(
         fabric: &Fabric,
         device: SharedDevice,
-        part: &Part,
+        plan: &Plan,
+        part: usize,
+        piece_bytes: usize,
         storage: &mut Storage,
     ) -> Result<OnDevice, ConnectEdgesError> {
+        let here = &plan.parts[part];
         // what crosses lies on the first device
-        let bytes = part.memory.device_bytes.first().copied().unwrap_or_default();
+        let bytes = here.memory.device_bytes.first().copied().unwrap_or_default();
         let allocated = device.lock().alloc_shared(bytes);
-        let failed = |source| SessionError::Device { name: part.task.to_string(), source };
+        let failed = |source| SessionError::Device { name: here.task.to_string(), source };
         let (memory, file) = allocated.map_err(failed)?;
-        storage.cut(part, Lane::Device(0), &memory)?;
-        let (offer, by_nic) = match fabric.offer_file(file) {
-            Err(RegionError::NoFiles) => (fabric.adopt_device(&memory)?, true),
-            offer => (offer?, false),
+        storage.cut(here, Lane::Device(0), &memory)?;
+        let mut way = None;
+        let reach = if fabric.has_files() {
+            Reach::Mapped(fabric.offer_file(file.map_err(failed)?)?)
+        } else {
+            let shown = device.lock().dma_buf(&memory).map_err(|error| error.to_string());
+            match fabric.adopt_device(&memory, shown) {
+                Ok((region, how)) => {
+                    way = Some(format!("GPUDirect RDMA: the NIC reaches the GPU's memory {how}"));
+                    Reach::ByNic(region)
+                }
+                Err(why @ (RegionError::NoNic | RegionError::Unreached { .. })) => {
+                    way = Some(format!("tensors of GPUs go by way of pinned host memory: {why}"));
+                    Reach::Staged(Staging::new(fabric, &device, plan, part, piece_bytes)?)
+                }
+                Err(error) => return Err(error.into()),
+            }
         };
         // fits: usize is 64 bits wide
-        Ok(OnDevice { device, offer, bytes: bytes as u64, by_nic })
+        Ok(OnDevice { device, reach, bytes: bytes as u64, way })
+    }
+
+    fn is_mapped(&self) -> bool {
+        matches!(self.reach, Reach::Mapped(_))
+    }
+
+    fn region(&self) -> &Region {
+        match &self.reach {
+            Reach::Mapped(region) | Reach::ByNic(region) => region,
+            Reach::Staged(staging) => &staging.region,
+        }
     }
 
     fn descriptor(&self) -> RegionDescriptor {
-        RegionDescriptor { key: self.offer.descriptor().key, bytes: self.bytes }
+        match self.is_mapped() {
+            true => RegionDescriptor { key: self.region().descriptor().key, bytes: self.bytes },
+            false => self.region().descriptor(),
+        }
     }
 }
 
-fn is_written_on_device(edge: &Edge) -> bool {
+pub(super) fn is_written_on_device(edge: &Edge) -> bool {
     edge.space.is_device() && matches!(edge.transfer, Transfer::Write(_))
 }
 

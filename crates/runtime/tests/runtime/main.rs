@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
 
 mod custom;
+mod devices;
 mod distributed;
 mod dynamic;
 mod group;

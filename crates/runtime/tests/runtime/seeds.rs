@@ -21,25 +21,33 @@ use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_runtime::{
     OneSided, OneSidedOptions, Opening, Ports, Session, SessionOptions, Storage,
 };
+use tensorwire_tensor::DType;
 use tensorwire_testkit::{long, mesh};
 
 /// No state: the seeds share them and stay independent.
-static KERNELS: LazyLock<Arc<Kernels>> =
+pub(crate) static KERNELS: LazyLock<Arc<Kernels>> =
     LazyLock::new(|| Arc::new(Kernels::open(KernelChoice::Cpu, 1).unwrap()));
 
 /// What is to be fed and found, step by step.
-struct Expected<'a> {
+pub(crate) struct Expected<'a> {
     job: &'a Job,
     fed: Vec<BTreeMap<NodeId, Value>>,
     start: BTreeMap<NodeId, Value>,
     /// By step: the roots' values when it is over.
     found: Vec<BTreeMap<NodeId, Value>>,
     /// Tensors verified so far.
-    verified: u64,
+    pub(crate) verified: u64,
+    /// Numbers may differ by so much of 1, or of themselves: sums are added in another order.
+    tolerance: f32,
 }
 
 impl<'a> Expected<'a> {
-    fn new(job: &'a Job, seed: u64) -> Expected<'a> {
+    /// As what computes in another order finds it.
+    pub(crate) fn nearly(self) -> Expected<'a> {
+        Expected { tolerance: 1e-4, ..self }
+    }
+
+    pub(crate) fn new(job: &'a Job, seed: u64) -> Expected<'a> {
         let start = job.variables(seed);
         let fed: Vec<_> = (0..job.steps.len()).map(|step| job.fed(seed, step)).collect();
         let members: Vec<HashSet<NodeId>> =
@@ -54,7 +62,7 @@ impl<'a> Expected<'a> {
             };
             found.push(job.roots[*run].iter().filter_map(value).collect());
         }
-        Expected { job, fed, start, found, verified: 0 }
+        Expected { job, fed, start, found, verified: 0, tolerance: 0.0 }
     }
 }
 
@@ -86,8 +94,22 @@ impl Life for Expected<'_> {
             if *spec != expected.spec {
                 return Err(format!("'{name}' is {spec}, not {}", expected.spec));
             }
-            let wrong = |at: &usize| bytes[*at] != expected.bytes()[*at];
-            let wrong = (0..bytes.len()).filter(wrong).count();
+            let wrong = match self.tolerance > 0.0 && spec.dtype == DType::F32 {
+                true => {
+                    let number = |four: &[u8]| f32::from_le_bytes(four.try_into().unwrap());
+                    let both = bytes.chunks_exact(4).zip(expected.bytes().chunks_exact(4));
+                    let differ = |(a, b): &(&[u8], &[u8])| {
+                        let (a, b) = (number(a), number(b));
+                        let near = (a - b).abs() <= self.tolerance * b.abs().max(1.0);
+                        !(near || a == b || a.is_nan() && b.is_nan())
+                    };
+                    both.filter(differ).count()
+                }
+                false => {
+                    let wrong = |at: &usize| bytes[*at] != expected.bytes()[*at];
+                    (0..bytes.len()).filter(wrong).count()
+                }
+            };
             if wrong > 0 {
                 return Err(format!("{wrong} of {} bytes of '{name}' are wrong", bytes.len()));
             }

@@ -18,6 +18,7 @@ pub(super) fn say_what_happened(update: &TrainUpdate) {
             "the processes of an earlier launcher were ended ({why}); from step {step}"
         )),
         JobUpdate::Resizing { why, step, .. } => program::say(&format!("{why}, from step {step}")),
+        JobUpdate::Said { line } => program::say(line),
         JobUpdate::StandsStill { members } => program::say(&nothing_moves(members)),
         _ => {}
     }

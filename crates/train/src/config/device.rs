@@ -10,8 +10,9 @@ use tensorwire_cuda::{Gpus, LibrarySearch, Rounding};
 use tensorwire_graph::{
     AllReduceBy, DeviceCrossing, DeviceTasks, Placement, PlanOptions, SendFrom, SharedMemory,
 };
+use tensorwire_launch::Transport;
 
-use super::{ConfigError, FloatType, TrainConfig};
+use super::{ConfigError, Exchange, FloatType, TrainConfig};
 use crate::strategy::Strategy;
 use crate::topology::{Topology, Weights};
 
@@ -101,13 +102,12 @@ impl MathMode {
 
 impl DeviceChoice {
     /// Which tasks of a plan compute on a GPU, and how tensors cross between them. Where processes run parts of one graph, on
-    /// one host or by NICs that reach the memory of GPUs, servers have GPUs, too, and tensors stay in their memory, but for
-    /// `by_way_of_host`: what groups all-reduce as well.
+    /// one host or by writes into each other's memory, servers have GPUs, too, and tensors go from memory to memory, but for
+    /// `by_way_of_host`: what groups all-reduce as well, but over TCP.
     pub(crate) fn plan_options(
         self,
         options: PlanOptions,
         topology: &Topology,
-        by_nic: bool,
         config: &TrainConfig,
     ) -> PlanOptions {
         if self == DeviceChoice::Cpu {
@@ -117,7 +117,10 @@ impl DeviceChoice {
         let is_of_groups = topology.reduces_apart_from_store();
         let is_one_graph = topology.weights == Weights::Servers && !topology.is_asynchronous();
         let all_share = matches!(options.shared_memory, SharedMemory::Unused | SharedMemory::Used);
-        let reaches = (all_share || by_nic) && !config.by_way_of_host;
+        let is_written = matches!(config.exchange, Exchange::ZeroCopy | Exchange::Write);
+        let by_nic = is_written && config.transport == Transport::Verbs;
+        let by_pieces = is_written && config.transport == Transport::Tcp && is_one_graph;
+        let reaches = (all_share || by_nic || by_pieces) && !config.by_way_of_host;
         let is_staged = options.send_from == SendFrom::Staging;
         if !(is_one_graph || is_of_groups) || !reaches || is_staged {
             let (devices, device_crossing) = (DeviceTasks::Workers, DeviceCrossing::ByHost);
@@ -282,11 +285,11 @@ mod tests {
 
     #[test]
     fn tensors_cross_by_the_host_where_that_is_asked_for() {
-        let config = crate::TrainConfig::default();
+        let config = TrainConfig::default();
         let options = config.exchange.plan_options(tensorwire_launch::Transport::Shm, &[]);
         let of = |choice: DeviceChoice, by_way_of_host| {
-            let options =
-                choice.plan_options(options.clone(), &config.topology(), false, by_way_of_host);
+            let config = TrainConfig { by_way_of_host, ..config.clone() };
+            let options = choice.plan_options(options.clone(), &config.topology(), &config);
             (options.devices, options.device_crossing)
         };
         let cuda = DeviceChoice::Cuda { ordinal: None };

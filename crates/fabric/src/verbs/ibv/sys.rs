@@ -182,6 +182,23 @@ impl Library {
         }
     }
 
+    /// `ibv_reg_dmabuf_mr`, for peers to name the memory by `address`; `errno` is ENOSYS where the library has no such call.
+    ///
+    /// # Safety
+    /// The domain is alive, and so is what the descriptor shows until the registration ends.
+    pub(super) unsafe fn reg_dmabuf_mr(
+        &self,
+        domain: *mut ibv_pd,
+        (fd, offset): (c_int, u64),
+        (address, bytes): (u64, usize),
+        access: ibv_access_flags,
+    ) -> Result<*mut ibv_mr, std::io::Error> {
+        let register = self.ibv_reg_dmabuf_mr;
+        let register = register.ok_or_else(|| std::io::Error::from_raw_os_error(libc::ENOSYS))?;
+        // SAFETY: the caller's duty. fits: flags are small.
+        Ok(unsafe { register(domain, offset, bytes, address, fd, access as c_int) })
+    }
+
     /// `ibv_query_qp_data_in_order`: 1 if the device promises it for that operation.
     ///
     /// # Safety

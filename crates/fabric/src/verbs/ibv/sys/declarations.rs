@@ -585,6 +585,14 @@ functions! {
             iova: u64,
             access: c_uint,
         ) -> *mut ibv_mr;
+        pub fn ibv_reg_dmabuf_mr(
+            pd: *mut ibv_pd,
+            offset: u64,
+            length: usize,
+            iova: u64,
+            fd: c_int,
+            access: c_int,
+        ) -> *mut ibv_mr;
         pub fn ibv_query_qp_data_in_order(qp: *mut ibv_qp, op: ibv_wr_opcode, flags: u32) -> c_int;
     }
 }

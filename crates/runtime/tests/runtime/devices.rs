@@ -1,0 +1,282 @@
+//! Seeded schedules on devices: the jobs of `seeds`, computed by GPUs that stand in for real ones and are late as a seed
+//! likes, whose tensors cross in pieces by the host's memory, over a network that places bytes as the seed likes. Every tensor
+//! of every step is held against what the graph computes without any of this; parts die and kernels fail while others wait.
+//!
+//! To see one seed again: `TENSORWIRE_SEED=1234 cargo test -p tensorwire-runtime --test runtime devices::one_seed
+//! -- --nocapture`.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tensorwire_cuda::{CudaKernels, CudaOptions};
+use tensorwire_fabric::{Backend, Fabric, SimNetwork};
+use tensorwire_graph::{DeviceCrossing, DeviceTasks, PlanOptions, Transfer};
+use tensorwire_kernels::SharedDevice;
+use tensorwire_memory::CopyPurpose;
+use tensorwire_runtime::{
+    Advance, Computing, OneSided, OneSidedOptions, Opening, Ports, Session, Storage,
+};
+use tensorwire_testkit::shim::cuda_shim;
+use tensorwire_testkit::{long, mesh, skip::skip};
+
+use crate::seeds::{Expected, KERNELS};
+use crate::support;
+use crate::support::driver::{Life, drive};
+use crate::support::generate::{Job, Size};
+use crate::support::random::Random;
+
+/// Tells a child which seeds are its: the first, and how many.
+const FIRST: &str = "TENSORWIRE_DEVICE_SEEDS";
+/// A whole run, of which a seed takes milliseconds.
+const HANGS: Duration = Duration::from_secs(60);
+/// What children have in common: a seed's streams are late by its own numbers.
+const LATE: &str = "delay=100,garbage";
+/// Of a piece: tensors here are small.
+const PIECE_BYTES: usize = 64;
+
+/// A job's sessions, each with a device of its own.
+struct OnDevices {
+    sessions: Vec<Session>,
+    fabrics: Vec<Fabric>,
+    network: SimNetwork,
+}
+
+fn device(part: usize) -> SharedDevice {
+    let driver = tensorwire_fakecuda::library();
+    let options = CudaOptions { driver, ..CudaOptions::default() };
+    Arc::new(Mutex::new(CudaKernels::open(&options, part).unwrap()))
+}
+
+fn open(job: &Job, random: &mut Random) -> OnDevices {
+    let network = SimNetwork::new(random.draw(), job.knobs);
+    let options = support::options(Duration::from_secs(5));
+    let fabrics =
+        mesh::open(&Backend::Sim(network.clone()), job.plan.parts.len() as u32, |config| {
+            (config.queue_depth, config.queue_pairs_per_peer) = (job.queue_depth, job.queue_pairs);
+            config.completion_queues = 1;
+            config.arrival_slots = 512;
+        });
+    mesh::connect(&fabrics);
+    let devices: Vec<SharedDevice> = (0..fabrics.len()).map(device).collect();
+    let told = |part: usize| OneSidedOptions {
+        device: Some(devices[part].clone()),
+        piece_bytes: PIECE_BYTES,
+        ..OneSidedOptions::new(&job.plan, job.queue_pairs, options.dynamic_bytes_max)
+    };
+    let openings = fabrics.iter().enumerate().map(|(part, fabric)| {
+        Opening::new(fabric, &job.plan, part, told(part), mesh::soon()).unwrap()
+    });
+    let opened = Opening::complete_all(openings.collect(), mesh::soon()).unwrap();
+    let session = |(part, (exchange, storage)): (usize, (OneSided, Storage))| {
+        let ports = Some(Ports::from(exchange));
+        let computing = Computing { kernels: KERNELS.clone(), device: Some(devices[part].clone()) };
+        Session::new(&job.plan, part, storage, computing, ports, options).unwrap()
+    };
+    let sessions = opened.into_iter().enumerate().map(session).collect();
+    OnDevices { sessions, fabrics, network }
+}
+
+fn job(random: &mut Random) -> Job {
+    let options = PlanOptions {
+        devices: DeviceTasks::All,
+        device_crossing: DeviceCrossing::Direct,
+        ..PlanOptions::default()
+    };
+    Job::new(random, options, Size::Small)
+}
+
+/// What a seed showed.
+#[derive(Default)]
+struct Seen {
+    verified: u64,
+    /// Edges that crossed by way of the host, and more than one piece of them.
+    staged: usize,
+    in_pieces: usize,
+    died: u64,
+}
+
+/// All steps of a job, on late streams.
+fn run_seed(seed: u64) -> Result<Seen, String> {
+    let mut random = Random::new(seed);
+    let job = job(&mut random);
+    let mut expected = Expected::new(&job, seed).nearly();
+    let OnDevices { mut sessions, fabrics: _fabrics, network } = open(&job, &mut random);
+    let begun = Instant::now();
+    // what nothing moves in the network may still move in a device
+    let mut moves = || {
+        if !network.advance() {
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        begun.elapsed() < HANGS
+    };
+    drive(&mut sessions, &mut moves, &mut random, job.burst_max, &mut expected)
+        .map_err(|what| format!("{what}\n{}", job.describe()))?;
+    let edges = || {
+        let edges = job.plan.edges.iter();
+        edges
+            .filter(|edge| edge.space.is_device())
+            .filter(|edge| matches!(edge.transfer, Transfer::Write(_)))
+    };
+    let copied: u64 =
+        sessions.iter().map(|session| session.copies().of(CopyPurpose::ToDevice)).sum();
+    if edges().count() > 0 && copied == 0 {
+        return Err("nothing was copied to a device".to_string());
+    }
+    let is_large = |edge: &&tensorwire_graph::Edge| edge.bytes() > Some(PIECE_BYTES);
+    Ok(Seen {
+        verified: expected.verified,
+        staged: edges().count(),
+        in_pieces: edges().filter(is_large).count(),
+        died: 0,
+    })
+}
+
+/// A part dies while others wait for it, its device with work or without: they end in time, and by its name if it is the cause.
+fn run_dying(seed: u64) -> Result<Seen, String> {
+    let mut random = Random::new(seed);
+    let job = job(&mut random);
+    let mut expected = Expected::new(&job, seed).nearly();
+    let OnDevices { sessions, fabrics, network } = open(&job, &mut random);
+    let mut members: Vec<Option<(Session, Fabric)>> =
+        sessions.into_iter().zip(fabrics).map(Some).collect();
+    let victim = random.below(members.len());
+    let mut before = random.below(200);
+    let begun = Instant::now();
+    let mut running = vec![(0, false); members.len()];
+    let (mut died, mut named) = (0, 0);
+    while members.iter().any(Option::is_some) {
+        if begun.elapsed() > HANGS {
+            return Err("it hangs".to_string());
+        }
+        if before == 0 && members[victim].take().is_some() {
+            died = 1;
+        }
+        before = before.saturating_sub(1);
+        network.advance();
+        for part in 0..members.len() {
+            let Some((session, fabric)) = &mut members[part] else { continue };
+            let (step, is_running) = &mut running[part];
+            if !*is_running {
+                let Some(run) = expected.begin(part, *step, session) else {
+                    members[part] = None;
+                    continue;
+                };
+                session.start(run);
+                *is_running = true;
+            }
+            match session.advance() {
+                Ok(Advance::Finished) => {
+                    expected.end(part, *step, session)?;
+                    (*step, *is_running) = (*step + 1, false);
+                }
+                Ok(Advance::Progress) => {}
+                // what is lost is told to who waits
+                Ok(Advance::Blocked) if fabric.fault().is_none() => {}
+                Ok(Advance::Blocked) => {
+                    let Err(error) = session.wait() else { continue };
+                    named += u64::from(error.to_string().contains("rank"));
+                    members[part] = None;
+                }
+                Err(error) => {
+                    let said = error.to_string();
+                    if !said.contains("rank") {
+                        return Err(format!("part {part} blames nobody who died: {said}"));
+                    }
+                    named += 1;
+                    members[part] = None;
+                }
+            }
+        }
+    }
+    let _ = named;
+    Ok(Seen { verified: expected.verified, died, ..Seen::default() })
+}
+
+fn see(seed: u64) -> Seen {
+    let seen = if seed % 4 == 3 { run_dying(seed) } else { run_seed(seed) };
+    seen.unwrap_or_else(|what| {
+        panic!(
+            "seed {seed}: {what}\nsee it again: TENSORWIRE_SEED={seed} cargo test -p tensorwire-runtime --test runtime \
+             devices::one_seed -- --nocapture"
+        )
+    })
+}
+
+/// Runs the calling test in a process whose driver is that for tests, and does so what `faults` say. None where kernels cannot
+/// be built here.
+fn child(seeds: (u64, u64), faults: &str) -> Option<Command> {
+    let kernels = match cuda_shim() {
+        Ok(kernels) => kernels,
+        Err(reason) => {
+            skip(Some("TENSORWIRE_LAUNCHERS"), &reason);
+            return None;
+        }
+    };
+    let thread = std::thread::current();
+    let name = thread.name().expect("a test has a name");
+    let mut command = Command::new(tensorwire_testkit::program::itself());
+    command.args(["--exact", name, "--nocapture", "--test-threads=1"]);
+    let (first, count) = seeds;
+    command.env(FIRST, format!("{first} {count}"));
+    command.env("FAKE_CUDA_KERNELS", kernels).env("FAKE_CUDA_DEVICES", "8");
+    command.env("FAKE_CUDA_SEED", (first + 1).to_string()).env("FAKE_CUDA_FAULTS", faults);
+    Some(command)
+}
+
+/// The seeds of this process, if it is a child.
+fn own_seeds() -> Option<std::ops::Range<u64>> {
+    let told = std::env::var(FIRST).ok()?;
+    let (first, count) = told.split_once(' ').unwrap();
+    let (first, count): (u64, u64) = (first.parse().unwrap(), count.parse().unwrap());
+    Some(first..first + count)
+}
+
+fn run_child(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let said =
+        [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+    let said = said.concat();
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    said
+}
+
+#[test]
+fn one_seed() {
+    if let Some(seeds) = own_seeds() {
+        seeds.for_each(|seed| drop(see(seed)));
+        return;
+    }
+    let seed = std::env::var("TENSORWIRE_SEED").map_or(0, |seed| seed.parse().unwrap());
+    let Some(mut command) = child((seed, 1), LATE) else { return };
+    run_child(&mut command);
+}
+
+#[test]
+fn a_thousand_seeds() {
+    if let Some(seeds) = own_seeds() {
+        let mut total = Seen::default();
+        for seen in seeds.clone().map(see) {
+            total.verified += seen.verified;
+            total.staged += seen.staged;
+            total.in_pieces += seen.in_pieces;
+            total.died += seen.died;
+        }
+        let Seen { verified, staged, in_pieces, died } = total;
+        println!(
+            "{seeds:?}: {verified} tensors, {staged} edges by the host, {in_pieces} in pieces, {died} deaths"
+        );
+        // the generator still makes what this is about
+        let count = seeds.end - seeds.start;
+        assert!(verified > 5 * count && staged as u64 > count && in_pieces as u64 > count / 10);
+        assert!(died > count / 20);
+        return;
+    }
+    let seeds: u64 = long::of(200, 1_000);
+    // each process has a driver with delays of its own
+    for first in (0..seeds).step_by(50) {
+        let Some(mut command) = child((first, 50), LATE) else { return };
+        println!("{}", run_child(&mut command));
+    }
+}

@@ -1,0 +1,18 @@
+# Training on GPUs that stand in for real ones: their memory is registered as it is mapped, as with nvidia-peermem, and tensors
+# go from memory to memory by the NIC. The bits are those of devices that map each other's memory, and those of devices whose
+# memory no NIC reaches: tensors go by way of the host then.
+driver=$(readlink -f "$(command -v libtensorwire_fakecuda.so)")
+FAKE_CUDA_KERNELS=$(readlink -f "$(command -v cuda_shim)")
+export FAKE_CUDA_KERNELS
+job="--device cuda --cuda-driver $driver --model sentence-embedding --data synthetic:128"
+job+=" --batch 2 --steps 2 --seed 3 --deadline 120 --json"
+number() { sed -n "s/.*\"$1\":\"\?\([0-9a-f]*\).*/\1/p" "$2"; }
+tensorwire train --transport shm $job | tee /tmp/shm
+tensorwire train --transport verbs $job 2>&1 | tee /tmp/verbs
+grep -q "the NIC reaches the GPU's memory by nvidia-peermem (no dma-buf: " /tmp/verbs
+expect "$(number weights_sha256 /tmp/verbs)" "$(number weights_sha256 /tmp/shm)"
+expect "$(number bytes_copied /tmp/verbs)" 0
+expect "$(number bytes_copied_to_host /tmp/verbs)" "$(number bytes_copied_to_host /tmp/shm)"
+FAKE_CUDA_GUARD=1 tensorwire train --transport verbs $job 2>&1 | tee /tmp/staged
+grep -q 'tensors of GPUs go by way of pinned host memory: ' /tmp/staged
+expect "$(number weights_sha256 /tmp/staged)" "$(number weights_sha256 /tmp/shm)"
