@@ -84,10 +84,13 @@ impl Case {
             },
             Case::Throughput(config)
             | Case::Scaling(config)
-            | Case::Crossing(config)
             | Case::Convergence(config, _)
             | Case::Modes(config)
             | Case::Epoch(config) => job_name(config),
+            Case::Crossing(config) => {
+                let way = if config.by_way_of_host { "by way of the host" } else { "direct" };
+                format!("{} {way}", job_name(config))
+            }
             Case::Nodes(config, of) => format!("{of} {}", job_name(config)),
             Case::Kvstore(spec, _) => {
                 let KvstoreSpec { transport, workers, servers, .. } = spec;
