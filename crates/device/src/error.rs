@@ -230,7 +230,8 @@ pub(crate) fn mend(code: CUresult) -> &'static str {
             "this GPU, driver or container cannot do that: `tensorwire doctor` says what it can"
         }
         CUDA_ERROR_PEER_ACCESS_UNSUPPORTED => {
-            "these two GPUs do not reach each other: `nvidia-smi topo -p2p r` shows which do"
+            "these two GPUs do not reach each other (`nvidia-smi topo -p2p r` shows which do): give --transport tcp, and \
+             tensors cross by way of the host"
         }
         CUDA_ERROR_INVALID_DEVICE => {
             "that GPU cannot be seen any more: see nvidia-smi -L and dmesg | grep -i xid"

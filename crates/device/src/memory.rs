@@ -201,7 +201,7 @@ impl DeviceMemory {
             return Err(DeviceError::Unsupported {
                 device: device.ordinal(),
                 what: "show its memory to other processes",
-                mend: "tensors that cross on this host go through the host's memory",
+                mend: "let tensors cross by way of the host: give --transport tcp",
             });
         }
         let mut fd: c_int = -1;

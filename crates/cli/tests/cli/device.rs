@@ -141,9 +141,25 @@ fn groups_reduce_on_their_devices_and_meet_at_a_centre() {
         [&device, &processor].map(|result| result["final_loss"].as_f64().unwrap());
     // groups come to the centre in any order
     assert!((found - expected).abs() < 0.2 * expected, "{found} and {expected}");
-    // once with what is pushed, and with what the centre made of the weights; no gradient
-    let to_host = number(&device, "bytes_copied_to_host");
-    assert!(to_host > 0, "{device}");
+    // the same goes to the centre and comes from there; gradients go by way of the host where that is all that is shared
+    let by_host = driver.train(&format!("{job} --transport tcp"), &[]);
+    let [found, by_host] = [&device, &by_host].map(|result| number(result, "bytes_copied_to_host"));
+    assert!(found + 4 * 3 * WEIGHTS <= by_host, "{found} and {by_host}");
+}
+
+#[test]
+fn what_groups_reduce_on_devices_is_shown_as_what_crosses() {
+    let Some(driver) = driver() else { return };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
+    command.args(["graph", "--full", "--device", "cuda", "--cuda-driver"]).arg(&driver.library);
+    command.args(["--strategy", "allreduce", "--model", "mlp", "--data", "synthetic:16"]);
+    let shown = command.output().unwrap();
+    let text = String::from_utf8_lossy(&shown.stdout);
+    assert!(shown.status.success(), "{text}");
+    for said in ["a training step: ", "by reference", "replica1/mean/", "0 B from them"] {
+        assert!(text.contains(said), "'{said}' is not in {text}");
+    }
+    assert!(!text.contains("all-reduced"), "{text}");
 }
 
 fn on_processor() -> Value {

@@ -44,7 +44,7 @@ pub(super) enum Ends {
 pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Arc<Kernels>), TrainError> {
     let Part { config, topology, .. } = part;
     let wires = wires(member, config, topology);
-    let (fabric, group, edges) = connect(member, part, &wires)?;
+    let Met { store: fabric, group, edges } = connect(member, part, &wires)?;
     let [transport, _] = wires;
     let threads = config.threads.unwrap_or_else(|| default_threads(config, member.rank()));
     let kernels =
@@ -138,13 +138,18 @@ pub(super) fn wires(
     [to(across, 1), to(client, QUEUE_PAIRS)]
 }
 
-/// What a member's part meets others by: the fabric to the store, if it is connected already, its client, and the fabric by which
-/// tensors cross in that, if they do.
-fn connect(
-    member: &Member,
-    part: &Part,
-    wires: &[WireOptions; 2],
-) -> Result<(Option<Fabric>, Option<SharedGroup>, Option<Fabric>), TrainError> {
+/// What a member's part meets others by.
+#[derive(Default)]
+struct Met {
+    /// The fabric to the store, if it is connected already.
+    store: Option<Fabric>,
+    group: Option<SharedGroup>,
+    /// By which tensors cross within the group, if they do.
+    edges: Option<Fabric>,
+}
+
+/// Meets the others.
+fn connect(member: &Member, part: &Part, wires: &[WireOptions; 2]) -> Result<Met, TrainError> {
     let Part { config, topology, plan, .. } = part;
     let digest = crate::open_part::digest(&part.plan);
     let [to_store, to_client] = wires;
@@ -152,7 +157,7 @@ fn connect(
     let crosses = topology.reduces_apart_from_store() && !plan.edges.is_empty();
     let (across, client, edges) = match (topology.has_store(), topology.is_grouped(), crosses) {
         // whoever opens the store connects it
-        (true, false, _) => return Ok((None, None, None)),
+        (true, false, _) => return Ok(Met::default()),
         (true, true, false) => {
             let [across, client] =
                 member.connect_all([to_store, to_client], &digest).map_err(joined)?;
@@ -172,13 +177,13 @@ fn connect(
     };
     let worker = match topology.role(member.rank()) {
         Role::Worker(worker) if topology.is_grouped() => worker,
-        _ => return Ok((across, None, None)),
+        _ => return Ok(Met { store: across, ..Met::default() }),
     };
     let deadline = Deadline::after(member.setup_patience());
     let transport = transport_of(&client.endpoint());
     let (ranks, options) = (topology.group_of(worker), config.group_options(transport));
     let group = open_group(client, &ranks, member.rank(), options, deadline)?;
-    Ok((across, Some(group), edges))
+    Ok(Met { store: across, group: Some(group), edges })
 }
 
 /// What bytes travel over that leave this host, or if none do, over which they stay.
