@@ -139,7 +139,7 @@ pub(crate) struct JobArgs {
     /// In products and convolutions. `tf32` and `bf16` round numbers of f32 before they are multiplied, for speed; sums
     /// are of f32, and weights stay as they are.
     #[arg(long, value_name = "FORMAT", help_heading = COMPUTE, value_enum,
-          default_value = DEFAULTS.math.name(), hide_possible_values = true)]
+          default_value = DEFAULTS.math.name(), hide_short_help = true)]
     math: MathArg,
     /// Threads of each process
     ///

@@ -108,8 +108,15 @@ fn cublas_lt() -> String {
     let mut text = "#include <cublasLt.h>\n#include <cstddef>\n#include <type_traits>\n".to_owned();
     let mut say = |line: String| writeln!(text, "{line}").unwrap();
     for (name, arguments, result) in CUBLAS_LT_PROTOTYPES {
-        let arguments: Vec<String> = arguments.iter().map(|argument| c_type(argument)).collect();
-        let kind = format!("{} (*)({})", c_type(result), arguments.join(", "));
+        // as the runtime's headers call what the driver's call otherwise
+        let runtimes = |rust: &str| match rust {
+            "u64" => "uint64_t".to_owned(),
+            "i64" => "int64_t".to_owned(),
+            "CUstream" => "cudaStream_t".to_owned(),
+            other => c_type(other),
+        };
+        let arguments: Vec<String> = arguments.iter().map(|argument| runtimes(argument)).collect();
+        let kind = format!("{} (*)({})", runtimes(result), arguments.join(", "));
         say(format!("static_assert(std::is_same<decltype(&{name}), {kind}>::value, \"{name}\");"));
     }
     for (name, value) in CUBLAS_LT_CONSTANTS {
@@ -185,7 +192,6 @@ fn c_type(rust: &str) -> String {
         "c_void" => "void",
         "usize" => "size_t",
         "u64" => "unsigned long long",
-        "i64" => "long long",
         other => other,
     }
     .to_owned()
