@@ -1,4 +1,4 @@
-//! What the suites run on: the kernels in two orders of blocks, and the reference of crate `kernels`.
+//! What the suites run on: the kernels in two orders of blocks, a GPU by its driver, and the reference of crate `kernels`.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use tensorwire_kernels::check::{Computes, Mismatch, Net, Tensor};
 use tensorwire_kernels::{KernelChoice, KernelError, Kernels};
 use tensorwire_memory::{TensorMut, TensorRef};
 
+use crate::gpu::{Gpu, gpus, is_alone};
 use crate::shim::{Device, shim};
 
 /// Sums over a dimension are added in an order that suits a device.
@@ -16,6 +17,7 @@ pub(crate) const ADDS_IN_ORDER: bool = false;
 #[derive(Debug)]
 pub(crate) enum Target {
     Device(Device),
+    Gpu(Gpu),
     Reference(Kernels),
 }
 
@@ -23,12 +25,28 @@ impl Target {
     fn computes(&self) -> &dyn Computes {
         match self {
             Target::Device(device) => device,
+            Target::Gpu(gpu) => gpu,
             Target::Reference(kernels) => kernels,
         }
     }
 
     pub(crate) fn description(&self) -> String {
         self.computes().description()
+    }
+
+    /// Has a device compute `op`, where optimizers multiply their rates by a factor.
+    pub(crate) fn run_at(
+        &self,
+        op: &Op,
+        inputs: &[TensorRef<'_>],
+        outputs: &mut [TensorMut<'_>],
+        rate_factor: f64,
+    ) -> Result<(), KernelError> {
+        match self {
+            Target::Device(device) => device.run(op, inputs, outputs, false, rate_factor),
+            Target::Gpu(gpu) => gpu.run(op, inputs, outputs, false, rate_factor),
+            Target::Reference(kernels) => kernels.run(&op.at_rate(rate_factor), inputs, outputs),
+        }
     }
 }
 
@@ -60,14 +78,18 @@ impl Computes for Target {
     }
 }
 
-pub(crate) fn devices() -> Vec<Device> {
+fn devices() -> Vec<Device> {
     let device = |(order, is_aligned)| shim().map(|shim| Device { shim, order, is_aligned });
     [(0, true), (0x9e37_79b9_7f4a_7c15, false)].into_iter().filter_map(device).collect()
 }
 
-/// What is held against the reference: nothing where there is no compiler.
+/// What is held against the reference: nothing where there is neither a GPU nor a compiler.
 pub(crate) fn cpus() -> Vec<Target> {
-    devices().into_iter().map(Target::Device).collect()
+    let on_gpus = gpus().into_iter().map(Target::Gpu);
+    match is_alone() {
+        true => on_gpus.collect(),
+        false => devices().into_iter().map(Target::Device).chain(on_gpus).collect(),
+    }
 }
 
 /// As [`cpus`]: the reference passes its own tests.
@@ -81,7 +103,7 @@ pub(crate) fn reference() -> Target {
 
 /// A net that a device computes.
 pub(crate) fn net() -> Net {
-    match devices().pop() {
+    match cpus().pop() {
         Some(device) => Net::on(Arc::new(device)),
         None => Net::new(),
     }
