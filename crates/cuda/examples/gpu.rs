@@ -238,18 +238,19 @@ fn write(driver: Option<PathBuf>, bytes: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// Bytes a second of copies by the engine, each waited for.
+/// Bytes a second of copies by the engine, each waited for: the median.
 fn engine_rate(kernels: &mut CudaKernels, from: &Buffer, to: &Buffer) -> Outcome<f64> {
-    let mut took = Duration::MAX;
+    let mut took = Vec::new();
     for at in 0..WARM_UP + COPIES {
         let start = Instant::now();
         let copy = kernels.copy(from.lend_to_device()?, to.lend_to_device_for_writing()?)?;
         kernels.wait(copy, Deadline::after(PATIENCE))?;
         if at >= WARM_UP {
-            took = took.min(start.elapsed());
+            took.push(start.elapsed());
         }
     }
-    Ok(to.bytes() as f64 / took.as_secs_f64())
+    took.sort();
+    Ok(to.bytes() as f64 / took[took.len() / 2].as_secs_f64())
 }
 
 /// Bytes a second of copies that are told at once.

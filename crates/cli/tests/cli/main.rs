@@ -13,6 +13,7 @@ mod evaluation;
 #[cfg(feature = "baselines")]
 mod exchanges;
 mod failure;
+mod gpu_command;
 mod hosts;
 mod launchers;
 mod learn;

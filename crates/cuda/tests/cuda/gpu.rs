@@ -165,7 +165,7 @@ impl There {
 
 impl Computes for Gpu {
     fn description(&self) -> String {
-        format!("a GPU by {:?}, aligned {}", driver(), self.is_aligned)
+        format!("a GPU told by one thread, {:?}, aligned {}", driver(), self.is_aligned)
     }
 
     fn compute(
