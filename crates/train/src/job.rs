@@ -366,7 +366,7 @@ fn build(
     let options = strategy(topology).plan_options(config, topology);
     let by_nic = config.transport == tensorwire_launch::Transport::Verbs
         && matches!(config.exchange, config::Exchange::ZeroCopy | config::Exchange::Write);
-    let options = config.device.plan_options(options, topology, by_nic);
+    let options = config.device.plan_options(options, topology, config.exchange, by_nic);
     let options = PlanOptions { wire: config.wire.narrow(), ..options };
     let mut runs = program.runs(&placed, cluster);
     if config.evaluate_every.is_some() {

@@ -88,6 +88,12 @@ fn the_same_bits_by_every_way_to_cross() {
         let result = same(way);
         assert!(number(&result, "bytes_copied_to_host") >= 2 * 3 * WEIGHTS, "{way}: {result}");
     }
+    // messages are made on the host, where both share memory, too
+    #[cfg(feature = "baselines")]
+    for way in ["grpc-tcp-tuned", "grpc-rdma"] {
+        let result = same(&format!("--strategy ps --exchange {way}"));
+        assert!(number(&result, "bytes_copied_to_host") >= 2 * 3 * WEIGHTS, "{way}: {result}");
+    }
     // a worker's own rows are joined with those that come: all in its device's memory, or those that come in the host's
     for way in ["", "--exchange write", "--transport tcp", "--exchange copy"] {
         same(&format!("--strategy ps --colocate --split-above 1KiB {way}"));

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tensorwire_cuda::Gpus;
 use tensorwire_graph::{DeviceCrossing, DeviceTasks, PlanOptions, SendFrom, SharedMemory};
 
-use super::ConfigError;
+use super::{ConfigError, Exchange};
 use crate::topology::{Topology, Weights};
 
 /// What computes in workers (`--device`).
@@ -31,6 +31,7 @@ impl DeviceChoice {
         self,
         options: PlanOptions,
         topology: &Topology,
+        exchange: Exchange,
         by_nic: bool,
     ) -> PlanOptions {
         if self == DeviceChoice::Cpu {
@@ -38,7 +39,8 @@ impl DeviceChoice {
         }
         let is_one_graph = topology.weights == Weights::Servers && !topology.is_asynchronous();
         let all_share = matches!(options.shared_memory, SharedMemory::Unused | SharedMemory::Used);
-        let reaches = all_share || by_nic;
+        // a message is made of bytes that the host reads
+        let reaches = (all_share || by_nic) && !exchange.is_by_message();
         let is_staged = options.send_from == SendFrom::Staging;
         let (devices, device_crossing) = match is_one_graph && reaches && !is_staged {
             true => (DeviceTasks::All, DeviceCrossing::Direct),
