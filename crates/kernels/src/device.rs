@@ -52,7 +52,7 @@ pub enum DeviceFailure {
     Device(Box<dyn Error + Send + Sync>),
 }
 
-/// A device that computes. No call but [`DeviceKernels::wait`] blocks.
+/// A device that computes. No call but [`DeviceKernels::wait`] and [`DeviceKernels::wait_ahead`] blocks.
 pub trait DeviceKernels: Send + std::fmt::Debug {
     /// What computes, for a log's first lines.
     fn description(&self) -> String;
@@ -99,6 +99,26 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
     /// # Errors
     /// When the lengths differ, or neither is memory of the device.
     fn copy(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<CopyId, DeviceFailure>;
+
+    /// Starts copying from the host beside all that was started before, to memory of the device that is used by
+    /// [`DeviceKernels::take`] alone. `from` is held until [`DeviceKernels::wait_ahead`]; `to` is guarded by the device's order.
+    ///
+    /// # Errors
+    /// When the lengths differ, or the ends are not of the host and of the device.
+    fn copy_ahead(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<(), DeviceFailure>;
+
+    /// Starts copying within the device, behind all that was started before and what was copied ahead. What is copied ahead
+    /// later comes behind this.
+    ///
+    /// # Errors
+    /// When the lengths differ, or an end is not of the device.
+    fn take(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<(), DeviceFailure>;
+
+    /// Waits until all that was copied ahead is there.
+    ///
+    /// # Errors
+    /// When something failed, or the deadline passed.
+    fn wait_ahead(&mut self, deadline: Deadline) -> Result<(), DeviceFailure>;
 
     /// Marks where it is: a copy of nothing.
     ///

@@ -133,6 +133,9 @@ pub struct TrainReport {
     /// Graphs that a device was told in the place of single kernels.
     #[serde(default)]
     pub graphs_launched: u64,
+    /// Of what was copied to devices, the bytes that were while the step before computed.
+    #[serde(default)]
+    pub bytes_copied_ahead: u64,
 }
 
 impl TrainReport {

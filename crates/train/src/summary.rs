@@ -66,6 +66,8 @@ pub struct Summary {
     pub store_bytes: u64,
     /// Graphs that devices were told in the place of single kernels.
     pub graphs_launched: u64,
+    /// Of what was copied to devices, the bytes that were while the step before computed.
+    pub bytes_copied_ahead: u64,
     /// Of the member that had most memory at once.
     pub peak_bytes: Option<u64>,
     /// How the workers waited for tensors in all steps, together. Servers wait while workers compute, and are left out.
@@ -145,6 +147,7 @@ impl Summary {
             registered_bytes: sum(|report| report.registered_bytes),
             store_bytes: sum(|report| report.store_bytes),
             graphs_launched: sum(|report| report.graphs_launched),
+            bytes_copied_ahead: sum(|report| report.bytes_copied_ahead),
             peak_bytes: reports().map(|report| report.peak_bytes).max(),
             polling: polling.into(),
             traced: outcome.trace.as_ref().and_then(|trace| trace.hidden),
@@ -165,10 +168,11 @@ mod tests {
     use tensorwire_launch::{JobUpdate, Transport};
 
     /// What `tensorwire train --json` prints, which scripts rely on.
-    const KEYS: [&str; 46] = [
+    const KEYS: [&str; 47] = [
         "async",
         "batch",
         "bytes_copied",
+        "bytes_copied_ahead",
         "bytes_copied_averaging",
         "bytes_copied_broadcast",
         "bytes_copied_checkpoint",
