@@ -82,7 +82,7 @@ pub(super) fn build(
         let all = ["build", "--release", "--package", "tensorwire-cli"];
         let release = artifacts(&all, features, stop)?.into_iter();
         let program = release.filter(|artifact| artifact.target.name == "tensorwire");
-        programs.tensorwire = program.filter_map(|a| a.executable).map(PathBuf::from).last();
+        programs.tensorwire = program.filter_map(|a| a.executable).map(PathBuf::from).next_back();
     }
     Ok(programs)
 }

@@ -94,8 +94,7 @@ fn losses_of(bench: &mut Bench<'_, '_>, tensorwire: &Path) -> Result<Outcome, St
             "model": model, "gpu_loss": device, "processor_loss": processor, "apart": apart,
         }))?;
         compared += 1;
-        // NaN is apart, too
-        if !(apart <= RELATIVE_MAX) {
+        if apart.is_nan() || apart > RELATIVE_MAX {
             wrong.push(format!("{model}: {device} and {processor}"));
         }
     }
