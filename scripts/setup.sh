@@ -6,7 +6,8 @@
 # Building takes a C linker beside that, and nothing else. With --onednn it also installs oneDNN, with which
 # convolutions are computed where it is there: the package libdnnl3, or where the distribution has none, the
 # library of PyPI's onednn-cpu-gomp. With --baselines it sees to the C++ compiler that the feature `baselines`
-# takes: ZeroMQ's library is built from its source.
+# takes: ZeroMQ's library is built from its source. With --pytorch it installs PyTorch as --tests does, and fails where
+# that cannot be done.
 #
 # With --tests it does all of that, and sees to what the feature `mpi` takes to build (Open MPI, libclang), to
 # the launchers that jobs are tested under (Open MPI, Slurm), to the headers that the declarations of libibverbs
@@ -30,14 +31,16 @@ long=false
 pytorch=true
 onednn=false
 baselines=false
+pytorch_alone=false
 for option in "$@"; do
   case "$option" in
     --onednn) onednn=true ;;
     --baselines) baselines=true ;;
     --without-pytorch) pytorch=false ;;
+    --pytorch) pytorch_alone=true ;;
     --tests) tests=true onednn=true baselines=true ;;
     --long) long=true ;;
-    *) fail "no option '$option'; there are --onednn, --baselines, --tests, --long and --without-pytorch" ;;
+    *) fail "no option '$option'; there are --onednn, --baselines, --pytorch, --tests, --long and --without-pytorch" ;;
   esac
 done
 
@@ -213,6 +216,32 @@ if $long; then
   for_long "cargo deny --version" "dependencies are held against deny.toml" cargo install --locked cargo-deny
 fi
 
+# PyTorch and what is beside it for the tests, in these versions.
+pytorch_packages=bench/peers/requirements-pytorch.txt
+pytorch_folder=${XDG_CACHE_HOME:-$HOME/.cache}/tensorwire/pytorch
+
+has_pytorch() {
+  cmp -s "$pytorch_packages" "$pytorch_folder/requirements.txt" && [ -x "$pytorch_folder/bin/python" ]
+}
+
+install_pytorch() {
+  local packages=()
+  has python3 || packages+=(python3)
+  python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
+  [ "${#packages[@]}" -eq 0 ] || install "${packages[@]}" || return
+  rm -rf "$pytorch_folder"
+  python3 -m venv "$pytorch_folder" &&
+    "$pytorch_folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile \
+      --requirement "$pytorch_packages" &&
+    "$pytorch_folder/bin/python" -c 'import torch' &&
+    cp "$pytorch_packages" "$pytorch_folder/requirements.txt"
+}
+
+if $pytorch_alone && ! has_pytorch; then
+  say "installing PyTorch; some 6 GB go to $pytorch_folder"
+  (install_pytorch) || { rm -rf "$pytorch_folder"; fail "PyTorch could not be installed; the reason is above"; }
+fi
+
 $tests || exit 0
 
 # Packages start their services when they are installed; the tests start their own, where nobody else looks.
@@ -250,27 +279,6 @@ if [ "${#launchers[@]}" -gt 0 ]; then
   (install_launchers "${launchers[@]}") ||
     say "the tests under those launchers will be skipped: the installation failed; its messages are above"
 fi
-
-# PyTorch and what is beside it for the tests, in these versions.
-pytorch_packages=bench/peers/requirements-pytorch.txt
-pytorch_folder=${XDG_CACHE_HOME:-$HOME/.cache}/tensorwire/pytorch
-
-has_pytorch() {
-  cmp -s "$pytorch_packages" "$pytorch_folder/requirements.txt" && [ -x "$pytorch_folder/bin/python" ]
-}
-
-install_pytorch() {
-  local packages=()
-  has python3 || packages+=(python3)
-  python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
-  [ "${#packages[@]}" -eq 0 ] || install "${packages[@]}" || return
-  rm -rf "$pytorch_folder"
-  python3 -m venv "$pytorch_folder" &&
-    "$pytorch_folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile \
-      --requirement "$pytorch_packages" &&
-    "$pytorch_folder/bin/python" -c 'import torch' &&
-    cp "$pytorch_packages" "$pytorch_folder/requirements.txt"
-}
 
 if $pytorch && ! has_pytorch; then
   say "PyTorch computes beside tensorwire in tests; some 6 GB go to $pytorch_folder (--without-pytorch leaves it out)"

@@ -2,6 +2,7 @@
 //! crates, so that it works while they do not compile.
 #![forbid(unsafe_code)]
 
+pub mod gpu;
 pub mod licences;
 pub mod ptx;
 pub mod soft_roce;

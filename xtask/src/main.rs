@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
+use xtask::gpu::{self, GpuDriver, GpuRun};
 use xtask::soft_roce::{self, Hardware, Run, SoftRoceError, Stop, remote};
 
 #[derive(Parser)]
@@ -26,6 +28,8 @@ enum Task {
         #[command(subcommand)]
         task: SoftRoce,
     },
+    /// Run on this machine's GPU what needs one, and print what ran on what: suites, jobs, speeds
+    Gpu(GpuArguments),
     /// Compile the kernels of crates/cuda to PTX anew; takes python3 with pip, and no GPU
     Ptx {
         /// Write nothing: say whether the PTX is that of the sources, and whether it assembles
@@ -84,6 +88,28 @@ enum SoftRoce {
 }
 
 #[derive(Args)]
+struct GpuArguments {
+    /// Only these [default: all, some ten minutes after the build]
+    #[arg(value_name = "PART", value_parser = PossibleValuesParser::new(gpu::part_names()))]
+    parts: Vec<String>,
+    /// The library of CUDA's driver [default: the one that the dynamic linker finds]
+    #[arg(long, value_name = "FILE", conflicts_with = "stand_in")]
+    cuda_driver: Option<PathBuf>,
+    /// Without a GPU, on what stands in its place in tests: tries the command, and measures nothing
+    #[arg(long)]
+    stand_in: bool,
+    /// Append what ran and what was measured to this file, as lines of JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Install PyTorch to measure beside, if no python3 has it: some 6 GB in the user's cache
+    #[arg(long)]
+    with_torch: bool,
+    /// What to build with, as for cargo [default: tensorwire-cli/baselines where there is a C++ compiler]
+    #[arg(long, value_name = "FEATURES")]
+    features: Option<String>,
+}
+
+#[derive(Args)]
 struct Cache {
     /// Where it is kept [default: soft-roce in cargo's target folder]
     #[arg(long, value_name = "FOLDER")]
@@ -121,9 +147,32 @@ fn main() -> ExitCode {
             eprintln!("soft-roce: {error}");
             ExitCode::FAILURE
         }),
+        Task::Gpu(arguments) => on_gpu(arguments),
         Task::Ptx { check } => ptx(check),
         Task::Licences { file, target, features } => licences(&file, &target, &features),
         Task::VerbsDeclarations => verbs_declarations(),
+    }
+}
+
+fn on_gpu(arguments: GpuArguments) -> ExitCode {
+    let GpuArguments { parts, cuda_driver, stand_in, json, with_torch, features } = arguments;
+    let driver = if stand_in { GpuDriver::StandIn } else { GpuDriver::Real(cuda_driver) };
+    let run = GpuRun {
+        parts: &parts,
+        driver,
+        json: json.as_deref(),
+        with_torch,
+        features: features.as_deref(),
+        programs: None,
+    };
+    let stop = Stop::on_signals().map_err(gpu::GpuError::from);
+    match stop.and_then(|stop| gpu::run(run, &stop, &mut io::stdout())) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("gpu: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Operators and copies on one GPU: what [`lower`](crate::lower) says of an operator is made ready once and told to a
 //! stream in each step. All that is started is done in that order, so that memory needs no other guard on the GPU.
 
+mod ahead;
 mod flights;
 mod peers;
 mod prepared;
@@ -24,6 +25,7 @@ use crate::error::LowerError;
 use crate::gpus::{NO_LIBRARY, products_by};
 use crate::kernels::modules;
 use crate::{DeviceFault, Rounding};
+use ahead::Ahead;
 use flights::{Flights, Slots};
 use prepared::{PrepareError, Prepared};
 use segments::{Call, Segments};
@@ -74,6 +76,8 @@ pub struct CudaKernels {
     /// In pinned memory: factors on their way to the words, and faults that came from there.
     factors: Slots,
     flights: Flights,
+    /// There once something was copied ahead.
+    ahead: Option<Ahead>,
     /// Some operator reads values that may be wrong.
     has_checks: bool,
     /// What went wrong first. Nothing is computed after it.
@@ -135,6 +139,7 @@ impl CudaKernels {
             segments: Segments::default(),
             workspace: None,
             words,
+            ahead: None,
             has_checks: false,
             failure: None,
             device,
@@ -281,6 +286,29 @@ impl CudaKernels {
         Ok(self.flights.start(&self.stream, (from, to), bytes, fault, FAULT_OFFSET)?)
     }
 
+    fn copied_ahead(&mut self, from: DeviceLoan, to: &DeviceWriteLoan) -> Result<(), Failed> {
+        self.check()?;
+        // what computes does so meanwhile
+        self.flush()?;
+        let mut ahead = match self.ahead.take() {
+            Some(ahead) => ahead,
+            None => Ahead::new(&self.device)?,
+        };
+        let started = ahead.start(from, to);
+        // what it holds is held also where it failed
+        self.ahead = Some(ahead);
+        Ok(started?)
+    }
+
+    fn taken(&mut self, from: &DeviceLoan, to: &DeviceWriteLoan) -> Result<(), Failed> {
+        self.check()?;
+        self.flush()?;
+        match &self.ahead {
+            Some(ahead) => Ok(ahead.take(&self.stream, from, to)?),
+            None => Ok(()),
+        }
+    }
+
     fn marked(&mut self) -> Result<CopyId, Failed> {
         self.check()?;
         self.flush()?;
@@ -378,6 +406,24 @@ impl DeviceKernels for CudaKernels {
     fn follow(&mut self, _: u32, _: u32) -> Result<(), DeviceFailure> {
         // there is one stream
         Ok(())
+    }
+
+    fn copy_ahead(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<(), DeviceFailure> {
+        let done = self.copied_ahead(from, &to);
+        self.kept(done)
+    }
+
+    fn take(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<(), DeviceFailure> {
+        let done = self.taken(&from, &to);
+        self.kept(done)
+    }
+
+    fn wait_ahead(&mut self, deadline: Deadline) -> Result<(), DeviceFailure> {
+        let done = match &mut self.ahead {
+            Some(ahead) => ahead.wait(deadline).map_err(Failed::from),
+            None => Ok(()),
+        };
+        self.kept(done)
     }
 
     fn mark(&mut self) -> Result<CopyId, DeviceFailure> {

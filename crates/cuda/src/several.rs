@@ -151,6 +151,18 @@ impl DeviceKernels for CudaDevices {
         Ok(self.note(vec![(device as usize, copy)]))
     }
 
+    fn copy_ahead(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<(), DeviceFailure> {
+        self.gpu(Self::copying(from.space(), to.space()))?.kernels.copy_ahead(from, to)
+    }
+
+    fn take(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<(), DeviceFailure> {
+        self.gpu(Self::copying(from.space(), to.space()))?.kernels.take(from, to)
+    }
+
+    fn wait_ahead(&mut self, deadline: Deadline) -> Result<(), DeviceFailure> {
+        self.gpus.iter_mut().try_for_each(|gpu| gpu.kernels.wait_ahead(deadline))
+    }
+
     fn follow(&mut self, device: u32, other: u32) -> Result<(), DeviceFailure> {
         if device == other {
             return Ok(());

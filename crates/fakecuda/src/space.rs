@@ -151,10 +151,10 @@ impl Space {
         }
         let mut at = self.start;
         for (&start, reserved) in &self.reserved {
-            if start - at >= bytes {
+            // a hole behind each: who writes over its end writes nowhere
+            if at + bytes + GRAIN <= start {
                 break;
             }
-            // a hole behind each: who writes over its end writes nowhere
             at = start + reserved.bytes + GRAIN;
         }
         (at + bytes < self.start + RANGE - GRAIN).then(|| {
@@ -342,7 +342,10 @@ mod tests {
         let [a, b, c] = [(); 3].map(|()| space.reserve(GRAIN).unwrap());
         assert!(b >= a + 2 * GRAIN as u64 && c >= b + 2 * GRAIN as u64);
         assert!(space.free(b, GRAIN));
+        // the hole behind it is its own: what needs a little more does not fit, and what comes then fits as before
+        assert!(space.reserve(2 * GRAIN).unwrap() > c);
         assert_eq!(space.reserve(GRAIN).unwrap(), b);
+        assert!(space.reserve(GRAIN).unwrap() > c);
         assert!(space.reserve(GRAIN + 1).is_none() && space.reserve(0).is_none());
     }
 

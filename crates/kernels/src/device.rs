@@ -62,7 +62,8 @@ pub enum DeviceFailure {
     Device(Box<dyn Error + Send + Sync>),
 }
 
-/// Devices that compute; they are numbered from 0 on. No call but [`DeviceKernels::wait`] blocks.
+/// Devices that compute; they are numbered from 0 on. No call but [`DeviceKernels::wait`] and [`DeviceKernels::wait_ahead`]
+/// blocks.
 pub trait DeviceKernels: Send + std::fmt::Debug {
     /// What computes, for a log's first lines.
     fn description(&self) -> String;
@@ -138,6 +139,26 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
     /// # Errors
     /// As everywhere.
     fn follow(&mut self, device: u32, other: u32) -> Result<(), DeviceFailure>;
+
+    /// Starts copying from the host beside all that was started before, to memory of a device that is used by
+    /// [`DeviceKernels::take`] alone. `from` is held until [`DeviceKernels::wait_ahead`]; `to` is guarded by the device's order.
+    ///
+    /// # Errors
+    /// When the lengths differ, or the ends are not of the host and of the device.
+    fn copy_ahead(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<(), DeviceFailure>;
+
+    /// Starts copying within a device, behind all that was started before and what was copied ahead. What is copied ahead
+    /// later comes behind this.
+    ///
+    /// # Errors
+    /// When the lengths differ, or an end is not of the device.
+    fn take(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<(), DeviceFailure>;
+
+    /// Waits until all that was copied ahead is there.
+    ///
+    /// # Errors
+    /// When something failed, or the deadline passed.
+    fn wait_ahead(&mut self, deadline: Deadline) -> Result<(), DeviceFailure>;
 
     /// Marks where all devices are: a copy of nothing.
     ///

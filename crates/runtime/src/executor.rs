@@ -16,6 +16,7 @@ use tensorwire_graph::{EdgeId, NodeId, Op, Output, Part, Plan};
 use tensorwire_kernels::{CopyId, Kernels};
 use tensorwire_tensor::TensorSpec;
 
+use crate::ahead::Ahead;
 use crate::error::{AllocError, RunError};
 use crate::frontier::Frontier;
 use crate::ports::{DeviceWay, Events, GroupOps, Ports, Sending, TensorExchange};
@@ -87,6 +88,8 @@ pub(crate) struct Executor {
     /// Optimizers change variables at so many times their rate.
     rate_factor: f64,
     pub(crate) workspace: Workspace,
+    /// What is fed before its run.
+    pub(crate) ahead: Ahead,
     /// By edge: how often it was sent or received here.
     epochs: Vec<u64>,
     edge_names: Vec<String>,
@@ -151,6 +154,7 @@ impl Executor {
             leaves_out_kernels: false,
             rate_factor: 1.0,
             workspace: Workspace::new(storage, device, plan.send_from, options.dynamic_bytes_max),
+            ahead: Ahead::default(),
             epochs: vec![0; plan.edges.len()],
             edge_names: plan.edges.iter().map(name).collect(),
             ready: VecDeque::new(),
@@ -498,6 +502,10 @@ impl Executor {
         self.rate_factor = factor;
     }
 
+    pub(crate) fn step_deadline(&self) -> Duration {
+        self.options.step_deadline
+    }
+
     pub(crate) fn set_step_deadline(&mut self, patience: Duration) {
         self.options.step_deadline = patience;
     }
@@ -581,7 +589,7 @@ impl Executor {
         if more == 0 { list } else { format!("{list} and {more} more") }
     }
 
-    fn record(&mut self, what: EventKind, start_ns: u64, end_ns: u64) {
+    pub(crate) fn record(&mut self, what: EventKind, start_ns: u64, end_ns: u64) {
         let step = self.counters.steps;
         if let Some(timeline) = &mut self.timeline {
             timeline.record(Event { step, what, start_ns, end_ns });

@@ -2,6 +2,7 @@
 //! know models, what a gradient means, or how bytes travel.
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod dynamic;
 mod error;
 mod executor;

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorwire_base::{Deadline, Space};
+use tensorwire_base::{Clock, Deadline, Space};
 use tensorwire_fabric::pulse;
 use tensorwire_graph::{Lane, NodeId, Op, Output, Part, Plan, RunId};
 use tensorwire_kernels::{Kernels, SharedDevice};
-use tensorwire_memory::Copies;
+use tensorwire_memory::{Copies, CopyPurpose};
 use tensorwire_tensor::{Dim, TensorSpec};
 
+use crate::ahead::comes_ahead_to;
 use crate::dynamic::LaneUse;
 use crate::error::{RunError, SessionError};
 use crate::executor::{Advance, Counters, Executor};
@@ -18,7 +19,7 @@ use crate::mirrors::{MirrorError, Mirrors, Reading, Writing};
 use crate::ports::Ports;
 use crate::standing::Standing;
 use crate::storage::{Storage, Tensor};
-use crate::timeline::Timeline;
+use crate::timeline::{EventKind, Timeline};
 
 /// What a session may be told.
 #[derive(Clone, Copy, Debug)]
@@ -215,6 +216,11 @@ impl Session {
         if is_variable && has_run && self.part.memory.is_read_by_peers(output) {
             return Err(SessionError::ReadByPeers { name: self.name(output) });
         }
+        if let Some(device) = &self.executor.workspace.device {
+            let patience = Deadline::after(self.executor.step_deadline());
+            let forgotten = self.executor.ahead.forget(device, output, patience);
+            forgotten.map_err(|error| self.not_mirrored(output, error.into()))?;
+        }
         let lent = |source| SessionError::Lent { name: self.name(output), source };
         let writing = match (&self.mirrors, buffer.space()) {
             (Some(mirrors), Space::Device(_)) => {
@@ -224,6 +230,46 @@ impl Session {
             _ => Writing::there(buffer.write().map_err(lent)?),
         };
         Ok((spec, writing))
+    }
+
+    /// Sees to it that inputs can be fed while the run before theirs computes ([`Session::send_ahead`]). False where one of
+    /// them cannot: no device uses it alone, its size is not known, or the device has no memory for it.
+    pub fn prepare_ahead(&mut self, inputs: &[Output]) -> bool {
+        let Some(devices) = self.executor.workspace.device.clone() else { return false };
+        inputs.iter().all(|input| {
+            let bytes = self.kept(*input).map(|tensor| tensor.buffer.bytes());
+            let Some((bytes, device)) = bytes.ok().zip(comes_ahead_to(&self.part, *input)) else {
+                return false;
+            };
+            self.executor.ahead.prepare(&devices, (*input, device), bytes).is_ok()
+        })
+    }
+
+    /// True if inputs may be filled for the next run: the present one has no use for what they hold.
+    pub fn may_fill(&self, inputs: &[Output]) -> bool {
+        inputs.iter().all(|input| self.write(*input).is_ok())
+    }
+
+    /// Starts to copy an input that was filled for the next run that uses it, beside the one that computes. Only of inputs
+    /// that were [prepared](Session::prepare_ahead).
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn send_ahead(&mut self, input: Output) -> Result<(), SessionError> {
+        let start_ns = Clock::now_ns();
+        let buffer = self.kept(input)?.buffer.clone();
+        let Some(device) = self.executor.workspace.device.clone() else { return Ok(()) };
+        let sent = self.executor.ahead.send(&device, input, &buffer);
+        sent.map_err(|error| self.not_mirrored(input, error))?;
+        // fits: a length is at most isize::MAX
+        self.executor.workspace.copies.add(CopyPurpose::ToDevice, buffer.bytes() as u64);
+        self.executor.record(EventKind::CopyAhead(input.node), start_ns, Clock::now_ns());
+        Ok(())
+    }
+
+    /// Returns the bytes of `bytes_copied_to_device` that were copied while another run computed.
+    pub fn bytes_copied_ahead(&self) -> u64 {
+        self.executor.ahead.bytes()
     }
 
     fn not_mirrored(&self, output: Output, error: MirrorError) -> SessionError {

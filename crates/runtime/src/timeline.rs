@@ -10,6 +10,8 @@ pub enum EventKind {
     /// Had a device copy a tensor to or from the host's memory, until that was noticed to be over. Other things happen
     /// meanwhile.
     Copy(NodeId),
+    /// Started to have a device copy what the next run is fed, while this one computes.
+    CopyAhead(NodeId),
     /// Had a tensor under way: from when it was posted to when its buffer may be written again. Other
     /// things happen meanwhile, other sends included.
     Send { node: NodeId, epoch: u64 },
@@ -26,9 +28,10 @@ impl EventKind {
     /// The node that it did; none for a wait, which is for many.
     pub fn node(self) -> Option<NodeId> {
         match self {
-            EventKind::Kernel(node) | EventKind::Copy(node) | EventKind::Collective(node) => {
-                Some(node)
-            }
+            EventKind::Kernel(node)
+            | EventKind::Copy(node)
+            | EventKind::CopyAhead(node)
+            | EventKind::Collective(node) => Some(node),
             EventKind::Send { node, .. } | EventKind::Recv { node, .. } => Some(node),
             EventKind::Wait => None,
         }

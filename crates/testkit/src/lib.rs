@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 pub mod cpu;
+pub mod cuda;
 pub mod faults;
 pub mod long;
 pub mod machine;

@@ -3,6 +3,7 @@
 
 mod alone;
 mod computing;
+mod feeding;
 mod keeping;
 mod listener;
 mod loader;

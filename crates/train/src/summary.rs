@@ -69,6 +69,8 @@ pub struct Summary {
     pub graphs_launched: u64,
     /// Matrix products and convolutions that devices left to a library.
     pub library_calls: u64,
+    /// Of what was copied to devices, the bytes that were while the step before computed.
+    pub bytes_copied_ahead: u64,
     /// Of the member that had most memory at once.
     pub peak_bytes: Option<u64>,
     /// How the workers waited for tensors in all steps, together. Servers wait while workers compute, and are left out.
@@ -150,6 +152,7 @@ impl Summary {
             store_bytes: sum(|report| report.store_bytes),
             graphs_launched: sum(|report| report.graphs_launched),
             library_calls: sum(|report| report.library_calls),
+            bytes_copied_ahead: sum(|report| report.bytes_copied_ahead),
             peak_bytes: reports().map(|report| report.peak_bytes).max(),
             polling: polling.into(),
             traced: outcome.trace.as_ref().and_then(|trace| trace.hidden),
@@ -170,10 +173,11 @@ mod tests {
     use tensorwire_launch::{JobUpdate, Transport};
 
     /// What `tensorwire train --json` prints, which scripts rely on.
-    const KEYS: [&str; 49] = [
+    const KEYS: [&str; 50] = [
         "async",
         "batch",
         "bytes_copied",
+        "bytes_copied_ahead",
         "bytes_copied_averaging",
         "bytes_copied_between_devices",
         "bytes_copied_broadcast",

@@ -49,6 +49,10 @@ pub(crate) enum Did {
     Copy {
         node: u32,
     },
+    /// Had a device copy what the next step is fed.
+    CopyAhead {
+        node: u32,
+    },
     Send {
         node: u32,
         epoch: u64,
@@ -78,6 +82,7 @@ impl From<&Event> for TraceEvent {
         let did = match what {
             EventKind::Kernel(NodeId(node)) => Did::Kernel { node },
             EventKind::Copy(NodeId(node)) => Did::Copy { node },
+            EventKind::CopyAhead(NodeId(node)) => Did::CopyAhead { node },
             EventKind::Send { node: NodeId(node), epoch } => Did::Send { node, epoch },
             EventKind::Recv { node: NodeId(node), epoch } => Did::Recv { node, epoch },
             EventKind::Collective(NodeId(node)) => Did::Collective { node },

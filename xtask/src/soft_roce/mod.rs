@@ -15,7 +15,7 @@ pub mod perftest;
 pub mod remote;
 mod serial;
 mod suite;
-mod tools;
+pub(crate) mod tools;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

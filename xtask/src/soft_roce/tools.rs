@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::SoftRoceError;
 
 /// How long Ctrl-C and the end of a program may stay unseen.
-pub(super) const TICK: Duration = Duration::from_millis(50);
+pub(crate) const TICK: Duration = Duration::from_millis(50);
 /// Of a failed program's output, that much is shown.
 const OUTPUT_LINES_MAX: usize = 30;
 /// Not on the PATH of everybody who is not root.
@@ -34,14 +34,14 @@ impl Stop {
         Ok(stop)
     }
 
-    pub(super) fn check(&self) -> Result<(), SoftRoceError> {
+    pub(crate) fn check(&self) -> Result<(), SoftRoceError> {
         if self.0.load(Ordering::Relaxed) { Err(SoftRoceError::Interrupted) } else { Ok(()) }
     }
 }
 
 /// A child that is killed when this is dropped.
 #[derive(Debug)]
-pub(super) struct Guarded(pub(super) Child);
+pub(crate) struct Guarded(pub(super) Child);
 
 impl Drop for Guarded {
     fn drop(&mut self) {
@@ -52,14 +52,14 @@ impl Drop for Guarded {
 }
 
 /// Where a program is, by the PATH and the folders of administrators.
-pub(super) fn find(program: &str) -> Option<PathBuf> {
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(ADMIN_FOLDERS.map(PathBuf::from));
     folders.map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
 /// A program that [`find`] finds. Children get the folders of administrators on their PATH as well.
-pub(super) fn command(program: &str) -> Command {
+pub(crate) fn command(program: &str) -> Command {
     let mut command = Command::new(find(program).unwrap_or_else(|| PathBuf::from(program)));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(ADMIN_FOLDERS.map(PathBuf::from));
@@ -71,7 +71,7 @@ pub(super) fn command(program: &str) -> Command {
 
 /// What a program printed, if it ended well within the limit. Only what goes to a pipe is gathered:
 /// whoever wants its messages on the terminal sets `stderr` to inherit.
-pub(super) fn output(
+pub(crate) fn output(
     command: &mut Command,
     input: &[u8],
     limit: Duration,
@@ -142,13 +142,13 @@ fn named(command: &Command) -> String {
 }
 
 /// The end of what a program said.
-pub(super) fn last_lines(text: &str) -> String {
+pub(crate) fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     lines[lines.len().saturating_sub(OUTPUT_LINES_MAX)..].join("\n")
 }
 
 /// Cargo's folder for what it builds.
-pub(super) fn target_folder() -> Result<PathBuf, SoftRoceError> {
+pub(crate) fn target_folder() -> Result<PathBuf, SoftRoceError> {
     let manifest = crate::root().join("Cargo.toml");
     let metadata =
         cargo_metadata::MetadataCommand::new().manifest_path(manifest).no_deps().exec().map_err(
@@ -162,7 +162,7 @@ pub(super) fn target_folder() -> Result<PathBuf, SoftRoceError> {
 }
 
 /// For `map_err` of what `std::fs` says.
-pub(super) fn file_error<'a>(
+pub(crate) fn file_error<'a>(
     action: &'static str,
     path: &'a Path,
 ) -> impl FnOnce(std::io::Error) -> SoftRoceError + 'a {

@@ -68,6 +68,9 @@ pub(crate) fn hash(result: &Value) -> String {
 /// Parameters of the small job, and labels and samples that each worker is fed in a step.
 const WEIGHTS: u64 = 4_349_962 * 4;
 
+/// What two workers are fed in a step.
+const BATCHES: u64 = 2 * 4 * (28 * 28 + 1) * 4;
+
 #[test]
 fn the_same_bits_by_every_way_to_cross() {
     let Some(driver) = driver() else { return };
@@ -75,6 +78,10 @@ fn the_same_bits_by_every_way_to_cross() {
     assert!(alone["kernels"].as_str().unwrap().starts_with("cuda: GPU 0"), "{alone}");
     // the third step is told as graphs, and so are later batches of the evaluation
     assert!(number(&alone, "graphs_launched") > 0, "{alone}");
+    // the second step's batches and the third's come while the step before computes, unless they are made too late: 28·28
+    // numbers and a label of each of 8 samples
+    let ahead = number(&alone, "bytes_copied_ahead");
+    assert!([0, 1, 2].contains(&(ahead / BATCHES)) && ahead % BATCHES == 0, "{alone}");
     let same = |way: &str| {
         let result = driver.train(&format!("{way} {SMALL}"), &[]);
         assert_eq!(hash(&result), hash(&alone), "{way}");
@@ -90,6 +97,12 @@ fn the_same_bits_by_every_way_to_cross() {
     // by way of the host: gradients there, weights back
     for way in ["--strategy ps --transport tcp", "--strategy dist-sgd"] {
         let result = same(way);
+        assert!(number(&result, "bytes_copied_to_host") >= 2 * 3 * WEIGHTS, "{way}: {result}");
+    }
+    // messages are made on the host, where both share memory, too
+    #[cfg(feature = "baselines")]
+    for way in ["grpc-tcp-tuned", "grpc-rdma"] {
+        let result = same(&format!("--strategy ps --exchange {way}"));
         assert!(number(&result, "bytes_copied_to_host") >= 2 * 3 * WEIGHTS, "{way}: {result}");
     }
     // what a group reduces stays there, too: the largest by rows, which each writes to the others
@@ -198,8 +211,14 @@ fn streams_that_are_late_change_no_bit() {
     let Some(driver) = driver() else { return };
     let job = format!("--strategy ps {SMALL}");
     let expected = hash(&driver.train(&job, &[]));
+    // batches that come ahead of many steps, late against what computes
+    let alone = "--strategy local --workers 1 --model mlp --data synthetic:16 --batch 2 --steps 8";
+    let of_alone = driver.train(alone, &[]);
+    let ahead = number(&of_alone, "bytes_copied_ahead");
+    assert!(ahead > 0, "not one of seven batches was made while a step computed: {of_alone}");
     for seed in ["1", "2"] {
         let faults = [("FAKE_CUDA_SEED", seed), ("FAKE_CUDA_FAULTS", "delay=3000,garbage")];
+        assert_eq!(hash(&driver.train(alone, &faults)), hash(&of_alone), "seed {seed}");
         for way in ["", "--exchange write", "--transport tcp"] {
             let found = hash(&driver.train(&format!("{job} {way}"), &faults));
             assert_eq!(found, expected, "seed {seed} {way}");

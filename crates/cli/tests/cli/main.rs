@@ -15,6 +15,7 @@ mod evaluation;
 #[cfg(feature = "baselines")]
 mod exchanges;
 mod failure;
+mod gpu_command;
 mod hosts;
 mod launchers;
 mod learn;

@@ -1,10 +1,12 @@
 //! The kernels, compiled for the CPU, against the reference: every case of crate `kernels`' suites, within their
 //! tolerances; every gradient against central differences; the same bits in any order of blocks. Where there is no C++
-//! compiler they say that they are skipped.
+//! compiler they say that they are skipped. Where there is a GPU they run on it, too, by its driver; `TENSORWIRE_TEST_CUDA`
+//! names a driver that they run on alone.
 #![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
 
 mod engine;
 mod faults;
+mod gpu;
 mod large;
 mod libraries;
 mod meeting;

@@ -1,12 +1,11 @@
 //! Gradients of more ranks than one launch takes, and rates that change from step to step.
 
 use tensorwire_graph::{Method, Op, Rule};
-use tensorwire_kernels::check::{Computes, Tensor};
+use tensorwire_kernels::check::Tensor;
 use tensorwire_memory::{TensorMut, TensorRef};
 use tensorwire_tensor::DType;
 
 use crate::common::{Values, all, reference, run_one, try_run};
-use crate::targets::devices;
 
 fn reals(values: &mut Values, dims: &[usize]) -> Tensor {
     Tensor::new(dims, &values.reals::<f32>(dims.iter().product()))
@@ -134,12 +133,12 @@ fn the_rate_is_multiplied_when_a_step_runs() {
         {
             let mut expected = state.clone();
             try_run(&reference(), &op.at_rate(factor), inputs, &mut expected).unwrap();
-            for device in devices() {
+            for device in all() {
                 let mut found = state.clone();
                 let inputs: Vec<TensorRef<'_>> = inputs.iter().map(Tensor::view).collect();
                 let mut outputs: Vec<TensorMut<'_>> =
                     found.iter_mut().map(Tensor::view_mut).collect();
-                device.run(&op, &inputs, &mut outputs, false, factor).unwrap();
+                device.run_at(&op, &inputs, &mut outputs, factor).unwrap();
                 drop(outputs);
                 for (found, expected) in found.iter().zip(&expected) {
                     let same = found.view().bytes() == expected.view().bytes();

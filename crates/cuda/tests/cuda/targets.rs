@@ -1,4 +1,4 @@
-//! What the suites run on: the kernels in two orders of blocks, and the reference of crate `kernels`.
+//! What the suites run on: the kernels in two orders of blocks, a GPU by its driver, and the reference of crate `kernels`.
 
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use tensorwire_kernels::{KernelChoice, KernelError, Kernels};
 use tensorwire_memory::{TensorMut, TensorRef};
 
 use crate::engine::{Engine, engine};
+use crate::gpu::{Gpu, gpus, is_alone};
 use crate::shim::{Device, shim};
 
 /// Sums over a dimension are added in an order that suits a device.
@@ -19,6 +20,7 @@ pub(crate) const ADDS_IN_ORDER: bool = false;
 pub(crate) enum Target {
     Device(Device),
     Engine(&'static Engine),
+    Gpu(Gpu),
     Reference(Kernels),
 }
 
@@ -27,12 +29,28 @@ impl Target {
         match self {
             Target::Device(device) => device,
             Target::Engine(engine) => *engine,
+            Target::Gpu(gpu) => gpu,
             Target::Reference(kernels) => kernels,
         }
     }
 
     pub(crate) fn description(&self) -> String {
         self.computes().description()
+    }
+
+    /// Has a device compute `op`, where optimizers multiply their rates by a factor.
+    pub(crate) fn run_at(
+        &self,
+        op: &Op,
+        inputs: &[TensorRef<'_>],
+        outputs: &mut [TensorMut<'_>],
+        rate_factor: f64,
+    ) -> Result<(), KernelError> {
+        match self {
+            Target::Device(device) => device.run(op, inputs, outputs, false, rate_factor),
+            Target::Gpu(gpu) => gpu.run(op, inputs, outputs, false, rate_factor),
+            Target::Reference(kernels) => kernels.run(&op.at_rate(rate_factor), inputs, outputs),
+        }
     }
 }
 
@@ -64,19 +82,23 @@ impl Computes for Target {
     }
 }
 
-pub(crate) fn devices() -> Vec<Device> {
+fn devices() -> Vec<Device> {
     let rounding = Rounding::Nothing;
     let device =
         |(order, is_aligned)| shim().map(|shim| Device { shim, order, is_aligned, rounding });
     [(0, true), (0x9e37_79b9_7f4a_7c15, false)].into_iter().filter_map(device).collect()
 }
 
-/// What is held against the reference: nothing where there is no compiler.
+/// What is held against the reference: nothing where there is neither a GPU nor a compiler.
 pub(crate) fn cpus() -> Vec<Target> {
     if let Some(engine) = engine() {
         return vec![Target::Engine(engine)];
     }
-    devices().into_iter().map(Target::Device).collect()
+    let on_gpus = gpus().into_iter().map(Target::Gpu);
+    match is_alone() {
+        true => on_gpus.collect(),
+        false => devices().into_iter().map(Target::Device).chain(on_gpus).collect(),
+    }
 }
 
 /// As [`cpus`]: the reference passes its own tests.
@@ -93,7 +115,7 @@ pub(crate) fn net() -> Net {
     if let Some(engine) = engine() {
         return Net::on(Arc::new(Target::Engine(engine)));
     }
-    match devices().pop() {
+    match cpus().pop() {
         Some(device) => Net::on(Arc::new(device)),
         None => Net::new(),
     }

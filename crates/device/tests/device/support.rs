@@ -8,6 +8,7 @@ use std::time::Duration;
 use tensorwire_base::Deadline;
 use tensorwire_device::{Device, DeviceMemory, Driver, Event, Function, Module, Stream};
 use tensorwire_memory::{Arena, Buffer, DeviceLoan, DeviceWriteLoan, Place, Slab};
+use tensorwire_testkit::cuda::OnlyDriver;
 use tensorwire_testkit::skip::{skip, skip_part};
 
 /// Which driver a child opens: a path, or `real`.
@@ -22,7 +23,7 @@ pub(crate) struct Machine {
     pub(crate) device: Arc<Device>,
 }
 
-/// Runs `body` on the driver without a GPU, and on a real one where there is one.
+/// Runs `body` on the driver without a GPU, and on a real one where there is one; or on the one that the environment names.
 pub(crate) fn on_each(body: impl FnOnce(&Machine)) {
     on_each_with(&[("FAKE_CUDA_GUARD", "1")], body);
 }
@@ -31,6 +32,11 @@ pub(crate) fn on_each(body: impl FnOnce(&Machine)) {
 pub(crate) fn on_each_with(environment: &[(&str, &str)], body: impl FnOnce(&Machine)) {
     if is_child() {
         return body(&Machine::open());
+    }
+    if let Some(only) = OnlyDriver::named() {
+        let environment = if only.is_stand_in() { environment } else { &[] };
+        let library = only.library().unwrap_or_else(|| PathBuf::from(REAL));
+        return run_child(&library, environment);
     }
     run_child(&fake_library(), environment);
     match Driver::open(None) {
@@ -49,7 +55,10 @@ pub(crate) fn on_fake(environment: &[(&str, &str)], body: impl FnOnce()) {
     if is_child() {
         return body();
     }
-    run_child(&fake_library(), environment);
+    match OnlyDriver::named() {
+        Some(only) if !only.is_stand_in() => skip(None, &"it is about the driver without a GPU"),
+        _ => run_child(&fake_library(), environment),
+    }
 }
 
 /// True in a process that was started for a body.

@@ -12,6 +12,7 @@ use tensorwire_kernels::{CopyId, DeviceCall, DeviceFailure, DeviceKernels, Devic
 use tensorwire_memory::{Buffer, CopyPurpose, DeviceLoan, DeviceWriteLoan, LoanError};
 
 use super::{Executor, Flight, Turn};
+use crate::ahead::viewed;
 use crate::error::RunError;
 use crate::frontier::Frontier;
 use crate::ports::{DeviceWay, Sending};
@@ -193,8 +194,24 @@ impl Executor {
         let lent = |source: LoanError| RunError::Lent { step, node: node.name.clone(), source };
         let unfed = || RunError::NotFed { step, node: node.name.clone() };
         let input = node.inputs.first().ok_or_else(unfed)?;
-        let from = self.workspace.storage.tensor(*input).ok_or_else(unfed)?;
         let to = made.first().ok_or_else(unfed)?;
+        if let Some(ahead) = self.ahead.take(viewed(part, *input)) {
+            let loans = (ahead.lend_to_device(), to.buffer.lend_to_device_for_writing());
+            let (from, to) = (loans.0.map_err(lent)?, loans.1.map_err(lent)?);
+            let Some(device) = &self.workspace.device else {
+                return Err(self.without_device(part, id));
+            };
+            let mut device = device.lock();
+            let own = number_of(node.space).unwrap_or_default();
+            let followed = self.gates.follow(&mut *device, id, own);
+            let taken = followed.and_then(|()| device.take(from, to));
+            drop(device);
+            taken.map_err(|source| self.device_failed(part, id, source))?;
+            self.hold(part, id, made);
+            // whatever uses it on the device comes behind
+            return Ok(Turn::Done);
+        }
+        let from = self.workspace.storage.tensor(*input).ok_or_else(unfed)?;
         let from_loan = match from.buffer.lend_to_device() {
             // another session is changing the variable
             Err(LoanError::BeingWritten) if self.options.variables_shared => {

@@ -120,7 +120,9 @@ impl DeviceChoice {
         let is_written = matches!(config.exchange, Exchange::ZeroCopy | Exchange::Write);
         let by_nic = is_written && config.transport == Transport::Verbs;
         let by_pieces = is_written && config.transport == Transport::Tcp && is_one_graph;
-        let reaches = (all_share || by_nic || by_pieces) && !config.by_way_of_host;
+        // a message is made of bytes that the host reads
+        let is_by_host = config.by_way_of_host || config.exchange.is_by_message();
+        let reaches = (all_share || by_nic || by_pieces) && !is_by_host;
         let is_staged = options.send_from == SendFrom::Staging;
         if !(is_one_graph || is_of_groups) || !reaches || is_staged {
             let (devices, device_crossing) = (DeviceTasks::Workers, DeviceCrossing::ByHost);

@@ -126,6 +126,16 @@ impl<T: Send + 'static> Loader<T> {
     }
 }
 
+impl<T: Send + 'static> Loader<T> {
+    /// Returns the next step's if it is made already.
+    pub(super) fn ready(&mut self) -> Option<tensorwire_nn::Result<T>> {
+        let maker = &self.makers[self.taken % self.makers.len()];
+        let made = maker.made.as_ref()?.try_recv().ok()?;
+        self.taken += 1;
+        Some(made)
+    }
+}
+
 impl<T: Send + 'static> Maker<T> {
     fn start(
         steps: impl Iterator<Item = u64> + Send + 'static,

@@ -14,6 +14,7 @@ use tensorwire_nn::{Data, Filled, HostBatch, Mean, ModelCopy, Program, TestBatch
 use tensorwire_runtime::{Reading, Session};
 use tensorwire_tensor::Element;
 
+use super::feeding::FedAhead;
 use super::keeping::PartFiles;
 use super::listener::Listener;
 use super::loader::Loader;
@@ -215,6 +216,7 @@ impl Trainer<'_> {
         link: &mut dyn Link,
     ) -> Result<TrainReport, TrainError> {
         let mut loader = data.map(|data| self.loader(data)).transpose()?;
+        let mut ahead = FedAhead::default();
         // whatever may wait without a word says so; the loader's threads, which are waited for behind this, may
         let _awake = pulse::awake();
         if self.config.leave_out_kernels && !self.replicas.is_empty() {
@@ -247,19 +249,17 @@ impl Trainer<'_> {
             pulse::rest(|| link.before_step(step, self.session))?;
             let start_ns = Clock::now_ns();
             if let Some(loader) = &mut loader {
-                self.standing.enters(Phase::AwaitsBatch(step));
-                let made = loader.next(self.config.step_deadline());
-                let made = made.map_err(|source| TrainError::NoBatch { step, source })?;
-                self.feed_step(step, &made.map_err(|source| TrainError::Batch { step, source })?)?;
+                self.feed_if_not_ahead(step, loader, &mut ahead)?;
             }
             self.session.set_rate_factor(self.rates.factor(step));
             self.standing.enters(Phase::Runs);
-            let ran = self.session.run(Program::TRAIN);
+            let next = loader.as_mut().filter(|_| step < steps);
+            let ran = self.run_feeding(step, next, &mut ahead);
             if step <= traced {
                 let events = trace::take_step(self.session, step, start_ns);
                 let told = pulse::rest(|| listener.trace(&events));
                 // why a step failed matters more than that its trace got lost
-                ran.map_err(TrainError::from).and(told)?;
+                ran.and(told)?;
             } else {
                 ran?;
             }
@@ -413,7 +413,7 @@ impl Trainer<'_> {
     }
 
     /// Copies a batch for each replica here into its input tensors.
-    fn feed_step(&mut self, step: u64, batches: &[HostBatch]) -> Result<(), TrainError> {
+    pub(super) fn feed_step(&mut self, step: u64, batches: &[HostBatch]) -> Result<(), TrainError> {
         let program = self.program;
         let copies = self.replicas.clone().flat_map(|replica| program.copies(replica as usize));
         for (copy, batch) in copies.zip(batches) {
@@ -528,6 +528,7 @@ impl Trainer<'_> {
         report.copies = self.session.copies();
         report.graphs_launched = self.session.graphs_launched();
         report.library_calls = self.session.library_calls();
+        report.bytes_copied_ahead = self.session.bytes_copied_ahead();
         report.add_copies(&self.carried.copies());
     }
 

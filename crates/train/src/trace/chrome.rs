@@ -78,6 +78,7 @@ pub(super) fn receives(part: &Part, event: &TraceEvent) -> Option<Crossing> {
 fn op<'a>(part: &'a Part, event: &TraceEvent) -> Option<&'a Op> {
     let (Did::Kernel { node }
     | Did::Copy { node }
+    | Did::CopyAhead { node }
     | Did::Send { node, .. }
     | Did::Recv { node, .. }
     | Did::Collective { node }) = event.did
@@ -105,7 +106,9 @@ impl View<'_> {
         let first = SENDS + sends.rows;
         let collectives = Placed::new(events, first, |did| matches!(did, Did::Collective { .. }));
         let first = first + collectives.rows;
-        let copies = Placed::new(events, first, |did| matches!(did, Did::Copy { .. }));
+        let copies = Placed::new(events, first, |did| {
+            matches!(did, Did::Copy { .. } | Did::CopyAhead { .. })
+        });
         let rows =
             [("sends", sends.rows), ("collectives", collectives.rows), ("copies", copies.rows)];
         self.name(list, rows)?;
@@ -118,7 +121,10 @@ impl View<'_> {
                 Did::Step => STEPS,
                 Did::Kernel { .. } => KERNELS,
                 Did::Recv { .. } | Did::Wait => RECEIVES,
-                Did::Send { .. } | Did::Collective { .. } | Did::Copy { .. } => continue,
+                Did::Send { .. }
+                | Did::Collective { .. }
+                | Did::Copy { .. }
+                | Did::CopyAhead { .. } => continue,
             };
             self.event(list, event, row)?;
         }
@@ -156,6 +162,7 @@ impl View<'_> {
             Did::Wait => ("wait", None),
             Did::Kernel { node } => ("kernel", Some(node)),
             Did::Copy { node } => ("copy", Some(node)),
+            Did::CopyAhead { node } => ("copy ahead", Some(node)),
             Did::Send { node, .. } => ("send", Some(node)),
             Did::Recv { node, .. } => ("recv", Some(node)),
             Did::Collective { node } => ("collective", Some(node)),
@@ -170,7 +177,7 @@ impl View<'_> {
         };
         let edge = op.and_then(Op::edge).and_then(|edge| self.plan.edges.get(edge.index()));
         let bytes = match (event.did, node) {
-            (Did::Collective { .. } | Did::Copy { .. }, Some(node)) => {
+            (Did::Collective { .. } | Did::Copy { .. } | Did::CopyAhead { .. }, Some(node)) => {
                 let spot = self.part.memory.spot(NodeId(node).into());
                 spot.map(|spot| spot.spec.bytes())
             }

@@ -1,0 +1,301 @@
+//! What one GPU answers to first questions, and how fast it copies: `gpu questions|rates [real|DRIVER] [BYTES]`. Each answer
+//! is a line of JSON. `cargo xtask gpu` runs it; nothing of it is part of the library.
+//!
+//! `rates` starts a second process of itself, which writes into this one's memory as a job does: the descriptor is its
+//! standard input.
+#![allow(clippy::print_stdout)] // a program that people run
+
+use std::error::Error;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tensorwire_base::Deadline;
+use tensorwire_cuda::{CudaKernels, CudaOptions};
+use tensorwire_device::{CudaLibrary, Device, Driver, LibrarySearch, Stream, Until, Word};
+use tensorwire_kernels::DeviceKernels;
+use tensorwire_memory::{Arena, Buffer, Place, Slab};
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Copies that count of a rate, after some that warm up.
+const COPIES: u32 = 20;
+const WARM_UP: u32 = 3;
+const MARK: u8 = 0x5a;
+
+fn main() -> Outcome<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let word = |at: usize| arguments.get(at).map(String::as_str);
+    let driver = word(1).filter(|path| *path != "real").map(PathBuf::from);
+    let bytes = word(2).map_or(Ok(256 << 20), str::parse)?;
+    match word(0) {
+        Some("questions") => questions(driver.as_deref()),
+        Some("rates") => rates(driver, bytes),
+        Some("write") => write(driver, bytes),
+        Some("fill") => fill(driver.as_deref(), bytes),
+        _ => Err("gpu questions|rates [real|DRIVER] [BYTES]".into()),
+    }
+}
+
+fn say(line: &Value) {
+    println!("{line}");
+}
+
+fn questions(driver: Option<&Path>) -> Outcome<()> {
+    let opened = Driver::open(driver)?;
+    for facts in opened.devices()? {
+        let (major, minor) = facts.compute;
+        say(&json!({
+            "question": "attributes",
+            "gpu": facts.ordinal,
+            "name": facts.name,
+            "uuid": facts.uuid,
+            "pci_bus_id": facts.pci_bus_id,
+            "compute": format!("{major}.{minor}"),
+            "driver_of_cuda": opened.version().to_string(),
+            "memory_bytes": facts.memory_bytes,
+            "multiprocessors": facts.multiprocessors,
+            "shared_bytes_allowed_max": facts.shared_bytes_allowed_max,
+            "copy_engines": facts.copy_engines,
+            "virtual_memory": facts.virtual_memory,
+            "export": facts.export,
+            "rdma": facts.rdma,
+            "dmabuf": facts.dmabuf,
+            "memory_operations": facts.memory_operations,
+            "writes_ordering": format!("{:?}", facts.ordering),
+            "flush": facts.flush,
+            "numa_node": facts.numa_node,
+        }));
+    }
+    let device = Device::open(&opened, 0)?;
+    answer("a second process maps a descriptor", exported(&device, driver));
+    answer("a dma-buf is made of memory", dmabuf(&device));
+    answer("words are captured, and waited for in each launch", captured_words(&device));
+    answer("memory that the system gave is pinned", pinned(&device));
+    let mut search = LibrarySearch {
+        cuda_home: std::env::var_os("CUDA_HOME").map(PathBuf::from),
+        ..LibrarySearch::default()
+    };
+    search.ask_python();
+    for library in CudaLibrary::ALL {
+        let found = search.find(library);
+        say(&json!({
+            "question": "where a library lies",
+            "library": library.name(),
+            "path": found.as_ref().map(|found| found.path.display().to_string()),
+            "place": found.map(|found| found.place),
+        }));
+    }
+    Ok(())
+}
+
+/// Says yes, or why not.
+fn answer(question: &str, answer: Outcome<()>) {
+    let (answer, why) = match answer {
+        Ok(()) => ("yes", None),
+        Err(error) => ("no", Some(error.to_string())),
+    };
+    say(&json!({ "question": question, "answer": answer, "why": why }));
+}
+
+fn exported(device: &Arc<Device>, driver: Option<&Path>) -> Outcome<()> {
+    const BYTES: usize = 4 << 20;
+    let memory = device.alloc(BYTES as u64)?;
+    let mut other = this_program("fill", driver, BYTES)?;
+    let status = other.stdin(Stdio::from(memory.export()?)).status()?;
+    if !status.success() {
+        return Err(format!("the second process ended with {status}").into());
+    }
+    let (stream, host) = (device.stream()?, whole(&device.pinned(BYTES)?)?);
+    let from = whole(&memory.slab())?;
+    let to = host.lend_to_device_for_writing()?;
+    stream.copy_to_host(&from.lend_to_device()?, 0..BYTES, &to, 0)?;
+    stream.synchronize(Deadline::after(PATIENCE))?;
+    drop(to);
+    match host.read()?.iter().all(|&byte| byte == MARK) {
+        true => Ok(()),
+        false => Err("what the second process wrote is not there".into()),
+    }
+}
+
+/// The second process: fills the memory whose descriptor is its standard input.
+fn fill(driver: Option<&Path>, bytes: usize) -> Outcome<()> {
+    let device = Device::open(&Driver::open(driver)?, 0)?;
+    let memory = device.import(std::io::stdin().as_fd().try_clone_to_owned()?, bytes as u64)?;
+    let (stream, buffer) = (device.stream()?, whole(&memory.slab())?);
+    stream.set(&buffer.lend_to_device_for_writing()?, 0..bytes, MARK)?;
+    Ok(stream.synchronize(Deadline::after(PATIENCE))?)
+}
+
+fn dmabuf(device: &Arc<Device>) -> Outcome<()> {
+    let memory = device.alloc(4 << 20)?;
+    Ok(memory.dmabuf(0..4 << 20).map(drop)?)
+}
+
+fn captured_words(device: &Arc<Device>) -> Outcome<()> {
+    let host = whole(&device.pinned(64)?)?;
+    let loan = Arc::new(host.lend_to_device_for_writing()?);
+    let [gate, done] = [0, 4].map(|at| Word::new(&loan, at));
+    let stream = device.stream()?;
+    stream.begin_capture()?;
+    let told = stream
+        .wait_value32(&gate, Until::Equal(1))
+        .and_then(|()| stream.write_value32(&gate, 0))
+        .and_then(|()| stream.write_value32(&done, 1));
+    let graph = stream.end_capture();
+    told?;
+    let graph = graph?;
+    for _ in 0..3 {
+        done.store(0);
+        graph.launch(&stream)?;
+        std::thread::sleep(Duration::from_millis(2));
+        let early = done.load() != Some(0);
+        gate.store(1);
+        stream.synchronize(Deadline::after(PATIENCE))?;
+        if early || gate.load() != Some(0) || done.load() != Some(1) {
+            return Err("a launch did not wait, or left its words".into());
+        }
+    }
+    Ok(())
+}
+
+fn pinned(device: &Arc<Device>) -> Outcome<()> {
+    Ok(device.register(&Slab::anonymous(1 << 20)?).map(drop)?)
+}
+
+/// Rates of copies, and what a job's ways reach of them.
+fn rates(driver: Option<PathBuf>, bytes: usize) -> Outcome<()> {
+    let opened = Driver::open(driver.as_deref())?;
+    let device = Device::open(&opened, 0)?;
+    let stream = device.stream()?;
+    let [a, b] = [device.alloc(bytes as u64)?, device.alloc(bytes as u64)?];
+    let [a, b] = [whole(&a.slab())?, whole(&b.slab())?];
+    let host = whole(&device.pinned(bytes)?)?;
+    let within = rate(&stream, bytes, || {
+        let (from, to) = (a.lend_to_device()?, b.lend_to_device_for_writing()?);
+        Ok(stream.copy_within_device(&from, 0..bytes, &to, 0)?)
+    })?;
+    let to_device = rate(&stream, bytes, || {
+        let (from, to) = (host.lend_to_device()?, a.lend_to_device_for_writing()?);
+        Ok(stream.copy_to_device(&from, 0..bytes, &to, 0)?)
+    })?;
+    let to_host = rate(&stream, bytes, || {
+        let (from, to) = (a.lend_to_device()?, host.lend_to_device_for_writing()?);
+        Ok(stream.copy_to_host(&from, 0..bytes, &to, 0)?)
+    })?;
+    for (what, rate) in [
+        ("copy within the GPU", within),
+        ("pinned memory to the GPU", to_device),
+        ("the GPU to pinned memory", to_host),
+    ] {
+        say(&json!({ "rate": what, "bytes": bytes, "bytes_per_second": rate }));
+    }
+    staged(driver.clone(), bytes, to_host)?;
+    launches(&device, &a)?;
+    let mut other = this_program("write", driver.as_deref(), bytes)?;
+    let (_, target) = (drop(b), device.alloc(bytes as u64)?);
+    other.stdin(Stdio::from(target.export()?)).env("GPU_COPY_RATE", within.to_string());
+    match other.status()?.success() {
+        true => Ok(()),
+        false => Err("the second process wrote nothing".into()),
+    }
+}
+
+/// What a tensor goes by that is staged: memory of the system's that was pinned later, told by the engine, one after the
+/// other, each waited for.
+fn staged(driver: Option<PathBuf>, bytes: usize, limit: f64) -> Outcome<()> {
+    let mut kernels = CudaKernels::open(&CudaOptions { driver, ordinal: 0 })?;
+    let slab = Slab::anonymous(bytes)?;
+    let _pinned = kernels.pin(&slab)?;
+    let (host, there) = (whole(&slab)?, whole(&kernels.alloc(bytes)?)?);
+    let rate = engine_rate(&mut kernels, &there, &host)?;
+    say(&json!({
+        "rate": "one tensor staged to the host, to where the host knows",
+        "bytes": bytes,
+        "bytes_per_second": rate,
+        "of_pinned": rate / limit,
+    }));
+    Ok(())
+}
+
+/// The second process of [`rates`]: writes into the memory whose descriptor is its standard input.
+fn write(driver: Option<PathBuf>, bytes: usize) -> Outcome<()> {
+    let limit: f64 = std::env::var("GPU_COPY_RATE")?.parse()?;
+    let mut kernels = CudaKernels::open(&CudaOptions { driver, ordinal: 0 })?;
+    let theirs = kernels.import(std::io::stdin().as_fd().try_clone_to_owned()?, bytes)?;
+    let (own, theirs) = (whole(&kernels.alloc(bytes)?)?, whole(&theirs)?);
+    let rate = engine_rate(&mut kernels, &own, &theirs)?;
+    say(&json!({
+        "rate": "one write into another process's memory, to where the host knows",
+        "bytes": bytes,
+        "bytes_per_second": rate,
+        "of_copy": rate / limit,
+    }));
+    Ok(())
+}
+
+/// Bytes a second of copies by the engine, each waited for: the median.
+fn engine_rate(kernels: &mut CudaKernels, from: &Buffer, to: &Buffer) -> Outcome<f64> {
+    let mut took = Vec::new();
+    for at in 0..WARM_UP + COPIES {
+        let start = Instant::now();
+        let copy = kernels.copy(from.lend_to_device()?, to.lend_to_device_for_writing()?)?;
+        kernels.wait(copy, Deadline::after(PATIENCE))?;
+        if at >= WARM_UP {
+            took.push(start.elapsed());
+        }
+    }
+    took.sort();
+    Ok(to.bytes() as f64 / took[took.len() / 2].as_secs_f64())
+}
+
+/// Bytes a second of copies that are told at once.
+fn rate(stream: &Stream, bytes: usize, copy: impl Fn() -> Outcome<()>) -> Outcome<f64> {
+    let mut start = Instant::now();
+    for at in 0..WARM_UP + COPIES {
+        if at == WARM_UP {
+            stream.synchronize(Deadline::after(PATIENCE))?;
+            start = Instant::now();
+        }
+        copy()?;
+    }
+    stream.synchronize(Deadline::after(PATIENCE))?;
+    Ok(f64::from(COPIES) * bytes as f64 / start.elapsed().as_secs_f64())
+}
+
+/// What the host takes to launch a graph of a hundred fills, and the GPU to do it.
+fn launches(device: &Arc<Device>, memory: &Buffer) -> Outcome<()> {
+    const NODES: usize = 100;
+    let stream = device.stream()?;
+    stream.begin_capture()?;
+    let loan = memory.lend_to_device_for_writing()?;
+    let told: Result<(), _> = (0..NODES).try_for_each(|_| stream.set(&loan, 0..256, 0));
+    let graph = stream.end_capture();
+    told?;
+    let graph = graph?;
+    graph.launch(&stream)?;
+    stream.synchronize(Deadline::after(PATIENCE))?;
+    let start = Instant::now();
+    graph.launch(&stream)?;
+    let host = start.elapsed();
+    stream.synchronize(Deadline::after(PATIENCE))?;
+    let (host_us, whole_us) = (host.as_secs_f64() * 1e6, start.elapsed().as_secs_f64() * 1e6);
+    say(&json!({ "rate": "a graph", "nodes": NODES, "host_us": host_us, "whole_us": whole_us }));
+    Ok(())
+}
+
+fn this_program(role: &str, driver: Option<&Path>, bytes: usize) -> Outcome<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg(role).arg(driver.unwrap_or(Path::new("real"))).arg(bytes.to_string());
+    Ok(command)
+}
+
+/// All of a slab as one buffer.
+fn whole(slab: &Slab) -> Outcome<Buffer> {
+    let arena = Arena::new(slab, &[Place { offset: 0, bytes: slab.bytes() }])?;
+    Ok(arena.into_buffers().remove(0))
+}

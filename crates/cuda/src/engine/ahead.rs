@@ -1,0 +1,64 @@
+//! Copies to the GPU that run beside what computes, on a stream of their own: of what the next step is fed. Events keep the
+//! two streams from each other: what is taken has come, and what is copied next waits until it is taken.
+
+use std::sync::Arc;
+
+use tensorwire_base::Deadline;
+use tensorwire_device::{Device, DeviceError, Event, Stream};
+use tensorwire_memory::{DeviceLoan, DeviceWriteLoan};
+
+/// The stream, with what it is told.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    stream: Stream,
+    /// Behind the last copy.
+    arrived: Event,
+    /// In the stream that computes, behind the last that was taken.
+    taken: Event,
+    /// What the host must not write until the copies are over.
+    under_way: Vec<DeviceLoan>,
+}
+
+impl Ahead {
+    pub(super) fn new(device: &Arc<Device>) -> Result<Ahead, DeviceError> {
+        Ok(Ahead {
+            stream: device.stream()?,
+            arrived: device.event()?,
+            taken: device.event()?,
+            under_way: Vec::new(),
+        })
+    }
+
+    /// Starts a copy from the host. The target is free for it when all that was taken is taken.
+    pub(super) fn start(
+        &mut self,
+        from: DeviceLoan,
+        to: &DeviceWriteLoan,
+    ) -> Result<(), DeviceError> {
+        let bytes = 0..from.bytes().min(to.bytes());
+        self.stream.wait_event(&self.taken)?;
+        self.stream.copy_to_device(&from, bytes, to, 0)?;
+        self.under_way.push(from);
+        self.arrived.record(&self.stream)
+    }
+
+    /// Has `stream` copy within the GPU what was started here.
+    pub(super) fn take(
+        &self,
+        stream: &Stream,
+        from: &DeviceLoan,
+        to: &DeviceWriteLoan,
+    ) -> Result<(), DeviceError> {
+        let bytes = 0..from.bytes().min(to.bytes());
+        stream.wait_event(&self.arrived)?;
+        stream.copy_within_device(from, bytes, to, 0)?;
+        self.taken.record(stream)
+    }
+
+    /// Waits until all copies are over: the host may write again what they came from.
+    pub(super) fn wait(&mut self, deadline: Deadline) -> Result<(), DeviceError> {
+        self.arrived.synchronize(deadline)?;
+        self.under_way.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! Whole jobs on the GPU: the same bits by every way to cross, and losses beside the processor's.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::suites::{built, outcome};
+use super::{Bench, Outcome};
+
+/// Losses may differ so much from the processor's, which adds in another order.
+const RELATIVE_MAX: f64 = 1e-3;
+
+/// A job, and how its tensors cross: for people, and for the program.
+const WAYS: &[(&str, &str)] = &[
+    ("local", "--strategy local"),
+    ("ps, read where it lies", "--strategy ps"),
+    ("ps, one write", "--strategy ps --exchange write"),
+    ("ps, staged over tcp", "--strategy ps --transport tcp"),
+    ("allreduce", "--strategy allreduce"),
+];
+
+/// Two workers and two servers on one GPU have the weights of one process, bit for bit.
+pub(super) fn same_bits(bench: &mut Bench<'_, '_>) -> Outcome {
+    let tensorwire = built!(bench.programs.tensorwire, "tensorwire");
+    outcome(same_bits_of(bench, &tensorwire))
+}
+
+fn same_bits_of(bench: &mut Bench<'_, '_>, tensorwire: &Path) -> Result<Outcome, String> {
+    let size = match bench.is_stand_in() {
+        true => "--model mlp --data synthetic:16 --batch 4 --steps 3",
+        false => "--model mlp --data synthetic:512 --batch 32 --steps 20",
+    };
+    let mut first: Option<Value> = None;
+    for (name, way) in WAYS {
+        let result = train(bench, tensorwire, &format!("{way} {size}"), true)?;
+        bench.say(json!({
+            "job": name,
+            "final_loss": result["final_loss"],
+            "weights_sha256": result["weights_sha256"],
+            "bytes_copied": result["bytes_copied"],
+            "bytes_copied_to_host": result["bytes_copied_to_host"],
+            "bytes_copied_to_device": result["bytes_copied_to_device"],
+            "graphs_launched": result["graphs_launched"],
+            "kernels": result["kernels"],
+        }))?;
+        let hash = &result["weights_sha256"];
+        if first.as_ref().is_some_and(|first| first != hash) {
+            return Ok(Outcome::Failed(format!("{name}: other bits than one process has")));
+        }
+        if name.starts_with("ps, read") && result["bytes_copied"] != 0 {
+            return Ok(Outcome::Failed(format!("{name}: {} bytes copied", result["bytes_copied"])));
+        }
+        first.get_or_insert(hash.clone());
+    }
+    let processor = train(bench, tensorwire, &format!("--strategy local {size}"), false)?;
+    bench.say(json!({ "job": "local, the processor", "final_loss": processor["final_loss"] }))?;
+    Ok(Outcome::Passed(format!("{} ways, the same bits", WAYS.len())))
+}
+
+/// First losses of a model on the GPU beside the processor's.
+pub(super) fn losses(bench: &mut Bench<'_, '_>) -> Outcome {
+    let tensorwire = built!(bench.programs.tensorwire, "tensorwire");
+    outcome(losses_of(bench, &tensorwire))
+}
+
+fn losses_of(bench: &mut Bench<'_, '_>, tensorwire: &Path) -> Result<Outcome, String> {
+    // the shorter first: what the part's time does not suffice for is not measured
+    let models: &[&str] = match bench.is_stand_in() {
+        true => &["mlp --data synthetic:8", "cifar --data synthetic:4"],
+        false => &[
+            "mlp --data synthetic:64",
+            "fcn5 --data synthetic:64",
+            "cifar --data synthetic:64",
+            "lstm --data synthetic:64",
+            "gru --data synthetic:64",
+            "seq2seq --data reverse:64",
+            "gpt-mini --data synthetic:64",
+            "bert-mini --data synthetic:64",
+            "alexnet --data synthetic:64",
+            "resnet50 --data synthetic:64",
+            "vit-small --data synthetic:64",
+        ],
+    };
+    let batch = if bench.is_stand_in() { 2 } else { 4 };
+    let (mut wrong, mut compared) = (Vec::new(), 0);
+    for model in models {
+        let job = format!("--strategy local --workers 1 --batch {batch} --steps 2 --model {model}");
+        let device = train(bench, tensorwire, &job, true)?;
+        let processor = train(bench, tensorwire, &job, false)?;
+        let [device, processor] = [&device, &processor].map(|result| result["final_loss"].as_f64());
+        let (device, processor) = device.zip(processor).ok_or("a job said no loss")?;
+        let apart = (device - processor).abs() / processor.abs().max(f64::MIN_POSITIVE);
+        bench.say(json!({
+            "model": model, "gpu_loss": device, "processor_loss": processor, "apart": apart,
+        }))?;
+        compared += 1;
+        if apart.is_nan() || apart > RELATIVE_MAX {
+            wrong.push(format!("{model}: {device} and {processor}"));
+        }
+    }
+    Ok(match wrong.is_empty() {
+        true => Outcome::Passed(format!("{compared} models within {RELATIVE_MAX}")),
+        false => Outcome::Failed(wrong.join("; ")),
+    })
+}
+
+/// Trains, and returns what it says of it.
+fn train(
+    bench: &mut Bench<'_, '_>,
+    tensorwire: &Path,
+    job: &str,
+    on_gpu: bool,
+) -> Result<Value, String> {
+    let mut command = bench.command(tensorwire);
+    command.args(["train", "--json"]).args(job.split_whitespace());
+    if on_gpu {
+        command.args(["--device", "cuda"]).args(bench.driver_option());
+    }
+    let ended = bench.run(&mut command)?.checked().map_err(|why| format!("{job}: {why}"))?;
+    let last = ended.stdout.lines().last().unwrap_or_default();
+    serde_json::from_str(last).map_err(|error| format!("{job}: {error} in '{last}'"))
+}
