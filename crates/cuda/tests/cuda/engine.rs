@@ -107,21 +107,22 @@ impl Engine {
         self.state.lock().kernels.library_calls()
     }
 
-    /// As [`Computes`], but what fails is the device's word.
+    /// As [`Computes`], but what fails is the device's word. Operands lie so many bytes behind multiples of 256.
     pub(crate) fn run(
         &self,
         op: &Op,
         inputs: &[TensorRef<'_>],
         outputs: &mut [TensorMut<'_>],
         in_place: bool,
+        shift: usize,
     ) -> Result<(), DeviceFailure> {
         let mut state = self.state.lock();
         let State { kernels, device, host } = &mut *state;
         let (device, host) = (&*device, &*host);
         let mut end = 0;
         let mut place = |bytes: usize| {
-            let offset = end;
-            end = (end + bytes).next_multiple_of(ALIGNMENT);
+            let offset = end + shift;
+            end = (offset + bytes).next_multiple_of(ALIGNMENT);
             assert!(end <= MEMORY, "{}: operands are too large for this test", op.name());
             Place { offset, bytes }
         };
@@ -180,7 +181,7 @@ impl Engine {
         outputs: &mut [TensorMut<'_>],
         in_place: bool,
     ) -> Result<(), KernelError> {
-        self.run(op, inputs, outputs, in_place).map_err(|failure| match failure {
+        self.run(op, inputs, outputs, in_place, 0).map_err(|failure| match failure {
             DeviceFailure::Kernel { source, .. } => *source,
             DeviceFailure::Device(error) => panic!("{}: {error}", op.name()),
         })

@@ -35,7 +35,7 @@ fn suites_of_products_without_an_algorithm() {
     in_a_process(&SUITES[..1], true, &[("FAKE_CUDA_FAULTS", "noalgorithm")]);
 }
 
-fn product(engine: &Engine, seed: u64) -> Result<Vec<f32>, String> {
+fn product(engine: &Engine, seed: u64, shift: usize) -> Result<Vec<f32>, String> {
     let mut values = Values(seed);
     let mut tensor =
         |dims: &[usize]| Tensor::new(dims, &values.reals::<f32>(dims.iter().product()));
@@ -44,7 +44,7 @@ fn product(engine: &Engine, seed: u64) -> Result<Vec<f32>, String> {
     let mut y = Tensor::unwritten(DType::F32, &[33, 65]);
     let op = Op::MatMul { transpose_a: false, transpose_b: false };
     let mut outputs: Vec<TensorMut<'_>> = vec![y.view_mut()];
-    engine.run(&op, &inputs, &mut outputs, false).map_err(|failure| failure.to_string())?;
+    engine.run(&op, &inputs, &mut outputs, false, shift).map_err(|failure| failure.to_string())?;
     drop(outputs);
     Ok(y.to_vec())
 }
@@ -53,14 +53,22 @@ fn product(engine: &Engine, seed: u64) -> Result<Vec<f32>, String> {
 fn in_an_engine_products_are_the_librarys() {
     let Some(engine) = engine() else { return };
     let before = engine.library_calls();
-    let found = product(engine, 1).unwrap();
+    let found = product(engine, 1, 0).unwrap();
     assert_eq!(engine.library_calls(), before + 1);
     assert!(
         engine.description().ends_with("products by cuBLASLt 13.1.0"),
         "{}",
         engine.description()
     );
-    assert_eq!(product(engine, 1).unwrap(), found);
+    assert_eq!(product(engine, 1, 0).unwrap(), found);
+    // where a library takes no operands
+    let calls = engine.library_calls();
+    let near = product(engine, 1, 4).unwrap();
+    assert_eq!(engine.library_calls(), calls);
+    // sums of 130 products of numbers up to 2
+    let most = 2.0 * 130.0 * f32::EPSILON * 4.0 * 130.0;
+    assert!(near.iter().zip(&found).all(|(a, b)| (a - b).abs() <= most));
+    assert_eq!(product(engine, 1, 0).unwrap(), found);
 }
 
 /// What the first test of a process with an engine is told.
@@ -72,12 +80,12 @@ fn said(libraries: bool, faults: &str) -> Option<String> {
 fn in_an_engine_it_says_what_computes_products() {
     let Some(engine) = engine() else { return };
     eprintln!("{}", engine.description());
-    match product(engine, 2) {
+    match product(engine, 2, 0) {
         Ok(_) => eprintln!("computed, {} by a library", engine.library_calls()),
         Err(error) => {
             eprintln!("failed: {error}");
             // nothing is computed after it
-            assert_eq!(product(engine, 2), Err(error));
+            assert_eq!(product(engine, 2, 0), Err(error));
         }
     }
 }
