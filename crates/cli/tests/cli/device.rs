@@ -165,10 +165,10 @@ fn what_groups_reduce_on_devices_is_shown_as_what_crosses() {
     let Some(driver) = driver() else { return };
     let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
     command.args(["graph", "--full", "--device", "cuda", "--cuda-driver"]).arg(&driver.library);
-    command.args(["--strategy", "allreduce", "--model", "mlp", "--data", "synthetic:16"]);
+    command.args(["--strategy", "allreduce", "--data", "synthetic:16", "--batch", "4"]);
     let shown = command.output().unwrap();
     let text = String::from_utf8_lossy(&shown.stdout);
-    assert!(shown.status.success(), "{text}");
+    assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
     for said in ["a training step: ", "by reference", "replica1/mean/", "0 B from them"] {
         assert!(text.contains(said), "'{said}' is not in {text}");
     }
