@@ -203,6 +203,14 @@ impl Cutter<'_> {
             Crossing::Tensor(_) => self.whole.node(source).space,
             Crossing::Control(_) => Space::Host,
         };
+        let send_name = |name: &str| format!("send {name} to {}", self.tasks[to]);
+        // what a device has and the host's copy of it may both go there
+        let is_taken = self.out.graphs[from].find(&send_name(&name)).is_some();
+        let name = match self.whole.node(source).space {
+            Space::Device if is_taken => format!("{name} on the device"),
+            Space::Host if is_taken => format!("{name} on the host"),
+            _ => name,
+        };
         // fits: an edge needs two nodes, and nodes fit u32
         let edge = EdgeId(self.out.cuts.len() as u32);
         let (send_op, recv_op) = match fact.spec() {
@@ -210,7 +218,7 @@ impl Cutter<'_> {
             None => (Op::SendDynamic { edge }, Op::RecvDynamic { edge, fact: fact.clone() }),
         };
         let send = self.out.graphs[from].push(Node {
-            name: format!("send {name} to {}", self.tasks[to]),
+            name: send_name(&name),
             op: send_op,
             inputs,
             controls,
