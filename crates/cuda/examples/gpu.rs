@@ -133,7 +133,7 @@ fn fill(driver: Option<&Path>, bytes: usize) -> Outcome<()> {
 
 fn dmabuf(device: &Arc<Device>) -> Outcome<()> {
     let memory = device.alloc(4 << 20)?;
-    Ok(memory.dmabuf(0..4 << 20).map(drop)?)
+    Ok(device.dma_buf(&memory.slab()).map(drop)?)
 }
 
 fn captured_words(device: &Arc<Device>) -> Outcome<()> {
@@ -208,10 +208,10 @@ fn rates(driver: Option<PathBuf>, bytes: usize) -> Outcome<()> {
 /// What a tensor goes by that is staged: memory of the system's that was pinned later, told by the engine, one after the
 /// other, each waited for.
 fn staged(driver: Option<PathBuf>, bytes: usize, limit: f64) -> Outcome<()> {
-    let mut kernels = CudaKernels::open(&CudaOptions { driver, ordinal: 0 })?;
+    let mut kernels = CudaKernels::open(&CudaOptions { driver, ..CudaOptions::default() }, 0)?;
     let slab = Slab::anonymous(bytes)?;
     let _pinned = kernels.pin(&slab)?;
-    let (host, there) = (whole(&slab)?, whole(&kernels.alloc(bytes)?)?);
+    let (host, there) = (whole(&slab)?, whole(&kernels.alloc(0, bytes)?)?);
     let rate = engine_rate(&mut kernels, &there, &host)?;
     say(&json!({
         "rate": "one tensor staged to the host, to where the host knows",
@@ -225,9 +225,9 @@ fn staged(driver: Option<PathBuf>, bytes: usize, limit: f64) -> Outcome<()> {
 /// The second process of [`rates`]: writes into the memory whose descriptor is its standard input.
 fn write(driver: Option<PathBuf>, bytes: usize) -> Outcome<()> {
     let limit: f64 = std::env::var("GPU_COPY_RATE")?.parse()?;
-    let mut kernels = CudaKernels::open(&CudaOptions { driver, ordinal: 0 })?;
+    let mut kernels = CudaKernels::open(&CudaOptions { driver, ..CudaOptions::default() }, 0)?;
     let theirs = kernels.import(std::io::stdin().as_fd().try_clone_to_owned()?, bytes)?;
-    let (own, theirs) = (whole(&kernels.alloc(bytes)?)?, whole(&theirs)?);
+    let (own, theirs) = (whole(&kernels.alloc(0, bytes)?)?, whole(&theirs)?);
     let rate = engine_rate(&mut kernels, &own, &theirs)?;
     say(&json!({
         "rate": "one write into another process's memory, to where the host knows",

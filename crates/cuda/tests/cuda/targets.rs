@@ -49,6 +49,7 @@ impl Target {
         match self {
             Target::Device(device) => device.run(op, inputs, outputs, false, rate_factor),
             Target::Gpu(gpu) => gpu.run(op, inputs, outputs, false, rate_factor),
+            Target::Engine(engine) => engine.compute(&op.at_rate(rate_factor), inputs, outputs),
             Target::Reference(kernels) => kernels.run(&op.at_rate(rate_factor), inputs, outputs),
         }
     }
@@ -82,7 +83,7 @@ impl Computes for Target {
     }
 }
 
-fn devices() -> Vec<Device> {
+pub(crate) fn devices() -> Vec<Device> {
     let rounding = Rounding::Nothing;
     let device =
         |(order, is_aligned)| shim().map(|shim| Device { shim, order, is_aligned, rounding });

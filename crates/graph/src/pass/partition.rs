@@ -207,7 +207,7 @@ impl Cutter<'_> {
         // what a device has and the host's copy of it may both go there
         let is_taken = self.out.graphs[from].find(&send_name(&name)).is_some();
         let name = match self.whole.node(source).space {
-            Space::Device if is_taken => format!("{name} on the device"),
+            Space::Device(_) if is_taken => format!("{name} on the device"),
             Space::Host if is_taken => format!("{name} on the host"),
             _ => name,
         };
