@@ -45,6 +45,8 @@ pub(super) struct Prepared {
     outputs: Vec<TensorSpec>,
     in_place: bool,
     lowered: Lowered,
+    /// A library takes the operands where they lie: whose kernels compute depends on that, and not on what came before.
+    is_aligned: bool,
     /// Of the library's products, in their order.
     plans: Vec<ProductPlan>,
     /// Where operands and workspace lay when `arguments` were made.
@@ -83,7 +85,7 @@ impl Prepared {
             }
             None => (lowered(&by_ours)?, Vec::new()),
         };
-        let (op, in_place) = (call.op.clone(), call.in_place);
+        let (op, in_place, is_aligned) = (call.op.clone(), call.in_place, is_aligned(call));
         let (at, arguments, words, version) = (Vec::new(), Vec::new(), [0, 0], 0);
         Ok(Prepared {
             op,
@@ -91,6 +93,7 @@ impl Prepared {
             outputs,
             in_place,
             lowered,
+            is_aligned,
             plans,
             at,
             words,
@@ -103,7 +106,7 @@ impl Prepared {
     pub(super) fn is_for(&self, call: &DeviceCall<'_>) -> bool {
         let inputs = &self.inputs[usize::from(self.in_place).min(self.inputs.len())..];
         self.in_place == call.in_place
-            && (self.plans.is_empty() || is_aligned(call))
+            && self.is_aligned == is_aligned(call)
             && are_of(inputs, call.inputs)
             && are_of(&self.outputs, call.outputs)
             && self.op == *call.op
