@@ -145,7 +145,7 @@ fn run_dying(seed: u64) -> Result<Seen, String> {
     let mut before = random.below(200);
     let begun = Instant::now();
     let mut running = vec![(0, false); members.len()];
-    let (mut died, mut named) = (0, 0);
+    let mut died = 0;
     while members.iter().any(Option::is_some) {
         if begun.elapsed() > HANGS {
             return Err("it hangs".to_string());
@@ -175,23 +175,33 @@ fn run_dying(seed: u64) -> Result<Seen, String> {
                 // what is lost is told to who waits
                 Ok(Advance::Blocked) if fabric.fault().is_none() => {}
                 Ok(Advance::Blocked) => {
-                    let Err(error) = session.wait() else { continue };
-                    named += u64::from(error.to_string().contains("rank"));
-                    members[part] = None;
+                    if session.wait().is_err() {
+                        members[part] = None;
+                    }
                 }
                 Err(error) => {
                     let said = error.to_string();
                     if !said.contains("rank") {
                         return Err(format!("part {part} blames nobody who died: {said}"));
                     }
-                    named += 1;
                     members[part] = None;
                 }
             }
         }
     }
-    let _ = named;
     Ok(Seen { verified: expected.verified, died, ..Seen::default() })
+}
+
+/// A kernel fails: what is told first is that, of the GPU that it failed on. True if the job was not over before.
+fn run_failing(seed: u64) -> bool {
+    match run_seed(seed) {
+        Ok(_) => false,
+        Err(what) => {
+            let first = what.lines().next().unwrap_or_default();
+            assert!(first.contains("GPU") && first.contains("is lost"), "seed {seed}: {what}");
+            true
+        }
+    }
 }
 
 fn see(seed: u64) -> Seen {
@@ -279,4 +289,20 @@ fn a_thousand_seeds() {
         let Some(mut command) = child((first, 50), LATE) else { return };
         println!("{}", run_child(&mut command));
     }
+}
+
+#[test]
+fn a_kernel_that_fails_is_the_first_cause() {
+    if let Some(mut seeds) = own_seeds() {
+        println!("failed: {}", seeds.any(run_failing));
+        return;
+    }
+    let seeds: u64 = long::of(8, 50);
+    let mut failed = 0;
+    for seed in 0..seeds {
+        let faults = format!("{LATE},launch={}", 1 + seed * 7 % 40);
+        let Some(mut command) = child((seed * 50, 10), &faults) else { return };
+        failed += u64::from(run_child(&mut command).contains("failed: true"));
+    }
+    assert_eq!(failed, seeds);
 }
