@@ -18,7 +18,9 @@ use tensorwire_device::{
     CublasLt, Device, DeviceError, DeviceMemory, Driver, Function, LibrarySearch, Module, Stream,
 };
 use tensorwire_graph::NodeId;
-use tensorwire_kernels::{CopyId, DeviceCall, DeviceFailure, DeviceKernels, KernelError, Piece, Shown};
+use tensorwire_kernels::{
+    CopyId, DeviceCall, DeviceFailure, DeviceKernels, KernelError, Piece, Shown,
+};
 use tensorwire_memory::{DeviceLoan, DeviceWriteLoan, DmaBuf, Keepalive, Slab};
 
 use crate::error::LowerError;

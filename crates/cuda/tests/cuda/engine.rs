@@ -150,14 +150,8 @@ impl Engine {
         let made = out.iter().zip(&of_outputs);
         let made: Vec<DeviceOperand<'_>> =
             made.map(|(spec, place)| DeviceOperand { spec, address: address(place) }).collect();
-        let call = DeviceCall {
-            node: NodeId(7),
-            device: 0,
-            op,
-            inputs: &given,
-            outputs: &made,
-            in_place,
-        };
+        let call =
+            DeviceCall { node: NodeId(7), device: 0, op, inputs: &given, outputs: &made, in_place };
         kernels.start(call)?;
         for place in of_outputs.iter().filter(|place| place.bytes > 0) {
             let (from, to) = (on(device, *place), on(host, *place));

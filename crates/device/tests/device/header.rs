@@ -5,11 +5,11 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tensorwire_device::nccl::sys as nccl;
 use tensorwire_device::sys::cublas_lt::{
     CUBLAS_LT_CONSTANTS, CUBLAS_LT_PROTOTYPES, cublasLtMatmulAlgo_t,
     cublasLtMatmulHeuristicResult_t,
 };
-use tensorwire_device::nccl::sys as nccl;
 use tensorwire_device::sys::{CONSTANTS, PROTOTYPES, STRUCTURES};
 use tensorwire_testkit::skip::skip;
 
