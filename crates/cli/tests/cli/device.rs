@@ -81,7 +81,7 @@ fn the_same_bits_by_every_way_to_cross() {
     // the second step's batches and the third's come while the step before computes, unless they are made too late: 28·28
     // numbers and a label of each of 8 samples
     let ahead = number(&alone, "bytes_copied_ahead");
-    assert!([0, 1, 2].contains(&(ahead / BATCHES)) && ahead % BATCHES == 0, "{alone}");
+    assert!([0, 1, 2].contains(&(ahead / BATCHES)) && ahead.is_multiple_of(BATCHES), "{alone}");
     let same = |way: &str| {
         let result = driver.train(&format!("{way} {SMALL}"), &[]);
         assert_eq!(hash(&result), hash(&alone), "{way}");
