@@ -175,6 +175,14 @@ fn what_groups_reduce_on_devices_is_shown_as_what_crosses() {
     assert!(!text.contains("all-reduced"), "{text}");
 }
 
+#[test]
+fn how_tensors_leave_a_device_is_said_once_and_why() {
+    let Some(driver) = driver() else { return };
+    let ended = driver.start(&format!("--strategy ps --transport tcp {SMALL}"), &[]).end(LIMIT);
+    let said = "tensors of GPUs go by way of pinned host memory: memory of a GPU is reached by RDMA NICs alone";
+    assert_eq!(ended.stderr.matches(said).count(), 1, "{}", ended.stderr);
+}
+
 fn on_processor() -> Value {
     Job::start(&format!("train --json --strategy local {SMALL}")).end(LIMIT).json()
 }
