@@ -33,8 +33,7 @@ case "$1" in
   -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
   -*) status=2 fail "'$1' is no folder; $usage" ;;
 esac
-mkdir -p "$1" || fail "cannot make the folder '$1'"
-folder=$(cd "$1" && pwd)
+folder=$1
 shift
 [ $# -gt 0 ] || set -- mnist cifar10 wmt
 for wanted in "$@"; do
@@ -46,6 +45,11 @@ done
 for tool in curl sha256sum gunzip tar; do
   command -v "$tool" >/dev/null 2>&1 || status=2 fail "no $tool on the PATH; install it, and run this again"
 done
+
+mkdir -p "$folder" || fail "cannot make the folder '$folder'"
+folder=$(cd "$folder" && pwd)
+# what nothing came of is not left
+trap 'rmdir "$folder"/* "$folder" 2>/dev/null || true' EXIT
 
 # What shows that a set is unpacked: the last of its files to come.
 unpacked() {

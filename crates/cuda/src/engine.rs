@@ -420,6 +420,14 @@ impl DeviceKernels for CudaKernels {
         self.kept(done)
     }
 
+    fn is_ahead_over(&mut self) -> Result<bool, DeviceFailure> {
+        let done = match &mut self.ahead {
+            Some(ahead) => ahead.is_over().map_err(Failed::from),
+            None => Ok(true),
+        };
+        self.kept(done)
+    }
+
     fn wait_ahead(&mut self, deadline: Deadline) -> Result<(), DeviceFailure> {
         let done = match &mut self.ahead {
             Some(ahead) => ahead.wait(deadline).map_err(Failed::from),

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use tensorwire_base::{Deadline, Space};
 use tensorwire_device::{Device, DeviceError, Driver, Event};
@@ -11,6 +12,8 @@ use tensorwire_memory::{DeviceLoan, DeviceWriteLoan, DmaBuf, Keepalive, Slab};
 
 use crate::engine::{CudaError, CudaKernels, CudaOptions};
 
+/// How often to ask for what is waited for.
+const ASK_AGAIN: Duration = Duration::from_micros(50);
 /// So often those are forgotten that are over.
 const FORGET_EVERY: u64 = 256;
 
@@ -159,6 +162,11 @@ impl DeviceKernels for CudaDevices {
         self.gpu(Self::copying(from.space(), to.space()))?.kernels.take(from, to)
     }
 
+    fn is_ahead_over(&mut self) -> Result<bool, DeviceFailure> {
+        let mut over = self.gpus.iter_mut().map(|gpu| gpu.kernels.is_ahead_over());
+        over.try_fold(true, |all, over| Ok(all && over?))
+    }
+
     fn wait_ahead(&mut self, deadline: Deadline) -> Result<(), DeviceFailure> {
         self.gpus.iter_mut().try_for_each(|gpu| gpu.kernels.wait_ahead(deadline))
     }
@@ -200,8 +208,17 @@ impl DeviceKernels for CudaDevices {
     }
 
     fn wait(&mut self, copy: CopyId, deadline: Deadline) -> Result<(), DeviceFailure> {
-        let Some(copies) = self.started.remove(&copy.0) else { return Ok(()) };
-        copies.iter().try_for_each(|(at, copy)| self.gpus[*at].kernels.wait(*copy, deadline))
+        // a GPU that failed is told at once, also where another waits for it
+        while !self.is_over(copy)? {
+            if deadline.passed() {
+                let copies = self.started.remove(&copy.0).unwrap_or_default();
+                let late =
+                    |(at, copy): &(usize, CopyId)| self.gpus[*at].kernels.wait(*copy, deadline);
+                return copies.iter().try_for_each(late);
+            }
+            std::thread::sleep(ASK_AGAIN);
+        }
+        Ok(())
     }
 
     fn graphs_launched(&self) -> u64 {

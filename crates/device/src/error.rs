@@ -62,13 +62,13 @@ impl OpenError {
     pub fn mend(&self) -> String {
         match self {
             OpenError::Missing { .. } => {
-                "install a driver (550 or newer), in a container run with `docker run --gpus all`, or name the \
+                "install a driver (525 or newer), in a container run with `docker run --gpus all`, or name the \
                  library with --cuda-driver"
                     .to_owned()
             }
             OpenError::Start { mend, .. } => mend.clone(),
             OpenError::Function { .. } | OpenError::TooOld { .. } => {
-                "install a newer driver (525 is enough, 550 has all that is used)".to_owned()
+                "install a newer driver (525 or newer)".to_owned()
             }
         }
     }

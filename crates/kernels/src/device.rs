@@ -154,6 +154,12 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
     /// When the lengths differ, or an end is not of the device.
     fn take(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<(), DeviceFailure>;
 
+    /// True once all that was copied ahead is there.
+    ///
+    /// # Errors
+    /// When something failed.
+    fn is_ahead_over(&mut self) -> Result<bool, DeviceFailure>;
+
     /// Waits until all that was copied ahead is there.
     ///
     /// # Errors

@@ -5,10 +5,11 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{SendError, Sender, channel};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use tensorwire_base::{Deadline, Rank};
 
 use crate::hosts::Hosts;
@@ -68,7 +69,23 @@ pub(crate) fn start(spec: &JobSpec, rank: Rank, assignment: &str) -> std::io::Re
 /// A process to be started, and whom to tell.
 struct Order {
     command: Command,
-    started: Sender<std::io::Result<Child>>,
+    slot: Arc<Slot>,
+}
+
+/// What became of an order.
+#[derive(Default)]
+struct Slot {
+    state: Mutex<Started>,
+    news: Condvar,
+}
+
+#[derive(Default)]
+enum Started {
+    #[default]
+    Awaited,
+    Made(std::io::Result<Child>),
+    /// Nobody waits for it any more.
+    GivenUp,
 }
 
 /// Starts a process within `patience`: one that is stopped before it runs its program holds up whoever starts it.
@@ -76,7 +93,7 @@ fn spawn(command: Command, patience: Duration) -> std::io::Result<Child> {
     // A child that is to end with its parent ends with the thread that started it: these threads live as long as this
     // process. The last one starts what comes; the others are held up, and will wait for orders for ever.
     static STARTERS: Mutex<Vec<Sender<Order>>> = Mutex::new(Vec::new());
-    let (started, answer) = channel();
+    let slot = Arc::new(Slot::default());
     let mut starters = STARTERS.lock();
     let starter = match starters.last() {
         Some(starter) => starter.clone(),
@@ -84,21 +101,35 @@ fn spawn(command: Command, patience: Duration) -> std::io::Result<Child> {
     };
     drop(starters);
     let gone = |_| std::io::Error::other("the thread that starts processes has ended");
-    starter.send(Order { command, started }).map_err(gone)?;
-    answer.recv_timeout(patience).unwrap_or_else(|_| {
-        new_starter(&mut STARTERS.lock())?;
-        Err(late("run", "is its file on a disk that does not answer", patience))
-    })
+    starter.send(Order { command, slot: slot.clone() }).map_err(gone)?;
+    let until = Instant::now() + patience;
+    let mut state = slot.state.lock();
+    while matches!(*state, Started::Awaited) && !slot.news.wait_until(&mut state, until).timed_out()
+    {
+    }
+    if let Started::Made(made) = std::mem::replace(&mut *state, Started::GivenUp) {
+        return made;
+    }
+    drop(state);
+    new_starter(&mut STARTERS.lock())?;
+    Err(late("run", "is its file on a disk that does not answer", patience))
 }
 
 fn new_starter(starters: &mut Vec<Sender<Order>>) -> std::io::Result<Sender<Order>> {
     let (starter, orders) = channel::<Order>();
     std::thread::Builder::new().name("starts-members".into()).spawn(move || {
-        for Order { mut command, started } in orders {
-            // nobody waits for it any more
-            if let Err(SendError(Ok(mut child))) = started.send(command.spawn()) {
-                let _ = child.kill();
-                let _ = reap(&mut child, Deadline::after(REAP_PATIENCE));
+        for Order { mut command, slot } in orders {
+            let made = command.spawn();
+            let mut state = slot.state.lock();
+            match (&*state, made) {
+                (Started::GivenUp, Ok(mut child)) => {
+                    let _ = child.kill();
+                    let _ = reap(&mut child, Deadline::after(REAP_PATIENCE));
+                }
+                (_, made) => {
+                    *state = Started::Made(made);
+                    slot.news.notify_one();
+                }
             }
         }
     })?;

@@ -95,6 +95,19 @@ impl Ahead {
         staged.is_filled.swap(false, Ordering::Relaxed).then_some(&staged.buffer)
     }
 
+    /// True if an input's values do not wait on the device, nor are on their way there.
+    pub(crate) fn is_free(
+        &self,
+        device: &SharedDevice,
+        input: Output,
+    ) -> Result<bool, DeviceFailure> {
+        let is_filled = |staged: &Staged| staged.is_filled.load(Ordering::Relaxed);
+        match self.staged.get(&input).is_some_and(is_filled) {
+            true => Ok(false),
+            false => device.lock().is_ahead_over(),
+        }
+    }
+
     /// The host may write an input's memory again: what came ahead of it counts no more.
     pub(crate) fn forget(
         &self,

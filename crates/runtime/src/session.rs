@@ -245,9 +245,20 @@ impl Session {
         })
     }
 
-    /// True if inputs may be filled for the next run: the present one has no use for what they hold.
-    pub fn may_fill(&self, inputs: &[Output]) -> bool {
-        inputs.iter().all(|input| self.write(*input).is_ok())
+    /// True if inputs may be filled for the next run: the present one has no use for what they hold. Does not wait.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn may_fill(&self, inputs: &[Output]) -> Result<bool, SessionError> {
+        let Some(device) = &self.executor.workspace.device else { return Ok(false) };
+        for input in inputs {
+            let landed = self.executor.ahead.is_free(device, *input);
+            let is_free = landed.map_err(|error| self.not_mirrored(*input, error.into()))?;
+            if !is_free || self.kept(*input)?.buffer.write().is_err() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Starts to copy an input that was filled for the next run that uses it, beside the one that computes. Only of inputs

@@ -194,6 +194,8 @@ impl Prepared {
         let device = config.device.resolved(&config)?;
         config.math.check(device, config.dtype)?;
         let config = TrainConfig { device, ..config };
+        // what is possible depends on what `auto` is
+        config.check()?;
         let model = supply.model(&config)?;
         let data = supply.data(&config)?;
         let batches = batches(&data, &config)?;

@@ -3,7 +3,14 @@
 
 use super::perftest;
 
-/// One row.
+impl Case {
+    /// True of what takes minutes.
+    pub fn is_long(&self) -> bool {
+        self.name.contains("::long_")
+    }
+}
+
+/// One row. A name that begins with `long_` is run only where it is named, or with `scripts/test.sh --long`.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     pub name: &'static str,
@@ -108,7 +115,7 @@ pub const CASES: &[Case] = &[
         judge: None,
     },
     Case {
-        name: "one::train_devices",
+        name: "one::long_train_devices",
         machines: 1,
         programs: WITH_DEVICES,
         script: include_str!("cases/train_devices.sh"),

@@ -41,8 +41,16 @@ pub fn test(
     out: &mut dyn Write,
 ) -> Result<bool, SoftRoceError> {
     let started = Instant::now();
-    let cases: Vec<&Case> = CASES.iter().filter(|case| case.name.contains(filter)).collect();
+    let (cases, long): (Vec<&Case>, Vec<&Case>) =
+        CASES.iter().filter(|case| case.name.contains(filter)).partition(|case| {
+            // what takes long is run where it is named, or all is
+            let is_asked_for = !filter.is_empty() || std::env::var_os("TENSORWIRE_LONG").is_some();
+            is_asked_for || !case.is_long()
+        });
     say(out, &format!("\nrunning {} tests in machines with Soft-RoCE", cases.len()))?;
+    for case in long {
+        say(out, &format!("{} takes minutes: name it, or set TENSORWIRE_LONG", case.name))?;
+    }
     let mut tally = Tally::default();
     match prepare(cache, stop, out) {
         Ok(kernel) => {

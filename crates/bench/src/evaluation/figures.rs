@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tensorwire_launch::Transport;
 use tensorwire_nn::Optimizer;
-use tensorwire_train::{Budget, Exchange, Strategy, TrainConfig};
+use tensorwire_train::{Budget, Exchange, StoreWire, Strategy, TrainConfig};
 
 pub(super) use mamidala::IMAGENET_IMAGES;
 
@@ -160,6 +160,19 @@ impl Figure {
             _ => true,
         };
         (self.cases)(scope).into_iter().filter(is_possible).collect()
+    }
+
+    /// True if what is run for it are baselines, too, which a program may have been built without.
+    pub fn has_baselines(&self, scope: &FigureScope) -> bool {
+        (self.cases)(scope).iter().any(|case| match case {
+            Case::Throughput(config)
+            | Case::Scaling(config)
+            | Case::Convergence(config, _)
+            | Case::Modes(config) => config.exchange.is_by_message(),
+            Case::Transfer(specs) => specs.iter().any(|spec| spec.exchange.is_by_message()),
+            Case::Kvstore(_, ways) => ways.iter().any(|(wire, _)| *wire == StoreWire::Zmq),
+            _ => false,
+        })
     }
 
     pub fn quick_limit(&self) -> Duration {

@@ -131,7 +131,8 @@ pub(crate) struct JobArgs {
     /// GPUs of each worker, which takes a batch on each
     ///
     /// So a step takes workers × GPUs × batch samples. Their gradients are reduced in the worker, on its first GPU, which
-    /// has the variables: what crosses between processes is that of one. Worker k of a machine takes GPUs k·N to k·N + N - 1.
+    /// has the variables: what crosses between processes is that of one. Worker k of a machine takes GPUs k·N to k·N + N - 1,
+    /// counted from M on with `--device cuda:M`.
     #[arg(long, value_name = "N", help_heading = COMPUTE, hide_short_help = true, default_value_t = 1)]
     devices_per_worker: u32,
     /// What a GPU multiplies: f32, tf32, bf16

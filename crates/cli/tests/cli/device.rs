@@ -87,6 +87,8 @@ fn the_same_bits_by_every_way_to_cross() {
         assert_eq!(hash(&result), hash(&alone), "{way}");
         result
     };
+    // an evaluation feeds the inputs that the next step is fed ahead
+    same("--strategy local --val-every 1");
     // from memory to memory: not a byte goes by the host but what is fed, shown or evaluated
     for way in ["", "--exchange write", "--servers 1 --split-above 0"] {
         let result = same(&format!("--strategy ps {way}"));

@@ -55,6 +55,15 @@ impl Ahead {
         self.taken.record(stream)
     }
 
+    /// True once all copies are over, as behind [`Ahead::wait`].
+    pub(super) fn is_over(&mut self) -> Result<bool, DeviceError> {
+        let is_over = self.arrived.has_passed()?;
+        if is_over {
+            self.under_way.clear();
+        }
+        Ok(is_over)
+    }
+
     /// Waits until all copies are over: the host may write again what they came from.
     pub(super) fn wait(&mut self, deadline: Deadline) -> Result<(), DeviceError> {
         self.arrived.synchronize(deadline)?;

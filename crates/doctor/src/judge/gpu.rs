@@ -161,15 +161,11 @@ fn library(library: &CudaLibraryFacts) -> Option<Finding> {
         let package = &library.package;
         return Some(finding.mended_by(format!("python3 -m pip install --upgrade {package}")));
     }
-    if library.path.is_some() {
+    // nothing is left to the others yet
+    if library.path.is_some() || library.name != "cuBLASLt" {
         return None;
     }
-    let why = match library.name.as_str() {
-        "cuBLASLt" => "matrix products can be computed by it",
-        "cuDNN" => "convolutions can be computed by it",
-        "NVRTC" => "it compiles CUDA source on this machine",
-        _ => "collectives of GPUs can be left to it, or compared with it",
-    };
+    let why = "matrix products can be computed by it";
     let what = format!("{} was not found", library.name);
     let finding = Finding::new(Severity::Note, "cuda-library", what, why);
     Some(finding.mended_by(format!(

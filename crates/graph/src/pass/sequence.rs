@@ -52,7 +52,10 @@ pub(crate) fn in_sequence(
             let serves = |id: &NodeId| !alone && is_of_update(&graph.node(*id).op);
             kernels.retain(|id| received.contains(id) && !reduced.contains(id) && !serves(id));
             for device in 0..=last {
-                let on_it = kernels.iter().copied().filter(|id| device_of(graph, *id) == device);
+                // among several devices the host's kernels wait for nobody else's turn
+                let has_turn = |id: &NodeId| last == 0 || graph.node(*id).space.is_device();
+                let on_it = kernels.iter().copied().filter(has_turn);
+                let on_it = on_it.filter(|id| device_of(graph, *id) == device);
                 let on_it: Vec<NodeId> = on_it.collect();
                 pairs.extend(on_it.windows(2).map(|pair| (pair[0], pair[1])));
             }
@@ -114,7 +117,7 @@ fn is_of_update(op: &Op) -> bool {
     op.mutated_inputs() > 0 || matches!(op, Op::SquareSums | Op::ClipScale { .. } | Op::Mean)
 }
 
-/// The device that a kernel has its place in the order of; the host's come between the first device's.
+/// The device that a kernel has its place in the order of; the host's come between those of one device.
 fn device_of(graph: &Graph, id: NodeId) -> u32 {
     match graph.node(id).space {
         Space::Device(device) => device,

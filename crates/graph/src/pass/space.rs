@@ -225,6 +225,12 @@ impl Spreader<'_> {
                 }
                 false => root,
             });
+            if let (Some(_), false) = (goes, by_host) {
+                // what the host has of it is used there as well
+                let home = task_of(self.out.node(root))?;
+                let copy = self.copies.get(&(root.into(), home, Space::Host));
+                roots.extend(copy.map(|copy| copy.node));
+            }
             roots.extend(goes.and_then(|to| self.copied_to_device(root, to)));
         }
         let mut given = Vec::with_capacity(run.given.len());

@@ -1,6 +1,6 @@
 //! Turns of nodes that a device computes or copies. A kernel is done for the executor once it is started: whatever uses
 //! its output on the device comes behind it there, and what the host or another device uses comes by a copy, which is done
-//! when it is over. What else waits for a kernel, on another device, has that device wait for it ([`Gates`]).
+//! when it is over, but for what came ahead: that is moved within the device, as by a kernel. What else waits for a kernel, on another device, has that device wait for it ([`Gates`]).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -364,6 +364,9 @@ impl Executor {
         let Some(device) = &self.workspace.device else {
             return Err(self.without_device(part, id));
         };
+        let own = number_of(landing.target.space()).unwrap_or_default();
+        let followed = self.gates.follow(&mut *device.lock(), id, own);
+        followed.map_err(|source| self.device_failed(part, id, source))?;
         let mut at: usize = pieces[..told].iter().map(Buffer::bytes).sum();
         for (index, piece) in pieces[..arrived].iter().enumerate().skip(told) {
             let from = Arc::new(piece.lend_to_device().map_err(lent)?);

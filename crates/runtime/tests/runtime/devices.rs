@@ -255,7 +255,9 @@ fn run_child(command: &mut Command) -> String {
 #[test]
 fn one_seed() {
     if let Some(seeds) = own_seeds() {
-        seeds.for_each(|seed| drop(see(seed)));
+        seeds.for_each(|seed| {
+            see(seed);
+        });
         return;
     }
     let seed = std::env::var("TENSORWIRE_SEED").map_or(0, |seed| seed.parse().unwrap());

@@ -207,6 +207,9 @@ pub(crate) fn ordinals(
     let (workers, others): (Vec<Rank>, Vec<Rank>) =
         before.partition(|other| topology.worker(*other).is_some());
     let first = match config.device {
+        DeviceChoice::Cuda { ordinal: Some(ordinal) } if is_worker && each > 1 => {
+            ordinal + workers.len() * each
+        }
         DeviceChoice::Cuda { ordinal: Some(ordinal) } => ordinal,
         // servers of a store have none
         _ if is_worker && each > 1 => workers.len() * each,

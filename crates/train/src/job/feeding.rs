@@ -66,7 +66,7 @@ impl Trainer<'_> {
             match self.session.advance()? {
                 Advance::Progress => {}
                 // what this step was fed may still be on its way
-                found if may_feed && self.session.may_fill(&inputs) => {
+                found if may_feed && self.session.may_fill(&inputs)? => {
                     may_feed = false;
                     self.feed_ahead(step + 1, &inputs, loader, ahead)?;
                     if found == Advance::Finished {

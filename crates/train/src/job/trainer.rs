@@ -253,7 +253,9 @@ impl Trainer<'_> {
             }
             self.session.set_rate_factor(self.rates.factor(step));
             self.standing.enters(Phase::Runs);
-            let next = loader.as_mut().filter(|_| step < steps);
+            // an evaluation feeds the same inputs
+            let is_evaluated = self.shape.is_evaluated(self.config, step);
+            let next = loader.as_mut().filter(|_| step < steps && !is_evaluated);
             let ran = self.run_feeding(step, next, &mut ahead);
             if step <= traced {
                 let events = trace::take_step(self.session, step, start_ns);
