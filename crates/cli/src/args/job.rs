@@ -46,7 +46,7 @@ pub(crate) struct JobArgs {
     /// Tokens of a window of text [default: as many as the model takes]
     #[arg(long, value_name = "N", help_heading = MODEL, hide_short_help = true)]
     sequence: Option<usize>,
-    /// Samples per worker, or each of its GPUs, and step
+    /// Samples per worker (or GPU of it) and step
     #[arg(long, value_name = "B", help_heading = MODEL, default_value_t = DEFAULTS.batch)]
     batch: usize,
     /// Seed of first values and the order of samples

@@ -45,6 +45,12 @@ pub(super) fn announce(prepared: &Prepared) {
         note(format_args!("goes on from {at}, after step {step}{but}"));
     }
     note(format_args!("kernels: {}", prepared.kernels()));
+    if config.devices_per_worker > 1 {
+        let each = config.devices_per_worker;
+        // fits: batches are in memory
+        let samples = u64::from(config.workers) * u64::from(each) * config.batch as u64;
+        note(format_args!("{each} GPUs a worker, a batch on each: {samples} samples a step"));
+    }
     if config.strategy == Strategy::Local {
         let replicas = if config.workers == 1 { "replica" } else { "replicas" };
         note(format_args!("local: {} {replicas} in one process, nothing crosses", config.workers));

@@ -140,6 +140,11 @@ fn gpus_that_are_not_there_are_counted_before_anything_starts() {
     let one = "--devices-per-worker 2 --strategy local";
     let ended = driver.start_on("cuda:1", &format!("{one} {SMALL}"), &gpus("2")).end(LIMIT);
     refused(&ended, 2, &["takes 3 GPUs for 1 worker", "has 2"]);
+    // the workers' GPUs are counted from the one that is named
+    let ended = driver.start_on("cuda:1", &job, &gpus("4")).end(LIMIT);
+    refused(&ended, 2, &["takes 5 GPUs for 2 workers", "has 4"]);
+    let ended = driver.start_on("cuda:1", &job, &gpus("5")).end(LIMIT);
+    assert!(ended.stderr.contains("2 GPUs a worker, a batch on each: "), "{}", ended.stderr);
 }
 
 #[test]
