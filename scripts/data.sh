@@ -46,10 +46,15 @@ for tool in curl sha256sum gunzip tar; do
   command -v "$tool" >/dev/null 2>&1 || status=2 fail "no $tool on the PATH; install it, and run this again"
 done
 
+is_new=$([ -d "$folder" ] || echo true)
 mkdir -p "$folder" || fail "cannot make the folder '$folder'"
 folder=$(cd "$folder" && pwd)
-# what nothing came of is not left
-trap 'rmdir "$folder"/* "$folder" 2>/dev/null || true' EXIT
+# folders that nothing came into are not left
+tidy() {
+  rmdir "$folder/mnist" "$folder/cifar10" "$folder/wmt" || true
+  [ -z "$is_new" ] || rmdir "$folder" || true
+}
+trap 'tidy 2>/dev/null' EXIT
 
 # What shows that a set is unpacked: the last of its files to come.
 unpacked() {
