@@ -1,7 +1,7 @@
 //! Operators on a GPU by its driver, as a job has them computed: a real one, or the driver that stands in its place.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use tensorwire_base::Deadline;
@@ -12,6 +12,8 @@ use tensorwire_kernels::{DeviceCall, DeviceFailure, DeviceKernels, DeviceOperand
 use tensorwire_memory::{Arena, Buffer, Place, Slab, TensorMut, TensorRef};
 use tensorwire_tensor::TensorSpec;
 use tensorwire_testkit::cuda::OnlyDriver;
+
+use crate::engine::{is_own_process, libraries, rounding};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const ALIGNMENT: usize = 256;
@@ -44,7 +46,23 @@ pub(crate) fn is_alone() -> bool {
 
 pub(crate) fn gpus() -> Vec<Gpu> {
     let both = [true, false].map(|is_aligned| Gpu { is_aligned });
-    if driver().is_some() { both.to_vec() } else { Vec::new() }
+    match driver() {
+        // libraries take aligned tensors alone
+        Some(_) if is_own_process() => both[..1].to_vec(),
+        Some(_) => both.to_vec(),
+        None => Vec::new(),
+    }
+}
+
+/// Does something with the GPU, which is opened once.
+pub(crate) fn with_kernels<T>(work: impl FnOnce(&mut CudaKernels) -> T) -> T {
+    work(open().get_or_insert_with(opened))
+}
+
+/// One at a time: what a GPU finds wrong is of the last one.
+fn open() -> MutexGuard<'static, Option<CudaKernels>> {
+    static OPEN: Mutex<Option<CudaKernels>> = Mutex::new(None);
+    OPEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// The tensors of an operator in one piece of memory: where each lies.
@@ -73,21 +91,21 @@ impl Gpu {
         in_place: bool,
         rate_factor: f64,
     ) -> Result<(), KernelError> {
-        // one at a time: what a GPU finds wrong is of the last one
-        static OPEN: Mutex<Option<CudaKernels>> = Mutex::new(None);
-        let mut open = OPEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let mut kernels = open.take().unwrap_or_else(opened);
+        let mut open = open();
+        let kernels = open.get_or_insert_with(opened);
         kernels.set_rate_factor(rate_factor).unwrap();
-        match self.compute_with(&mut kernels, op, inputs, outputs, in_place) {
-            Ok(()) => *open = Some(kernels),
-            // nothing is computed behind a failure
-            Err(DeviceFailure::Kernel { source, .. }) => return Err(*source),
-            Err(failure) => panic!("{}: {failure}", op.name()),
+        let Err(failure) = self.compute_with(kernels, op, inputs, outputs, in_place) else {
+            return Ok(());
+        };
+        // nothing is computed behind a failure
+        *open = None;
+        match failure {
+            DeviceFailure::Kernel { source, .. } => Err(*source),
+            failure => panic!("{}: {failure}", op.name()),
         }
-        Ok(())
     }
 
-    fn compute_with(
+    pub(crate) fn compute_with(
         self,
         kernels: &mut CudaKernels,
         op: &Op,
@@ -194,8 +212,9 @@ impl Computes for Gpu {
 }
 
 fn opened() -> CudaKernels {
-    let library: Option<PathBuf> = driver().and_then(OnlyDriver::library);
-    CudaKernels::open(&CudaOptions { driver: library, ..CudaOptions::default() }, 0).unwrap()
+    let driver: Option<PathBuf> = driver().and_then(OnlyDriver::library);
+    let options = CudaOptions { driver, libraries: libraries(), rounding: rounding() };
+    CudaKernels::open(&options, 0).unwrap()
 }
 
 /// All of a slab as one buffer.

@@ -2,12 +2,14 @@
 //! library is missing or fails.
 
 use tensorwire_graph::Op;
+use tensorwire_kernels::DeviceKernels;
 use tensorwire_kernels::check::Tensor;
 use tensorwire_memory::{TensorMut, TensorRef};
 use tensorwire_tensor::DType;
 
 use crate::common::Values;
-use crate::engine::{Engine, engine, in_a_process};
+use crate::engine::{in_a_process, is_own_process};
+use crate::gpu::{Gpu, with_kernels};
 
 /// Tests whose operators are products, or have some.
 const SUITES: [&str; 12] = [
@@ -35,7 +37,15 @@ fn suites_of_products_without_an_algorithm() {
     in_a_process(&SUITES[..1], true, &[("FAKE_CUDA_FAULTS", "noalgorithm")]);
 }
 
-fn product(engine: &Engine, seed: u64, shift: usize) -> Result<Vec<f32>, String> {
+fn library_calls() -> u64 {
+    with_kernels(|kernels| kernels.library_calls())
+}
+
+fn description() -> String {
+    with_kernels(|kernels| kernels.description())
+}
+
+fn product(seed: u64, is_aligned: bool) -> Result<Vec<f32>, String> {
     let mut values = Values(seed);
     let mut tensor =
         |dims: &[usize]| Tensor::new(dims, &values.reals::<f32>(dims.iter().product()));
@@ -44,31 +54,31 @@ fn product(engine: &Engine, seed: u64, shift: usize) -> Result<Vec<f32>, String>
     let mut y = Tensor::unwritten(DType::F32, &[33, 65]);
     let op = Op::MatMul { transpose_a: false, transpose_b: false };
     let mut outputs: Vec<TensorMut<'_>> = vec![y.view_mut()];
-    engine.run(&op, &inputs, &mut outputs, false, shift).map_err(|failure| failure.to_string())?;
+    let gpu = Gpu { is_aligned };
+    with_kernels(|kernels| gpu.compute_with(kernels, &op, &inputs, &mut outputs, false))
+        .map_err(|failure| failure.to_string())?;
     drop(outputs);
     Ok(y.to_vec())
 }
 
 #[test]
 fn in_an_engine_products_are_the_librarys() {
-    let Some(engine) = engine() else { return };
-    let before = engine.library_calls();
-    let found = product(engine, 1, 0).unwrap();
-    assert_eq!(engine.library_calls(), before + 1);
-    assert!(
-        engine.description().ends_with("products by cuBLASLt 13.1.0"),
-        "{}",
-        engine.description()
-    );
-    assert!(product(engine, 1, 0).unwrap() == found);
+    if !is_own_process() {
+        return;
+    }
+    let before = library_calls();
+    let found = product(1, true).unwrap();
+    assert_eq!(library_calls(), before + 1);
+    assert!(description().ends_with("products by cuBLASLt 13.1.0"), "{}", description());
+    assert!(product(1, true).unwrap() == found);
     // where a library takes no operands
-    let calls = engine.library_calls();
-    let near = product(engine, 1, 4).unwrap();
-    assert_eq!(engine.library_calls(), calls);
+    let calls = library_calls();
+    let near = product(1, false).unwrap();
+    assert_eq!(library_calls(), calls);
     // sums of 130 products of numbers up to 2
     let most = 2.0 * 130.0 * f32::EPSILON * 4.0 * 130.0;
     assert!(near.iter().zip(&found).all(|(a, b)| (a - b).abs() <= most));
-    assert!(product(engine, 1, 0).unwrap() == found);
+    assert!(product(1, true).unwrap() == found);
 }
 
 /// What the first test of a process with an engine is told.
@@ -78,14 +88,16 @@ fn said(libraries: bool, faults: &str) -> Option<String> {
 
 #[test]
 fn in_an_engine_it_says_what_computes_products() {
-    let Some(engine) = engine() else { return };
-    eprintln!("{}", engine.description());
-    match product(engine, 2, 0) {
-        Ok(_) => eprintln!("computed, {} by a library", engine.library_calls()),
+    if !is_own_process() {
+        return;
+    }
+    eprintln!("{}", description());
+    match product(2, true) {
+        Ok(_) => eprintln!("computed, {} by a library", library_calls()),
         Err(error) => {
             eprintln!("failed: {error}");
             // nothing is computed after it
-            assert_eq!(product(engine, 2, 0), Err(error));
+            assert_eq!(product(2, true), Err(error));
         }
     }
 }

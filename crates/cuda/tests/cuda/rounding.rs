@@ -9,15 +9,16 @@ use tensorwire_kernels::check::Tensor;
 use tensorwire_tensor::DType;
 
 use crate::common::{Values, reference, run_one, try_run};
-use crate::engine::{engine, in_a_process, rounding};
+use crate::engine::{in_a_process, is_own_process, rounding};
+use crate::gpu::gpus;
 use crate::targets::{Target, devices};
 
-/// What rounds so: kernels of ours, or, in a process that has one, an engine with a library.
+/// What rounds so: kernels of ours, or, in a process of its own, a GPU with a library.
 fn rounding_targets(to: Rounding) -> Vec<Target> {
-    match engine() {
-        Some(engine) if rounding() == to => vec![Target::Engine(engine)],
-        Some(_) => Vec::new(),
-        None => devices()
+    match is_own_process() {
+        true if rounding() == to => gpus().into_iter().map(Target::Gpu).collect(),
+        true => Vec::new(),
+        false => devices()
             .into_iter()
             .map(|device| Target::Device(crate::shim::Device { rounding: to, ..device }))
             .collect(),
@@ -194,7 +195,7 @@ fn numbers_of_few_bits_stay() {
 
 #[test]
 fn a_library_rounds_as_kernels_do() {
-    if engine().is_some() {
+    if is_own_process() {
         return;
     }
     for name in ["tf32", "bf16"] {

@@ -8,18 +8,16 @@ use tensorwire_kernels::check::{Computes, Mismatch, Net, Tensor};
 use tensorwire_kernels::{KernelChoice, KernelError, Kernels};
 use tensorwire_memory::{TensorMut, TensorRef};
 
-use crate::engine::{Engine, engine};
 use crate::gpu::{Gpu, gpus, is_alone};
 use crate::shim::{Device, shim};
 
 /// Sums over a dimension are added in an order that suits a device.
 pub(crate) const ADDS_IN_ORDER: bool = false;
 
-/// A device, an engine on a driver, or the reference.
+/// A device, a GPU by its driver, or the reference.
 #[derive(Debug)]
 pub(crate) enum Target {
     Device(Device),
-    Engine(&'static Engine),
     Gpu(Gpu),
     Reference(Kernels),
 }
@@ -28,7 +26,6 @@ impl Target {
     fn computes(&self) -> &dyn Computes {
         match self {
             Target::Device(device) => device,
-            Target::Engine(engine) => *engine,
             Target::Gpu(gpu) => gpu,
             Target::Reference(kernels) => kernels,
         }
@@ -49,7 +46,6 @@ impl Target {
         match self {
             Target::Device(device) => device.run(op, inputs, outputs, false, rate_factor),
             Target::Gpu(gpu) => gpu.run(op, inputs, outputs, false, rate_factor),
-            Target::Engine(engine) => engine.compute(&op.at_rate(rate_factor), inputs, outputs),
             Target::Reference(kernels) => kernels.run(&op.at_rate(rate_factor), inputs, outputs),
         }
     }
@@ -92,9 +88,6 @@ pub(crate) fn devices() -> Vec<Device> {
 
 /// What is held against the reference: nothing where there is neither a GPU nor a compiler.
 pub(crate) fn cpus() -> Vec<Target> {
-    if let Some(engine) = engine() {
-        return vec![Target::Engine(engine)];
-    }
     let on_gpus = gpus().into_iter().map(Target::Gpu);
     match is_alone() {
         true => on_gpus.collect(),
@@ -113,9 +106,6 @@ pub(crate) fn reference() -> Target {
 
 /// A net that a device computes.
 pub(crate) fn net() -> Net {
-    if let Some(engine) = engine() {
-        return Net::on(Arc::new(Target::Engine(engine)));
-    }
     match cpus().pop() {
         Some(device) => Net::on(Arc::new(device)),
         None => Net::new(),
