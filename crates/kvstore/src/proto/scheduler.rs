@@ -77,6 +77,8 @@ pub enum SchedulerAction {
     GiveUp { rank: Rank, silent_ms: u64 },
     /// Start `server` anew, as `rank`; it takes over from `was`.
     Replace { server: u32, was: Rank, rank: Rank },
+    /// It is lost, and all workers have done their part: nobody needs it, nor another in its place.
+    Spare { rank: Rank },
     /// `node` is now `server`, in place of `was`.
     Replaced { server: u32, was: Rank, node: Identity, to: Vec<Rank> },
     /// The job is over: it cannot go on without `rank`. Nothing is done after this.
@@ -228,9 +230,10 @@ impl Scheduler {
         node.life = Life::Left;
         let is_worker = matches!(node.role, Role::Worker(_));
         let alive = self.workers();
+        // a server that takes another's place hears of it when it comes
+        self.epoch += u64::from(is_worker);
         // a server must not wait for what it will never push
         if is_worker && !alive.is_empty() {
-            self.epoch += 1;
             let to = self.ranks(|role| matches!(role, Role::Server(_)));
             actions.push(SchedulerAction::World { epoch: self.epoch, alive, to });
         }
@@ -323,10 +326,17 @@ impl Scheduler {
         true
     }
 
-    /// Lets another take a server's place, if the job may and somebody is left who can tell it what it missed.
+    /// Lets another take a server's place, if the job may and a worker is left that needs it.
     fn replace(&mut self, server: u32, was: Rank, actions: &mut Vec<SchedulerAction>) -> bool {
-        let more = self.replacements < self.options.replacements_max;
-        if !self.options.replace_servers || !more || self.workers().is_empty() {
+        if !self.options.replace_servers {
+            return false;
+        }
+        // had none done its part, the last one's death would have ended the job
+        if self.workers().is_empty() {
+            actions.push(SchedulerAction::Spare { rank: was });
+            return true;
+        }
+        if self.replacements == self.options.replacements_max {
             return false;
         }
         self.replacements += 1;

@@ -5,6 +5,7 @@ use super::SchedulerEvent as Event;
 use super::*;
 
 /// A scheduler at a time.
+#[derive(Clone)]
 struct Job {
     scheduler: Scheduler,
     now_ms: u64,
@@ -169,10 +170,29 @@ fn a_replacement_that_dies_before_it_is_there_is_replaced_up_to_a_limit() {
 }
 
 #[test]
-fn a_server_is_not_replaced_once_nobody_can_tell_it_what_it_missed() {
+fn a_server_that_dies_after_all_workers_have_left_is_missed_by_nobody() {
     let mut job = Job::stands(replacing(1));
     job.on(Event::Left { node: node(0) });
-    assert_eq!(job.die(1), end(1));
+    let spare = |rank| vec![Action::Spare { rank: Rank(rank) }];
+    assert_eq!(job.die(1), spare(1));
+    assert_eq!(job.die(2), spare(2));
+
+    let mut job = Job::stands(SchedulerOptions { replace_servers: false, ..replacing(1) });
+    job.on(Event::Left { node: node(0) });
+    assert_eq!(job.die(1), end(1), "in a job that may lose none");
+}
+
+#[test]
+fn one_that_was_to_take_a_servers_place_is_not_needed_once_all_workers_have_left() {
+    let mut job = Job::stands(replacing(1));
+    let replace = Action::Replace { server: 0, was: Rank(1), rank: Rank(3) };
+    assert_eq!(job.die(1), [replace]);
+    job.on(Event::Left { node: node(0) });
+    let mut comes = job.clone();
+    let world = Action::World { epoch: 1, alive: vec![], to: ranks(&[3]) };
+    let replaced = Action::Replaced { server: 0, was: Rank(1), node: node(3), to: ranks(&[]) };
+    assert_eq!(comes.on(Event::Joined { node: node(3) }), [world, replaced], "it ends by itself");
+    assert_eq!(job.die(3), [Action::Spare { rank: Rank(3) }]);
 }
 
 #[test]

@@ -186,6 +186,13 @@ impl Launcher<'_> {
                     store.replacements.push(Replacement { server, was, rank });
                 }
             }
+            SchedulerAction::Spare { rank } => {
+                let why = self.survive(rank);
+                let role = &self.members[rank.index()].role;
+                tracing::warn!(
+                    "{role} was lost once all workers were done, and is not needed: {why}"
+                );
+            }
             SchedulerAction::Replaced { server, was, node, to } => {
                 self.introduce_replacement(server, was, node, &to);
             }

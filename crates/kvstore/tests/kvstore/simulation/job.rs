@@ -316,6 +316,11 @@ impl Job {
                 let after_ms = 20 + self.delay_ms();
                 self.schedule(after_ms, Event::Start { server, rank });
             }
+            SchedulerAction::Spare { rank } => {
+                if !self.scheduler.workers().is_empty() {
+                    return Err(format!("rank {rank} is lost, and workers need it"));
+                }
+            }
             SchedulerAction::Replaced { server, node, to, .. } => {
                 self.tell(&to, &Note::Replaced { server, node });
             }
