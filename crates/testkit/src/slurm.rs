@@ -70,7 +70,7 @@ impl Slurm {
         let text = format!(
             "ClusterName=test\nSlurmctldHost={host}(127.0.0.1)\nSlurmUser=root\n\
              SlurmctldPort={controller}\nSlurmdPort={daemon}\n\
-             AuthType=auth/munge\nAuthInfo=socket={}\nCredType=cred/munge\n\
+             AuthType=auth/munge\nAuthInfo=socket={},cred_expire=5\nCredType=cred/munge\n\
              StateSaveLocation={}\nSlurmdSpoolDir={}\nSlurmctldPidFile={}\nSlurmdPidFile={}\n\
              ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSelectType=select/cons_tres\n\
              ReturnToService=2\nMailProg=/bin/true\n\
