@@ -108,6 +108,23 @@ pub(crate) enum ToMember {
     Stop { reason: String },
 }
 
+impl ToMember {
+    /// True for what a member cannot do without, and takes once however often it is told.
+    pub(crate) fn lasts(&self) -> bool {
+        use ToMember::*;
+        matches!(
+            self,
+            Transport(_) | Peers { .. } | Released { .. } | World { .. } | ServerReplaced { .. }
+        )
+    }
+
+    /// True if nobody needs `earlier` who hears this.
+    pub(crate) fn replaces(&self, earlier: &ToMember) -> bool {
+        use ToMember::*;
+        matches!((self, earlier), (Released { .. }, Released { .. }) | (World { .. }, World { .. }))
+    }
+}
+
 /// What comes behind a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Behind {

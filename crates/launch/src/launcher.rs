@@ -251,6 +251,7 @@ impl Launcher<'_> {
                     member.last_heard = Instant::now();
                     member.control = Some(speaker);
                     (member.connection, member.hung_up) = (connection, false);
+                    member.tell_again();
                     if let Some((until, behind)) = self.allowed {
                         // who said so to a launcher that died has said it before this one was there
                         self.tell(&[rank], &ToMember::Allow { until, behind });
@@ -512,21 +513,11 @@ impl Launcher<'_> {
     }
 
     fn tell(&mut self, ranks: &[Rank], message: &ToMember) {
-        for rank in ranks {
-            if let Some(control) = &mut self.members[rank.index()].control {
-                // as for all
-                let _ = control.say(message);
-            }
-        }
+        ranks.iter().for_each(|rank| self.members[rank.index()].tell(message));
     }
 
     fn tell_all(&mut self, message: &ToMember) {
-        for member in &mut self.members {
-            if let Some(control) = &mut member.control {
-                // a member that cannot be told is noticed by its silence or its end
-                let _ = control.say(message);
-            }
-        }
+        self.members.iter_mut().for_each(|member| member.tell(message));
     }
 
     /// What may have ended the job.

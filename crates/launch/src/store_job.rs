@@ -1,7 +1,7 @@
 //! What a job with a key-value store wants of its launcher, and what its members are told: who is worker and who is
 //! server, barriers, and what the launcher, which is the store's scheduler, says while the job runs. Names no value.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
@@ -102,6 +102,8 @@ struct ControlState {
     alive: Option<Vec<u32>>,
     /// At most one per death, of which a job survives no more than it has workers and replacements.
     events: VecDeque<StoreEvent>,
+    /// Ranks that took a server's place, as far as that was told.
+    replacements: HashSet<u32>,
 }
 
 impl ControlEvents {
@@ -120,8 +122,11 @@ impl ControlEvents {
         }
     }
 
-    pub(crate) fn put(&self, event: StoreEvent) {
-        self.state.lock().events.push_back(event);
+    pub(crate) fn put_replaced(&self, server: u32, was: Rank, peer: PeerAddress) {
+        let mut state = self.state.lock();
+        if state.replacements.insert(peer.rank.0) {
+            state.events.push_back(StoreEvent::ServerReplaced { server, was, peer });
+        }
     }
 
     /// All events since the last call.
@@ -176,6 +181,22 @@ mod tests {
         assert_eq!(control_events.take(), [StoreEvent::World { epoch: 2, alive: vec![1] }]);
         assert_eq!(control_events.take(), []);
         assert!(control_events.lives(1) && !control_events.lives(0));
+    }
+
+    #[test]
+    fn a_server_that_took_anothers_place_is_told_once() {
+        let control_events = ControlEvents::default();
+        let peer = |rank| PeerAddress {
+            rank: Rank(rank),
+            incarnation: tensorwire_base::Incarnation(7),
+            endpoint: "shm:x".parse().unwrap(),
+        };
+        for rank in [3, 4, 3] {
+            control_events.put_replaced(0, Rank(2), peer(rank));
+        }
+        let replaced =
+            |rank| StoreEvent::ServerReplaced { server: 0, was: Rank(2), peer: peer(rank) };
+        assert_eq!(control_events.take(), [3, 4].map(replaced));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::process::{Exit, Process};
-use crate::control::Speaker;
+use crate::control::{Speaker, ToMember};
 use crate::negotiate::Offer;
 use crate::standing::Still;
 use crate::takeover::ProcessName;
@@ -26,6 +26,8 @@ pub(super) struct MemberState {
     /// When that was seen.
     pub(super) exited: Option<Instant>,
     pub(super) control: Option<Speaker>,
+    /// What it was told and cannot do without: once it calls again it hears that again.
+    lasting: Vec<ToMember>,
     /// Which of its connections that is.
     pub(super) connection: u64,
     pub(super) hung_up: bool,
@@ -64,6 +66,7 @@ impl MemberState {
             exit: None,
             exited: None,
             control: None,
+            lasting: Vec::new(),
             connection: 0,
             hung_up: false,
             last_heard: Instant::now(),
@@ -80,6 +83,26 @@ impl MemberState {
             still: None,
             progress: None,
             figures: None,
+        }
+    }
+
+    /// Tells it. One that cannot be told is noticed by its silence or its end, or calls again.
+    pub(super) fn tell(&mut self, message: &ToMember) {
+        if message.lasts() {
+            let is_older = |told: &ToMember| message.replaces(told);
+            self.lasting.retain(|told| !is_older(told));
+            self.lasting.push(message.clone());
+        }
+        if let Some(control) = &mut self.control {
+            let _ = control.say(message);
+        }
+    }
+
+    /// Tells it over a new connection what it may not have read from the one before.
+    pub(super) fn tell_again(&mut self) {
+        for message in &self.lasting {
+            // as above
+            let _ = self.control.as_mut().map(|control| control.say(message));
         }
     }
 

@@ -17,7 +17,7 @@ use super::{Ending, Introduction, JoinError};
 use crate::assignment::JobIdentity;
 use crate::control::{Blame, FromMember, Hearer, Speaker, ToMember, ends, is_timeout};
 use crate::standing::{Movement, StandWatch, Whereabouts};
-use crate::store_job::{ControlEvents, StoreEvent};
+use crate::store_job::ControlEvents;
 
 /// Calls the launcher, again and again if it hangs up before it has answered: it may be busy with
 /// strangers. Nobody listening means that it is gone.
@@ -162,8 +162,8 @@ impl ControlReader {
                     return Some(Ending::Orphaned { reason });
                 };
                 let (rank, incarnation) = (Rank(rank), Incarnation(incarnation));
-                let (was, peer) = (Rank(was), PeerAddress { rank, incarnation, endpoint });
-                self.control_events.put(StoreEvent::ServerReplaced { server, was, peer });
+                let peer = PeerAddress { rank, incarnation, endpoint };
+                self.control_events.put_replaced(server, Rank(was), peer);
             }
             ToMember::Stop { reason } => return Some(Ending::Told { reason }),
         }

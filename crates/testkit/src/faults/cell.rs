@@ -65,6 +65,10 @@ pub enum Heal {
     Restarts,
     Elastic,
     Snapshot,
+    /// It goes on with fewer workers.
+    Resizing,
+    /// Its processes wait for another launcher, which the same command starts.
+    Takeover,
 }
 
 /// One job that is hurt once.
@@ -143,18 +147,10 @@ const KINDS: [Kind; 9] = [
         others: &[("tcp", "zmq")],
         ..kind("dist-esgd", "--strategy dist-esgd --interval 4", false)
     },
-    Kind {
-        workers: 3,
-        masters: 3,
-        servers: 0,
-        ..kind("allreduce", "--strategy allreduce --workers 3", true)
-    },
-    Kind { workers: 4, ..kind("mpi-sgd", "--strategy mpi-sgd --workers 4 --clients 2", true) },
-    Kind { workers: 4, ..kind("mpi-asgd", "--strategy mpi-asgd --workers 4 --clients 2", false) },
-    Kind {
-        workers: 4,
-        ..kind("mpi-esgd", "--strategy mpi-esgd --workers 4 --clients 2 --interval 4", false)
-    },
+    Kind { workers: 3, masters: 3, servers: 0, ..kind("allreduce", "--strategy allreduce", true) },
+    Kind { workers: 4, ..kind("mpi-sgd", "--strategy mpi-sgd --clients 2", true) },
+    Kind { workers: 4, ..kind("mpi-asgd", "--strategy mpi-asgd --clients 2", false) },
+    Kind { workers: 4, ..kind("mpi-esgd", "--strategy mpi-esgd --clients 2 --interval 4", false) },
 ];
 
 const fn kind(strategy: &'static str, options: &'static str, is_in_step: bool) -> Kind {
@@ -199,8 +195,12 @@ impl FaultCell {
     }
 
     /// How its strategy is asked for.
-    pub(super) fn strategy_options(&self) -> &'static str {
-        self.kind().options
+    pub(super) fn strategy_options(&self) -> String {
+        let Kind { options, workers, .. } = *self.kind();
+        match self.heals {
+            Heal::Resizing => format!("{options} --workers {}..{workers}", workers / 2),
+            _ => format!("{options} --workers {workers}"),
+        }
     }
 
     /// How many processes its launcher starts.
@@ -239,9 +239,13 @@ impl FaultCell {
         let healed = if is_in_step { Promise::SameBits } else { Promise::Done };
         match (self.fault, self.role, self.heals) {
             (Fault::FullDisk, ..) => healed,
+            // who has not met the others yet gives up a launcher that does not answer
+            (Fault::Stop, _, Heal::Takeover) if self.is_early() => Promise::Itself,
+            (.., Heal::Takeover | Heal::Restarts) => healed,
             (Fault::Kill, Victim::Launcher, _) => Promise::Gone,
             (_, Victim::Launcher, _) => Promise::Itself,
-            (.., Heal::Restarts) => healed,
+            // the mean of a step is added in another order then
+            (.., Heal::Resizing) => Promise::Done,
             // before all have met there is nobody to go on
             (.., Heal::Elastic | Heal::Snapshot) if self.is_early() => Promise::DoneOrNamed,
             (.., Heal::Elastic) if self.is_worker() => Promise::Done,
@@ -287,7 +291,16 @@ impl Kind {
             for &heals in of_store {
                 self.heal(&FaultCell { heals, ..cell.clone() }, &mut cells);
             }
-            self.heal(&FaultCell { heals: Heal::Restarts, ..cell }, &mut cells);
+            self.heal(&FaultCell { heals: Heal::Restarts, ..cell.clone() }, &mut cells);
+            if *exchange == "zero-copy" {
+                self.heal(&FaultCell { heals: Heal::Resizing, ..cell.clone() }, &mut cells);
+                for phase in PHASES {
+                    for fault in [Fault::Kill, Fault::Stop] {
+                        let heals = Heal::Takeover;
+                        cells.push(FaultCell { heals, phase, fault, ..cell.clone() });
+                    }
+                }
+            }
         }
         cells
     }

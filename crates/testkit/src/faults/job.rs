@@ -20,12 +20,17 @@ const EVERY: usize = 10;
 pub(super) const METRICS: &str = "metrics.jsonl";
 pub(super) const CHECKPOINTS: &str = "ck";
 const SHELL: &str = "rsh.sh";
+/// Where launchers write what others need.
+const RUNTIME: &str = "run";
 const OUTPUT: [&str; 2] = ["out", "err"];
 
 /// A job that runs.
 pub(super) struct Running {
     runner: FaultRunner,
     child: Child,
+    /// The launcher that the processes had first, and that which they have.
+    launchers: Vec<u32>,
+    words: Vec<String>,
     folder: tempfile::TempDir,
     members: usize,
 }
@@ -82,22 +87,13 @@ impl Running {
             std::fs::write(&script, link.shell()).unwrap();
             words.extend(link.arguments(&script));
         }
-        let mut command = match cell.fault {
+        let command = match cell.fault {
             Fault::FullDisk => on_a_small_disk(&runner.program, cell)?,
             _ => Command::new(&runner.program),
         };
-        let [out, err] = OUTPUT.map(|name| File::create(folder.path().join(name)).unwrap());
-        let child = command
-            .args(words)
-            .current_dir(folder.path())
-            .stdin(Stdio::null())
-            .stdout(out)
-            .stderr(err)
-            .process_group(0)
-            .spawn()
-            .map_err(|error| error.to_string())?;
-        let (runner, members) = (runner.clone(), cell.members());
-        Ok(Running { runner, child, folder, members })
+        let child = spawn(command, &words, folder.path())?;
+        let (runner, members, launchers) = (runner.clone(), cell.members(), vec![child.id()]);
+        Ok(Running { runner, child, launchers, words, folder, members })
     }
 
     pub(super) fn folder(&self) -> &Path {
@@ -130,9 +126,10 @@ impl Running {
 
     /// Processes of the job beside its launcher.
     fn others(&self) -> Vec<u32> {
-        let launcher = self.child.id();
         let is_other = |process: &crate::machine::Process| {
-            process.group == launcher && process.pid != launcher && process.state != 'Z'
+            self.launchers.contains(&process.group)
+                && !self.launchers.contains(&process.pid)
+                && process.state != 'Z'
         };
         processes().into_iter().filter(is_other).map(|process| process.pid).collect()
     }
@@ -140,7 +137,17 @@ impl Running {
     /// Waits for the end of the job, at most `limit` from `since` on, and takes it away.
     pub(super) fn end(mut self, cell: &FaultCell, since: Instant, limit: Duration) -> Ended {
         let mut outlived = Vec::new();
-        if (cell.role, cell.fault) == (Victim::Launcher, Fault::Stop) {
+        let is_waited_for = cell.heals == Heal::Takeover;
+        if is_waited_for && cell.fault == Fault::Stop {
+            // for longer than its processes do with a launcher that says nothing
+            std::thread::sleep(self.runner.deadline * 3 / 2);
+            send(self.launcher(), Signal::CONT);
+        } else if is_waited_for && cell.fault == Fault::Kill {
+            let _ = self.child.wait();
+            let command = Command::new(&self.runner.program);
+            self.child = spawn(command, &self.words, self.folder()).unwrap();
+            self.launchers.push(self.child.id());
+        } else if (cell.role, cell.fault) == (Victim::Launcher, Fault::Stop) {
             // its processes give it up; then it learns of it
             while !self.others().is_empty() && since.elapsed() < self.runner.deadline * 2 {
                 std::thread::sleep(Duration::from_millis(10));
@@ -162,7 +169,9 @@ impl Running {
         let took = since.elapsed();
         let left = self.others();
         let status = self.child.try_wait().unwrap();
-        let _ = kill_process_group(self.launcher(), Signal::KILL);
+        for launcher in self.launchers.iter().filter_map(|pid| Pid::from_raw(*pid as i32)) {
+            let _ = kill_process_group(launcher, Signal::KILL);
+        }
         let _ = self.child.wait();
         let read = |name| std::fs::read(self.folder().join(name)).unwrap_or_default();
         let [stdout, stderr] = OUTPUT.map(|name| String::from_utf8_lossy(&read(name)).into_owned());
@@ -198,10 +207,11 @@ impl Ended {
 
     /// True if the job was not hurt after all, as far as it says itself: nobody started it again, no disk was full.
     fn was_not_hurt(&self, cell: &FaultCell) -> bool {
-        let restarts = || self.summary().and_then(|summary| summary["restarts"].as_u64());
+        let counted = |name| self.summary().and_then(|summary| summary[name].as_u64());
         match (cell.fault, cell.heals) {
             (Fault::FullDisk, _) => !self.stderr.contains("no checkpoint of step "),
-            (_, Heal::Restarts) => cell.phase != Phase::End && restarts() == Some(0),
+            (_, Heal::Restarts) => cell.phase != Phase::End && counted("restarts") == Some(0),
+            (_, Heal::Resizing) => cell.phase != Phase::End && counted("resizes") == Some(0),
             _ => false,
         }
     }
@@ -294,7 +304,8 @@ fn arguments(cell: &FaultCell, deadline: Duration) -> String {
     let heals = match cell.heals {
         Heal::Restarts => " --restarts 3",
         Heal::Elastic => " --elastic",
-        Heal::Nothing | Heal::Snapshot => "",
+        Heal::Takeover => " --launcher-patience 60 --resume auto",
+        Heal::Nothing | Heal::Snapshot | Heal::Resizing => "",
     };
     format!(
         "train --no-detect --json --model sentence-embedding --batch 4 --threads 1 --steps {STEPS} --metrics {METRICS} \
@@ -302,6 +313,24 @@ fn arguments(cell: &FaultCell, deadline: Duration) -> String {
         deadline.as_secs(),
         cell.strategy_options(),
     )
+}
+
+/// Starts a job's launcher in a group of its own. What it and one before it say follow each other.
+fn spawn(mut command: Command, words: &[String], folder: &Path) -> Result<Child, String> {
+    let open = |name| File::options().create(true).append(true).open(folder.join(name)).unwrap();
+    let [out, err] = OUTPUT.map(open);
+    let runtime = folder.join(RUNTIME);
+    std::fs::create_dir_all(&runtime).unwrap();
+    command
+        .args(words)
+        .current_dir(folder)
+        .env("XDG_RUNTIME_DIR", runtime)
+        .stdin(Stdio::null())
+        .stdout(out)
+        .stderr(err)
+        .process_group(0)
+        .spawn()
+        .map_err(|error| error.to_string())
 }
 
 /// A command that runs the program where the folder of checkpoints has too little room: for none, or for two.
@@ -344,7 +373,7 @@ fn litter(folder: &Path, cell: &FaultCell) -> Vec<String> {
     };
     let is_known = |name: &String| {
         let snapshot = name.starts_with("ck.server") && name.ends_with(".safetensors");
-        [METRICS, CHECKPOINTS, SHELL].contains(&name.as_str())
+        [METRICS, CHECKPOINTS, SHELL, RUNTIME].contains(&name.as_str())
             || OUTPUT.contains(&name.as_str())
             || snapshot
     };
@@ -352,8 +381,16 @@ fn litter(folder: &Path, cell: &FaultCell) -> Vec<String> {
         names(folder).into_iter().filter(|name| !is_known(name)).collect();
     let kept = folder.join(CHECKPOINTS);
     litter.extend(names(&kept).into_iter().filter(|name| !is_whole_name(name)));
+    // a socket of a launcher that was killed is taken away by whoever asks for jobs
+    let is_of_job = |name: &String| !name.ends_with(".sock");
+    let hosts = std::fs::read_dir(folder.join(RUNTIME).join("tensorwire/jobs"));
+    let hosts = hosts.into_iter().flatten().flatten();
+    litter.extend(hosts.flat_map(|host| names(&host.path())).filter(is_of_job));
     // the next job, or server, takes away what one that was killed could not
-    let is_left_to_it = cell.role == Victim::Launcher || cell.heals == Heal::Snapshot;
+    let is_left_to_it = match cell.heals {
+        Heal::Takeover => false,
+        heals => cell.role == Victim::Launcher || heals == Heal::Snapshot,
+    };
     litter.retain(|_| !is_left_to_it || !matches!(cell.fault, Fault::Kill | Fault::Stop));
     litter
 }
