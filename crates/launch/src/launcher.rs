@@ -165,6 +165,8 @@ impl Launcher<'_> {
                 self.stop("the job goes on in another way");
                 return Err(JobError::Interrupted);
             }
+            // should this process be stopped from here on, the next look forgives what it did not hear
+            let looked = Instant::now();
             acceptor.answer();
             self.hear(inbox, on_update)?;
             self.forgive_suspension(&mut last_look);
@@ -177,12 +179,12 @@ impl Launcher<'_> {
                 self.tell_all(&ToMember::Heartbeat { now_ns: Clock::now_ns() });
             }
             self.reap();
-            self.notice_silence();
+            self.notice_silence(looked);
             self.standstill.notice(&self.members, on_update)?;
             self.answers.give(&self.members, self.introduced, self.spec.control.as_deref());
             self.negotiate(on_update)?;
             self.introduce(on_update)?;
-            self.manage_store(acceptor, on_update)?;
+            self.manage_store(looked, acceptor, on_update)?;
             if self.members.iter().all(|member| member.done() || member.survived) {
                 return Ok(self.outcome());
             }
@@ -192,6 +194,7 @@ impl Launcher<'_> {
                 // who was told to end is killed soon
                 let settle = if self.interrupted.is_some() { SETTLE / 3 } else { SETTLE };
                 if all_over || since.elapsed() >= settle {
+                    self.forgive_suspension(&mut last_look);
                     self.find_still();
                     let failure = first_failure(&self.seen());
                     self.stop("another member failed");
@@ -396,10 +399,11 @@ impl Launcher<'_> {
         }
     }
 
-    fn notice_silence(&mut self) {
+    /// Those of whom nothing had been heard for too long when this process `looked`.
+    fn notice_silence(&mut self, looked: Instant) {
         for index in 0..self.members.len() {
             let member = &self.members[index];
-            let silent = member.last_heard.elapsed();
+            let silent = looked.saturating_duration_since(member.last_heard);
             let unreached = member.host.as_ref().filter(|_| member.control.is_none());
             let patience = match unreached {
                 Some(_) => self.spec.liveness.max(START_PATIENCE),

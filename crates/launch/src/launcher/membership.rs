@@ -67,10 +67,11 @@ impl Launcher<'_> {
     /// Lets time pass for the store's scheduler and does what it asked for.
     pub(super) fn manage_store(
         &mut self,
+        looked: Instant,
         acceptor: &mut Acceptor,
         on_update: &mut OnUpdate<'_>,
     ) -> Result<(), JobError> {
-        self.schedule(SchedulerEvent::Tick);
+        self.schedule_at(looked, SchedulerEvent::Tick);
         let Some(store) = &mut self.store else {
             return Ok(());
         };
@@ -143,6 +144,10 @@ impl Launcher<'_> {
     }
 
     fn schedule(&mut self, event: SchedulerEvent) {
+        self.schedule_at(Instant::now(), event);
+    }
+
+    fn schedule_at(&mut self, at: Instant, event: SchedulerEvent) {
         let of = match &event {
             SchedulerEvent::Joined { node }
             | SchedulerEvent::Heard { node }
@@ -160,7 +165,7 @@ impl Launcher<'_> {
         };
         let mut actions = Vec::new();
         // fits: 2^64 ms are more than any job takes
-        let now_ms = store.since.elapsed().as_millis() as u64;
+        let now_ms = at.saturating_duration_since(store.since).as_millis() as u64;
         store.scheduler.handle(now_ms, event, &mut actions);
         actions.into_iter().for_each(|action| self.act(action));
     }
