@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
 use tensorwire_cuda::{Gpus, LibrarySearch, Rounding};
 use tensorwire_graph::{
-    AllReduceBy, DeviceCrossing, DeviceTasks, Placement, PlanOptions, SendFrom, SharedMemory,
+    AllReduceBy, DeviceCrossing, DeviceTasks, Graph, Op, Placement, PlanOptions, SendFrom, SharedMemory,
 };
 use tensorwire_launch::Transport;
 
@@ -108,11 +108,13 @@ impl DeviceChoice {
         self,
         options: PlanOptions,
         topology: &Topology,
-        config: &TrainConfig,
+        (config, program): (&TrainConfig, &Graph),
     ) -> PlanOptions {
         if self == DeviceChoice::Cpu {
             return options;
         }
+        let keeps_store = topology.weights == Weights::Store
+            && config.store_by_host(topology, program).is_none();
         // whoever has weights of his own shares no more than what his group reduces
         let is_of_groups = topology.reduces_apart_from_store();
         let is_one_graph = topology.weights == Weights::Servers && !topology.is_asynchronous();
@@ -124,7 +126,7 @@ impl DeviceChoice {
         let is_by_host = config.by_way_of_host || config.exchange.is_by_message();
         let reaches = (all_share || by_nic || by_pieces) && !is_by_host;
         let is_staged = options.send_from == SendFrom::Staging;
-        if !(is_one_graph || is_of_groups) || !reaches || is_staged {
+        if !(is_one_graph || is_of_groups || keeps_store) || !reaches || is_staged {
             let (devices, device_crossing) = (DeviceTasks::Workers, DeviceCrossing::ByHost);
             return PlanOptions { devices, device_crossing, ..options };
         }
@@ -184,6 +186,34 @@ impl DeviceChoice {
             }
         }
         Ok(self)
+    }
+}
+
+impl TrainConfig {
+    /// Why the values of a store lie in the host's memory where workers compute on GPUs; none: they lie in that of its servers'
+    /// GPUs, which workers reach.
+    pub(crate) fn store_by_host(
+        &self,
+        topology: &Topology,
+        program: &Graph,
+    ) -> Option<&'static str> {
+        let is_whole = matches!(self.exchange, Exchange::ZeroCopy | Exchange::Write);
+        let mut updates = program.nodes().map(|(_, node)| &node.op);
+        let has_row_updates = updates.any(|op| matches!(op, Op::ApplyRows { .. }));
+        let whys = [
+            (topology.averaging.is_some(), "a centre that weights are averaged with lies there"),
+            (topology.reduces_in_store, "means of gradients that are clipped are made there"),
+            (topology.is_grouped(), "what groups reduce comes there"),
+            (has_row_updates, "gradients of embeddings are pushed by rows"),
+            (self.wire.narrow().is_some(), "values travel rounded"),
+            (self.store.snapshot.is_some(), "servers are replaced from there"),
+            (self.by_way_of_host || !is_whole, "tensors go by way of it"),
+            (
+                self.settled_transport() != Some(Transport::Shm),
+                "workers and servers share no memory; --transport shm has them do so on one host",
+            ),
+        ];
+        whys.into_iter().find(|(is_so, _)| *is_so).map(|(_, why)| why)
     }
 }
 
@@ -294,7 +324,7 @@ mod tests {
         let options = config.exchange.plan_options(tensorwire_launch::Transport::Shm, &[]);
         let of = |choice: DeviceChoice, by_way_of_host| {
             let config = TrainConfig { by_way_of_host, ..config.clone() };
-            let options = choice.plan_options(options.clone(), &config.topology(), &config);
+            let options = choice.plan_options(options.clone(), &config.topology(), (&config, &Graph::new()));
             (options.devices, options.device_crossing)
         };
         let cuda = DeviceChoice::Cuda { ordinal: None };

@@ -12,7 +12,7 @@ use tensorwire_launch::Transport;
 use tensorwire_nn::{Program, Variable, rule_of};
 use tensorwire_tensor::DType;
 
-use crate::config::{Averaging, Exchange, StoreConfig, TrainConfig};
+use crate::config::{Averaging, DeviceChoice, Exchange, StoreConfig, TrainConfig};
 use crate::job::Prepared;
 use crate::store::{StoreRule, StoreRules, StoredShard};
 use crate::strategy::Strategy;
@@ -106,6 +106,8 @@ pub(super) fn server_bytes(program: &Program, config: &TrainConfig, topology: &T
     // fits: servers are few
     let is_here = |server: usize| config.hosts.is_here(Rank(topology.masters() + server as u32));
     let sizes = config.store_sizes();
+    let is_on_devices =
+        config.device != DeviceChoice::Cpu && config.store_by_host(topology, &program.graph).is_none();
     let bytes = shards.filter(|(server, _)| is_here(*server)).map(|(_, shard)| {
         let slots = if sizes.needs_slot(&shard) { topology.groups as usize } else { 0 };
         let keeps_slots = !topology.is_replicated();
@@ -117,7 +119,7 @@ pub(super) fn server_bytes(program: &Program, config: &TrainConfig, topology: &T
             false => shard.bytes(),
         };
         let beside = wide.saturating_mul(state + usize::from(is_narrow));
-        let kept = shard.bytes().saturating_add(beside);
+        let kept = if is_on_devices { 0 } else { shard.bytes().saturating_add(beside) };
         // fits: usize is 64 bits wide
         kept.saturating_add(shard.slot_bytes().saturating_mul(slots)) as u64
     });
