@@ -105,8 +105,13 @@ impl KvWorker {
             checkpoint: None,
             patience,
         };
-        let ports =
-            ServerPorts { wire: Box::new(other), membership: Box::new(Alone(0)), update, keep, device: None };
+        let ports = ServerPorts {
+            wire: Box::new(other),
+            membership: Box::new(Alone(0)),
+            update,
+            keep,
+            device: None,
+        };
         let server = Some(Box::new(KvServer::new(ports, options)));
         let servers = vec![ranks[1]];
         let options = KvWorkerOptions { partition, servers, servers_come_back: false, patience };

@@ -267,7 +267,8 @@ impl Core {
             if (is_full && !batch.is_empty()) || is_busy {
                 break;
             }
-            let Some(Entry { mut reply, value, .. }) = self.outboxes[worker].waiting.pop_front() else {
+            let Some(Entry { mut reply, value, .. }) = self.outboxes[worker].waiting.pop_front()
+            else {
                 break;
             };
             let carried = match value {

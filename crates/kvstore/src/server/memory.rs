@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tensorwire_base::Rank;
-use tensorwire_memory::{Buffer, LoanError, ReadGuard};
+use tensorwire_memory::{Buffer, CopyPurpose, LoanError, ReadGuard};
 
 use super::AS_SAVED;
 use crate::error::StoreError;
@@ -66,8 +66,7 @@ impl Slot {
             Some(place) => wire.mapped(rank, place),
             None => self.buffer.clone(),
         };
-        pushed
-            .ok_or_else(|| StoreError::Nonsense { rank, what: "it shows no memory".to_string() })
+        pushed.ok_or_else(|| StoreError::Nonsense { rank, what: "it shows no memory".to_string() })
     }
 
     /// What was pushed: in the slot, or where the worker has it.
@@ -148,26 +147,26 @@ impl Shards {
         self.shards.remove(&shard);
     }
 
-    /// The first value of a shard.
+    /// The first value of a shard; returns what was copied. On a device it is started.
     pub(super) fn seed(
         &self,
         shard: ShardKey,
         worker: usize,
         view: &View<'_>,
-    ) -> Result<u64, StoreError> {
-        let Some(memory) = self.shards.get(&shard) else { return Ok(0) };
+    ) -> Result<(CopyPurpose, u64), StoreError> {
+        let Some(memory) = self.shards.get(&shard) else { return Ok((CopyPurpose::Store, 0)) };
         let slot = &memory.slots[worker];
         if let Some(device) = self.device(memory) {
             let (from, bytes) = (slot.pushed_buffer(view)?, memory.spec.bytes());
             device.copy(&from, &memory.weights, 0, bytes).map_err(device_failed)?;
-            return Ok(0);
+            // fits: a size in memory; so below
+            return Ok((CopyPurpose::ToDevice, bytes as u64));
         }
         let pushed = slot.guard()?;
         let bytes = memory.spec.bytes();
         let pushed = slot.pushed(pushed.as_deref(), view)?;
         memory.weights.write().map_err(lent)?.copy_from_slice(&pushed[..bytes]);
-        // fits: a size in memory
-        Ok(bytes as u64)
+        Ok((CopyPurpose::Store, bytes as u64))
     }
 
     /// One update with the slots of these workers, in this order; why, where the rule refuses it. On a device it is started.

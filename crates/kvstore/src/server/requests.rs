@@ -279,9 +279,9 @@ impl Core {
             }
             ServerAction::Seed { shard, worker } => {
                 let rank = self.options.workers[worker].rank;
-                let copied = self.shards.seed(shard, worker, &View { wire, rank })?;
+                let (purpose, copied) = self.shards.seed(shard, worker, &View { wire, rank })?;
                 self.starts();
-                self.copies.add(CopyPurpose::Store, copied);
+                self.copies.add(purpose, copied);
                 self.is_seeding = true;
             }
             ServerAction::Apply { shard, workers, .. } => {

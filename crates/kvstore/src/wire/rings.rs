@@ -31,9 +31,7 @@ use tensorwire_fabric::{
 };
 use tensorwire_memory::{Buffer, Copies, CopyPurpose, PeerMapped, Place, Slab};
 
-use super::{
-    Incoming, Outgoing, RemotePlace, SendStatus, Wire, WireError, WireStats, no_devices,
-};
+use super::{Incoming, Outgoing, RemotePlace, SendStatus, Wire, WireError, WireStats, no_devices};
 use crate::ports::StoreDevice;
 use flights::{Flight, Flights};
 use introduction::Introduction;
@@ -396,7 +394,8 @@ impl Wire for Rings {
         let file = file.map_err(unopened)?;
         // fits: usize is 64 bits wide, and the driver holds it against the file
         let slab = device.import(file, bytes as usize).map_err(WireError::Failed)?;
-        let mapped = PeerMapped::new(&slab).map_err(|error| WireError::Failed(error.to_string()))?;
+        let mapped =
+            PeerMapped::new(&slab).map_err(|error| WireError::Failed(error.to_string()))?;
         self.on_devices.insert((peer, key), mapped);
         Ok(())
     }

@@ -228,8 +228,7 @@ impl Core {
             let (range, indices) = share(&shard, &spec, rows.as_deref());
             let indices = indices.map(|indices| self.indices(wire, indices)).transpose()?;
             let loan = from.lend_to_device();
-            let loan =
-                loan.map_err(|source| StoreError::Lent { key, what: source.to_string() })?;
+            let loan = loan.map_err(|source| StoreError::Lent { key, what: source.to_string() })?;
             let pushed =
                 Pushed { from: from.clone(), bytes: range, indices, loan: Some(loan), leaving: 0 };
             let logged = self.options.servers_come_back.then(|| self.log_entry(wire, &pushed));

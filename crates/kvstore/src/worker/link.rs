@@ -175,8 +175,7 @@ impl Core {
         let (slot, at_indices) = (here.slot, here.spec.slot_indices() as u64);
         let (sizes, by_rows) = (wire.sizes(self.links[server].rank), indices.is_some());
         let count = indices.as_ref().map_or(0, Bytes::len) / size_of::<i32>();
-        let is_on_device =
-            matches!(&bytes, Bytes::Of { buffer, .. } if buffer.space().is_device());
+        let is_on_device = matches!(&bytes, Bytes::Of { buffer, .. } if buffer.space().is_device());
         if is_on_device || sizes.mode(bytes.len(), by_rows) == TransferMode::PeerMapped {
             // the server reads it where it is: it leaves when it is applied
             if let Some(place) = self.place_of(&bytes) {

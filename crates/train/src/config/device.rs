@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
 use tensorwire_cuda::{Gpus, LibrarySearch, Rounding};
 use tensorwire_graph::{
-    AllReduceBy, DeviceCrossing, DeviceTasks, Graph, Op, Placement, PlanOptions, SendFrom, SharedMemory,
+    AllReduceBy, DeviceCrossing, DeviceTasks, Graph, Op, Placement, PlanOptions, SendFrom,
+    SharedMemory,
 };
 use tensorwire_launch::Transport;
 
@@ -113,8 +114,8 @@ impl DeviceChoice {
         if self == DeviceChoice::Cpu {
             return options;
         }
-        let keeps_store = topology.weights == Weights::Store
-            && config.store_by_host(topology, program).is_none();
+        let keeps_store =
+            topology.weights == Weights::Store && config.store_by_host(topology, program).is_none();
         // whoever has weights of his own shares no more than what his group reduces
         let is_of_groups = topology.reduces_apart_from_store();
         let is_one_graph = topology.weights == Weights::Servers && !topology.is_asynchronous();
@@ -324,7 +325,8 @@ mod tests {
         let options = config.exchange.plan_options(tensorwire_launch::Transport::Shm, &[]);
         let of = |choice: DeviceChoice, by_way_of_host| {
             let config = TrainConfig { by_way_of_host, ..config.clone() };
-            let options = choice.plan_options(options.clone(), &config.topology(), (&config, &Graph::new()));
+            let options =
+                choice.plan_options(options.clone(), &config.topology(), (&config, &Graph::new()));
             (options.devices, options.device_crossing)
         };
         let cuda = DeviceChoice::Cuda { ordinal: None };

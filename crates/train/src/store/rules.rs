@@ -9,7 +9,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tensorwire_graph::Op;
 use tensorwire_kernels::Kernels;
-use tensorwire_kvstore::{Key, PushedRows, Reduce, ShardKey, StateTensor, StoreDevice, Updater, ValueSpec};
+use tensorwire_kvstore::{
+    Key, PushedRows, Reduce, ShardKey, StateTensor, StoreDevice, Updater, ValueSpec,
+};
 use tensorwire_memory::{Arena, Buffer, Place, Slab, TensorMut, TensorRef};
 use tensorwire_nn::Optimizer;
 use tensorwire_tensor::{DType, TensorSpec};

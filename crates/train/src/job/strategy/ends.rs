@@ -25,7 +25,8 @@ use crate::job::{Part, SPIN, TrainError, cores, default_threads, kernel_choice, 
 use crate::open_part::PartError;
 use crate::report::TrainReport;
 use crate::store::{
-    CheckpointShards, DeviceOfStore, SnapshotFiles, StoreEnd, StoreOptions, StoreWire, open_store_on,
+    CheckpointShards, DeviceOfStore, SnapshotFiles, StoreEnd, StoreOptions, StoreWire,
+    open_store_on,
 };
 use crate::topology::{Topology, Weights};
 
@@ -53,12 +54,13 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), Tr
     let kernels =
         Kernels::open(kernel_choice(config, &part.program), threads).map_err(ConfigError::from)?;
     let kernels = Arc::new(kernels);
-    let is_on_devices = topology.weights == Weights::Store
-        && plan.edges.iter().any(|edge| edge.space.is_device());
+    let is_on_devices =
+        topology.weights == Weights::Store && plan.edges.iter().any(|edge| edge.space.is_device());
     let device = if is_on_devices { open_device(part, member.rank())? } else { None };
     if config.device != DeviceChoice::Cpu && member.store().is_some() {
         let line = match config.store_by_host(topology, &program.graph) {
-            None => "the store's values lie in the memory of its servers' GPUs, which update them".to_string(),
+            None => "the store's values lie in the memory of its servers' GPUs, which update them"
+                .to_string(),
             Some(why) => format!("the store's values lie in the host's memory: {why}"),
         };
         // a launcher that is gone is noticed by the thread that watches it

@@ -106,8 +106,8 @@ pub(super) fn server_bytes(program: &Program, config: &TrainConfig, topology: &T
     // fits: servers are few
     let is_here = |server: usize| config.hosts.is_here(Rank(topology.masters() + server as u32));
     let sizes = config.store_sizes();
-    let is_on_devices =
-        config.device != DeviceChoice::Cpu && config.store_by_host(topology, &program.graph).is_none();
+    let is_on_devices = config.device != DeviceChoice::Cpu
+        && config.store_by_host(topology, &program.graph).is_none();
     let bytes = shards.filter(|(server, _)| is_here(*server)).map(|(_, shard)| {
         let slots = if sizes.needs_slot(&shard) { topology.groups as usize } else { 0 };
         let keeps_slots = !topology.is_replicated();

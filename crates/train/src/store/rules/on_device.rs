@@ -71,8 +71,7 @@ impl ShardState {
             .collect();
         // what is made ready for one is used again in the next round
         let node = NodeId(2 * self.number + u32::from(in_place));
-        let call =
-            DeviceCall { node, device: 0, op, inputs: &inputs, outputs: &outputs, in_place };
+        let call = DeviceCall { node, device: 0, op, inputs: &inputs, outputs: &outputs, in_place };
         let started = device.device.lock().start(call);
         started.map_err(|failure| match failure {
             DeviceFailure::Kernel { source, .. } => format!("key {}: {source}", self.key.0),
