@@ -307,6 +307,7 @@ impl TryFrom<String> for DeviceChoice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::tests;
 
     #[test]
     fn a_device_is_what_it_prints() {
@@ -333,5 +334,23 @@ mod tests {
         assert_eq!(of(cuda, false), (DeviceTasks::All, DeviceCrossing::Direct));
         assert_eq!(of(cuda, true), (DeviceTasks::Workers, DeviceCrossing::ByHost));
         assert_eq!(of(DeviceChoice::Cpu, true), (options.devices, options.device_crossing));
+    }
+
+    #[test]
+    fn a_store_lies_on_gpus_where_workers_reach_them_and_nothing_else_needs_the_host() {
+        let strategy = Strategy::DistSgd;
+        let config = || TrainConfig { strategy, transport: Transport::Shm, ..tests::config() };
+        let why = |config: TrainConfig| config.store_by_host(&config.topology(), &Graph::new());
+        assert_eq!(why(config()), None);
+        assert_eq!(why(TrainConfig { strategy: Strategy::DistAsgd, ..config() }), None);
+        for (config, said) in [
+            (TrainConfig { transport: Transport::Tcp, ..config() }, "share no memory"),
+            (TrainConfig { by_way_of_host: true, ..config() }, "by way of it"),
+            (TrainConfig { clip_norm: Some(1.0), ..config() }, "clipped"),
+            (TrainConfig { strategy: Strategy::DistEsgd, ..config() }, "averaged"),
+        ] {
+            let why = why(config).unwrap();
+            assert!(why.contains(said), "{why}: {said}");
+        }
     }
 }
