@@ -242,7 +242,7 @@ pub(crate) fn ordinals(
             ordinal + workers.len() * each
         }
         DeviceChoice::Cuda { ordinal: Some(ordinal) } => ordinal,
-        // servers of a store have none
+        // servers come behind all workers, or beside them
         _ if is_worker && each > 1 => workers.len() * each,
         _ => workers.len() * each + others.len(),
     };
