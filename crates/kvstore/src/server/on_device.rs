@@ -15,7 +15,7 @@ pub(crate) const ASK_AGAIN: Duration = Duration::from_micros(50);
 /// A server's device.
 #[derive(Debug)]
 pub(super) struct OnDevice {
-    pub(super) device: Arc<dyn StoreDevice>,
+    device: Arc<dyn StoreDevice>,
     pub(super) pool: Pool,
     /// Something was started since the last mark.
     has_started: bool,
