@@ -34,6 +34,12 @@ fn a_store_on_gpus_has_the_bits_of_one_process_and_nothing_goes_by_the_host() {
         let of_alone = number(&alone, "bytes_copied_to_host");
         assert!(number(&result, "bytes_copied_to_host") <= 2 * of_alone, "{way}: {result}");
     }
+    // where gradients are clipped, servers make their means alone
+    let clipped = format!("--clip-norm 1 {SHORT}");
+    let alone = driver.train(&format!("--strategy local {clipped}"), &[]);
+    let found = driver.train(&format!("--strategy dist-sgd {clipped}"), &LATE);
+    assert_eq!(hash(&found), hash(&alone));
+    assert!(number(&found, "bytes_copied") < LITTLE, "{found}");
     // one worker that is out of step with nobody, at a rate that changes
     let one = format!("--workers 1 --optimizer adamw --lr 1e-3 --schedule cosine {SHORT}");
     let alone = driver.train(&format!("--strategy local {one}"), &[]);

@@ -115,7 +115,7 @@ impl DeviceChoice {
             return options;
         }
         let keeps_store =
-            topology.weights == Weights::Store && config.store_by_host(topology, program).is_none();
+            topology.trains_over_store() && config.store_by_host(topology, program).is_none();
         // whoever has weights of his own shares no more than what his group reduces
         let is_of_groups = topology.reduces_apart_from_store();
         let is_one_graph = topology.weights == Weights::Servers && !topology.is_asynchronous();
@@ -203,7 +203,6 @@ impl TrainConfig {
         let has_row_updates = updates.any(|op| matches!(op, Op::ApplyRows { .. }));
         let whys = [
             (topology.averaging.is_some(), "a centre that weights are averaged with lies there"),
-            (topology.reduces_in_store, "means of gradients that are clipped are made there"),
             (topology.is_grouped(), "what groups reduce comes there"),
             (has_row_updates, "gradients of embeddings are pushed by rows"),
             (self.wire.narrow().is_some(), "values travel rounded"),
@@ -343,10 +342,10 @@ mod tests {
         let why = |config: TrainConfig| config.store_by_host(&config.topology(), &Graph::new());
         assert_eq!(why(config()), None);
         assert_eq!(why(TrainConfig { strategy: Strategy::DistAsgd, ..config() }), None);
+        assert_eq!(why(TrainConfig { clip_norm: Some(1.0), ..config() }), None);
         for (config, said) in [
             (TrainConfig { transport: Transport::Tcp, ..config() }, "share no memory"),
             (TrainConfig { by_way_of_host: true, ..config() }, "by way of it"),
-            (TrainConfig { clip_norm: Some(1.0), ..config() }, "clipped"),
             (TrainConfig { strategy: Strategy::DistEsgd, ..config() }, "averaged"),
         ] {
             let why = why(config).unwrap();

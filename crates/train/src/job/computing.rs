@@ -11,7 +11,6 @@ use tensorwire_runtime::Computing;
 use super::{Part, TrainError};
 use crate::config::{DeviceChoice, TrainConfig, ordinals};
 use crate::strategy::Strategy;
-use crate::topology::Weights;
 
 /// Returns who computes in the member of a rank, and what that is for people.
 pub(super) fn computing(
@@ -43,7 +42,7 @@ pub(super) fn open_device(part: &Part, rank: Rank) -> Result<Option<SharedDevice
     let here = match topology.worker(rank) {
         _ if is_alone => 0,
         // a store's servers are one in the plan
-        None if topology.weights == Weights::Store => plan.parts.len() - 1,
+        None if topology.trains_over_store() => plan.parts.len() - 1,
         _ => topology.part(rank),
     };
     let here = plan.parts.get(here);

@@ -28,7 +28,7 @@ use crate::store::{
     CheckpointShards, DeviceOfStore, SnapshotFiles, StoreEnd, StoreOptions, StoreWire,
     open_store_on,
 };
-use crate::topology::{Topology, Weights};
+use crate::topology::Topology;
 
 /// A member's ends, opened.
 pub(super) enum Ends {
@@ -55,7 +55,7 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), Tr
         Kernels::open(kernel_choice(config, &part.program), threads).map_err(ConfigError::from)?;
     let kernels = Arc::new(kernels);
     let is_on_devices =
-        topology.weights == Weights::Store && plan.edges.iter().any(|edge| edge.space.is_device());
+        topology.trains_over_store() && plan.edges.iter().any(|edge| edge.space.is_device());
     let device = if is_on_devices { open_device(part, member.rank())? } else { None };
     if config.device != DeviceChoice::Cpu && member.store().is_some() {
         let line = match config.store_by_host(topology, &program.graph) {
