@@ -1,6 +1,7 @@
 //! A worker's end of the store: lists of keys and tensors in, handles out. It drives the protocol over a
 //! wire whenever it is called; nothing happens behind its user's back.
 
+mod alone;
 mod core;
 mod link;
 mod on_device;
@@ -25,6 +26,7 @@ use crate::server::on_device::ASK_AGAIN;
 use crate::server::{KvServer, KvServerOptions, LEAVE, ServerPorts};
 use crate::wire::{Loopback, Wire, WireError, WireStats};
 
+use self::alone::Alone;
 use self::core::Core;
 use self::on_device::OnDevice;
 use self::operations::{Pulling, Pushing};
@@ -107,7 +109,7 @@ impl KvWorker {
         };
         let ports = ServerPorts {
             wire: Box::new(other),
-            membership: Box::new(Alone(0)),
+            membership: Box::new(Alone::default()),
             update,
             keep,
             device: None,
@@ -115,7 +117,7 @@ impl KvWorker {
         let server = Some(Box::new(KvServer::new(ports, options)));
         let servers = vec![ranks[1]];
         let options = KvWorkerOptions { partition, servers, servers_come_back: false, patience };
-        let worker = KvWorker::new(Box::new(wire), Box::new(Alone(0)), reduce, options);
+        let worker = KvWorker::new(Box::new(wire), Box::new(Alone::default()), reduce, options);
         KvWorker { server, ..worker }
     }
 
@@ -582,22 +584,4 @@ impl std::fmt::Debug for KvWorker {
 
 fn timed_out(start_ns: u64, what: String) -> StoreError {
     StoreError::TimedOut { waited: Duration::from_nanos(Clock::now_ns() - start_ns), what }
-}
-
-/// The scheduler of a store of one: there is nobody to wait for.
-struct Alone(u64);
-
-impl Membership for Alone {
-    fn enter_barrier(&mut self) -> Result<u64, String> {
-        self.0 += 1;
-        Ok(self.0)
-    }
-
-    fn is_released(&mut self, _barrier: u64) -> bool {
-        true
-    }
-
-    fn events(&mut self) -> Result<Vec<MembershipEvent>, String> {
-        Ok(Vec::new())
-    }
 }
