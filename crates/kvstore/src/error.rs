@@ -46,6 +46,8 @@ pub enum StoreError {
     Membership(String),
     #[error("updating: {0}")]
     Update(String),
+    #[error("a store in a device's memory: {what}")]
+    Device { what: String },
     #[error("the snapshot: {0}")]
     Snapshot(String),
 }

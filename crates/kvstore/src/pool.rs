@@ -1,9 +1,12 @@
 //! Registered memory of one process: a few large chunks, each as large as all before it, cut as it is needed.
 
+use std::sync::Arc;
+
 use tensorwire_fabric::RegionDescriptor;
 use tensorwire_memory::{Buffer, Heap, Slab};
 
 use crate::error::StoreError;
+use crate::ports::StoreDevice;
 use crate::wire::{RemotePlace, Wire};
 
 /// The first chunk, in bytes.
@@ -12,12 +15,18 @@ const CHUNK_BYTES_MIN: usize = 1 << 20;
 /// Memory that peers can be told of.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
+    /// Whose memory it is; none: the host's.
+    device: Option<Arc<dyn StoreDevice>>,
     chunks: Vec<Heap>,
     /// Address of the first byte of each slab, and what peers know it by.
     regions: Vec<(usize, RegionDescriptor)>,
 }
 
 impl Pool {
+    pub(crate) fn on_device(device: Arc<dyn StoreDevice>) -> Pool {
+        Pool { device: Some(device), ..Pool::default() }
+    }
+
     pub(crate) fn alloc(
         &mut self,
         wire: &mut dyn Wire,
@@ -27,7 +36,9 @@ impl Pool {
             return Ok(buffer);
         }
         let total: usize = self.chunks.iter().map(Heap::bytes).sum();
-        let slab = self.alloc_slab(wire, bytes.max(total).max(CHUNK_BYTES_MIN))?;
+        // what nobody uses yet of a device's memory is taken all the same
+        let ahead = if self.device.is_some() { 0 } else { total };
+        let slab = self.alloc_slab(wire, bytes.max(ahead).max(CHUNK_BYTES_MIN))?;
         let failed = |what: &str| StoreError::Memory { bytes, what: what.to_string() };
         let heap = Heap::new(&slab).map_err(|error| failed(&error.to_string()))?;
         let buffer = heap.alloc(bytes).ok_or_else(|| failed("a fresh chunk has no room"))?;
@@ -41,7 +52,15 @@ impl Pool {
         wire: &mut dyn Wire,
         bytes: usize,
     ) -> Result<Slab, StoreError> {
-        let (slab, region) = wire.alloc(bytes)?;
+        let (slab, region) = match &self.device {
+            None => wire.alloc(bytes)?,
+            Some(device) => {
+                let made = device.alloc(bytes);
+                let (slab, file) = made.map_err(|what| StoreError::Device { what })?;
+                // fits: usize is 64 bits wide
+                (slab, wire.offer_device(file, bytes as u64)?)
+            }
+        };
         self.regions.push((slab.address(), region));
         Ok(slab)
     }
@@ -55,6 +74,7 @@ impl Pool {
             // fits: a place in memory of this process
             offset: buffer.place().offset as u64,
             bytes: buffer.bytes() as u64,
+            on_device: self.device.is_some(),
         })
     }
 

@@ -1,11 +1,72 @@
 //! What the store needs of the outside: arithmetic, a place for snapshots, and the scheduler. All are passed
 //! in, so that nothing here knows what a gradient is, where files are, or who watches whom.
 
+use std::os::fd::OwnedFd;
+
 use tensorwire_base::Rank;
 use tensorwire_fabric::Identity;
+use tensorwire_memory::{Buffer, Slab};
 use tensorwire_tensor::DType;
 
 use crate::key::{Key, ShardKey, ValueSpec};
+
+/// Something that a device was told; it is over when all is that was told before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DeviceMark(pub u64);
+
+/// A device in whose memory values lie, of which a process has addresses alone. What it is told it does later, in the order
+/// in which it is told. Every error is a text that says which device, and what to do.
+pub trait StoreDevice: Send + Sync + std::fmt::Debug {
+    /// Allocates memory that devices of other processes of this host map by the file.
+    ///
+    /// # Errors
+    /// When there is not enough.
+    fn alloc(&self, bytes: usize) -> Result<(Slab, OwnedFd), String>;
+
+    /// Maps memory that another process allocated so.
+    ///
+    /// # Errors
+    /// When the file is no memory of a device, or of less of it.
+    fn import(&self, memory: OwnedFd, bytes: usize) -> Result<Slab, String>;
+
+    /// Starts copying the first `bytes` bytes of a buffer to another, from its byte `at` on; either may be the host's. The loans
+    /// are held until it is over; parts of one buffer may be written at the same time.
+    ///
+    /// # Errors
+    /// When a buffer is in use, or the device has failed. So everywhere below.
+    fn copy(
+        &self,
+        from: &Buffer,
+        to: &Buffer,
+        at: usize,
+        bytes: usize,
+    ) -> Result<DeviceMark, String>;
+
+    /// Marks where the device is.
+    ///
+    /// # Errors
+    /// As [`StoreDevice::copy`].
+    fn mark(&self) -> Result<DeviceMark, String>;
+
+    /// True once it is over.
+    ///
+    /// # Errors
+    /// As [`StoreDevice::copy`].
+    fn is_over(&self, mark: DeviceMark) -> Result<bool, String>;
+
+    /// Returns the bytes of a buffer of the device once all that was told before is done. It waits, and so does
+    /// [`StoreDevice::write`].
+    ///
+    /// # Errors
+    /// As [`StoreDevice::copy`].
+    fn read(&self, from: &Buffer) -> Result<Vec<u8>, String>;
+
+    /// Writes the first bytes of a buffer of the device.
+    ///
+    /// # Errors
+    /// As [`StoreDevice::copy`].
+    fn write(&self, bytes: &[u8], to: &Buffer) -> Result<(), String>;
+}
 
 /// Adds tensors: those of a worker's devices, before one push.
 pub trait Reduce: Send {
@@ -47,6 +108,21 @@ pub trait Updater: Send {
         weights: &mut [u8],
         pushes: &[&[u8]],
     ) -> Result<(), String>;
+
+    /// As [`Updater::apply`], of memory of a device: starts it. It is over once [`StoreDevice::mark`] says so that comes behind;
+    /// until then the buffers stay as they are.
+    ///
+    /// # Errors
+    /// As [`Updater::apply`].
+    fn start(
+        &mut self,
+        shard: ShardKey,
+        weights: &Buffer,
+        pushes: &[Buffer],
+    ) -> Result<(), String> {
+        let _ = (weights, pushes);
+        Err(format!("shard {} lies on a device, where this rule cannot be computed", shard.0))
+    }
 
     /// As [`Updater::apply`], where each push is some rows.
     fn apply_rows(

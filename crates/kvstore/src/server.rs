@@ -4,6 +4,7 @@
 
 mod answers;
 mod memory;
+pub(crate) mod on_device;
 mod requests;
 
 use std::collections::{HashMap, VecDeque};
@@ -20,12 +21,15 @@ use crate::key::{Key, ShardKey, ValueSpec};
 use crate::message::{Answer, RequestId, RequestRefusal};
 use crate::partition::Partition;
 use crate::pool::Pool;
-use crate::ports::{Keep, Membership, MembershipEvent, ShardSnapshot, Snapshot, Updater};
+use crate::ports::{
+    Keep, Membership, MembershipEvent, ShardSnapshot, Snapshot, StoreDevice, Updater,
+};
 use crate::proto::{Control, Mode, Server, ServerConfig, ServerState, ShardState};
 use crate::wire::{Wire, WireError, WireStats};
 
 use self::answers::Outbox;
 use self::memory::Shards;
+use self::on_device::{ASK_AGAIN, OnDevice};
 
 /// The number of the call with which a worker says that it is done; users' own are below.
 pub(crate) const LEAVE: u32 = u32::MAX;
@@ -70,6 +74,9 @@ pub struct ServerPorts {
     pub membership: Box<dyn Membership>,
     pub update: Box<dyn Updater>,
     pub keep: Box<dyn Keep>,
+    /// In whose memory values lie, and updates are computed ([`Updater::start`]); none: in the host's. Workers push whole values
+    /// that lie on their devices.
+    pub device: Option<Arc<dyn StoreDevice>>,
 }
 
 /// What a server did.
@@ -101,6 +108,7 @@ struct Core {
     functions: HashMap<u32, Function>,
     pool: Pool,
     shards: Shards,
+    on_device: Option<OnDevice>,
     /// By worker.
     outboxes: Vec<Outbox>,
     /// Direct writes under way, by token: of which shard, to whom.
@@ -160,7 +168,7 @@ impl KvServer {
     }
 
     fn over(ports: ServerPorts, options: KvServerOptions, proto: Server) -> KvServer {
-        let ServerPorts { wire, membership, update, keep } = ports;
+        let ServerPorts { wire, membership, update, keep, device } = ports;
         let workers = options.workers.len();
         let core = Core {
             outboxes: options.workers.iter().map(|worker| Outbox::new(worker.rank)).collect(),
@@ -170,7 +178,8 @@ impl KvServer {
             keep,
             functions: HashMap::new(),
             pool: Pool::default(),
-            shards: Shards::default(),
+            shards: Shards::new(device.clone()),
+            on_device: device.map(OnDevice::new),
             sending: HashMap::new(),
             next_token: 0,
             mapped: HashMap::new(),
@@ -223,7 +232,7 @@ impl KvServer {
             self.wire.observe();
             match self.progress()? {
                 true => drop(self.turns.fetch_add(1, Ordering::Relaxed)),
-                false => self.wire.wait(Deadline::after(NEWS)),
+                false => self.wire.wait(Deadline::after(self.core.pause())),
             }
         }
         let ServerCounters { snapshots_failed, step_kept, .. } = self.core.counters;
@@ -286,6 +295,12 @@ impl KvServerOptions {
 }
 
 impl Core {
+    /// How long nothing may be looked at: a device says nothing of itself.
+    fn pause(&self) -> Duration {
+        let is_busy = self.on_device.as_ref().is_some_and(OnDevice::is_busy);
+        if is_busy { ASK_AGAIN } else { NEWS }
+    }
+
     fn progress(&mut self, wire: &mut dyn Wire) -> Result<bool, StoreError> {
         let mut moved = false;
         let mut to_open = VecDeque::new();
@@ -471,7 +486,8 @@ impl Core {
         spec: ValueSpec,
     ) -> Result<(), StoreError> {
         let slots = self.slots(wire, &spec);
-        self.shards.create(&mut self.pool, wire, shard, spec, &slots)?;
+        let on_device = self.on_device.as_mut().map(|on_device| &mut on_device.pool);
+        self.shards.create((&mut self.pool, on_device), wire, shard, spec, &slots)?;
         let first = self.options.partition.range(self.options.server).start;
         let key = Key(shard.0 - first);
         self.update.create(shard, key, &spec).map_err(StoreError::Update)

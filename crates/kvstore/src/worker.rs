@@ -1,12 +1,15 @@
 //! A worker's end of the store: lists of keys and tensors in, handles out. It drives the protocol over a
 //! wire whenever it is called; nothing happens behind its user's back.
 
+mod alone;
 mod core;
 mod link;
+mod on_device;
 mod operations;
 mod shares;
 mod tensors;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tensorwire_base::{Clock, Deadline, Incarnation, Rank};
@@ -17,12 +20,15 @@ use tensorwire_tensor::DType;
 use crate::error::StoreError;
 use crate::key::{Key, ValueSpec};
 use crate::partition::{Partition, ServerLoad};
-use crate::ports::{Keep, Membership, MembershipEvent, Reduce, Updater};
+use crate::ports::{Keep, Membership, MembershipEvent, Reduce, StoreDevice, Updater};
 use crate::proto::{Control, Mode};
+use crate::server::on_device::ASK_AGAIN;
 use crate::server::{KvServer, KvServerOptions, LEAVE, ServerPorts};
 use crate::wire::{Loopback, Wire, WireError, WireStats};
 
+use self::alone::Alone;
 use self::core::Core;
+use self::on_device::OnDevice;
 use self::operations::{Pulling, Pushing};
 
 /// Longest that a wait sleeps before it asks the scheduler for news.
@@ -73,6 +79,14 @@ impl KvWorker {
         KvWorker { wire, membership, core: Core::new(options, reduce), server: None }
     }
 
+    /// With a device: tensors of its memory are pushed from where they lie, and pulled into, where servers keep values on
+    /// devices of the same host.
+    #[must_use]
+    pub fn with_device(mut self, device: Arc<dyn StoreDevice>) -> KvWorker {
+        self.core.on_device = Some(OnDevice::new(device));
+        self
+    }
+
     /// A store of one worker without other processes (`local`): what a push changes is the same, and nothing
     /// crosses.
     pub fn local(
@@ -93,12 +107,17 @@ impl KvWorker {
             checkpoint: None,
             patience,
         };
-        let ports =
-            ServerPorts { wire: Box::new(other), membership: Box::new(Alone(0)), update, keep };
+        let ports = ServerPorts {
+            wire: Box::new(other),
+            membership: Box::new(Alone::default()),
+            update,
+            keep,
+            device: None,
+        };
         let server = Some(Box::new(KvServer::new(ports, options)));
         let servers = vec![ranks[1]];
         let options = KvWorkerOptions { partition, servers, servers_come_back: false, patience };
-        let worker = KvWorker::new(Box::new(wire), Box::new(Alone(0)), reduce, options);
+        let worker = KvWorker::new(Box::new(wire), Box::new(Alone::default()), reduce, options);
         KvWorker { server, ..worker }
     }
 
@@ -120,6 +139,16 @@ impl KvWorker {
     /// When there is not enough memory.
     pub fn alloc_slab(&mut self, bytes: usize) -> Result<Slab, StoreError> {
         self.core.pool.alloc_slab(self.wire.as_mut(), bytes)
+    }
+
+    /// As [`KvWorker::alloc_slab`], in the memory of its device.
+    ///
+    /// # Errors
+    /// When there is not enough memory, or no device.
+    pub fn alloc_on_device(&mut self, bytes: usize) -> Result<Slab, StoreError> {
+        let none = || StoreError::Device { what: "this worker has none".to_string() };
+        let on_device = self.core.on_device.as_mut().ok_or_else(none)?;
+        on_device.pool.alloc_slab(self.wire.as_mut(), bytes)
     }
 
     /// Makes keys known to their servers. Every worker does it, with the same specs; one of them, and only
@@ -441,7 +470,9 @@ impl KvWorker {
 
     /// Sleeps until something may have come since [`KvWorker::observe`], at most until the deadline.
     pub fn wait_for_news(&mut self, deadline: Deadline) {
-        self.wire.wait(deadline.min(Deadline::after(NEWS)));
+        // a device says nothing of itself
+        let longest = if self.core.is_busy() { ASK_AGAIN } else { NEWS };
+        self.wire.wait(deadline.min(Deadline::after(longest)));
     }
 
     /// What is under way, for people.
@@ -487,6 +518,8 @@ impl KvWorker {
     /// When a server is lost or does not answer in time.
     pub fn close(&mut self, deadline: Deadline) -> Result<(), StoreError> {
         self.wait_all(deadline)?;
+        // servers wait for whoever reads
+        self.wait_until(deadline, |core| !core.is_busy())?;
         let leaving = self.ask_all(|| Control::Call { head: LEAVE, body: Vec::new() });
         self.wait(leaving, deadline)?;
         Ok(self.wire.close(deadline)?)
@@ -551,22 +584,4 @@ impl std::fmt::Debug for KvWorker {
 
 fn timed_out(start_ns: u64, what: String) -> StoreError {
     StoreError::TimedOut { waited: Duration::from_nanos(Clock::now_ns() - start_ns), what }
-}
-
-/// The scheduler of a store of one: there is nobody to wait for.
-struct Alone(u64);
-
-impl Membership for Alone {
-    fn enter_barrier(&mut self) -> Result<u64, String> {
-        self.0 += 1;
-        Ok(self.0)
-    }
-
-    fn is_released(&mut self, _barrier: u64) -> bool {
-        true
-    }
-
-    fn events(&mut self) -> Result<Vec<MembershipEvent>, String> {
-        Ok(Vec::new())
-    }
 }

@@ -371,7 +371,7 @@ fn build(
     let placed = place(&program.graph, cluster, config.placement())
         .map_err(|error| ConfigError::of_placement(error, &config.model))?;
     let options = strategy(topology).plan_options(config, topology);
-    let options = config.device.plan_options(options, topology, config);
+    let options = config.device.plan_options(options, topology, (config, &program.graph));
     let options = PlanOptions { wire: config.wire.narrow(), ..options };
     let mut runs = program.runs(&placed, cluster);
     if config.evaluate_every.is_some() {

@@ -4,6 +4,7 @@
 mod checkpoints;
 mod exchange;
 mod files;
+mod on_device;
 mod open;
 mod rows;
 mod rules;
@@ -12,6 +13,7 @@ pub(crate) use checkpoints::{CheckpointShards, StoredShard, round};
 pub(crate) use exchange::{StoreEvents, StoreExchange, StoreKeys, carried_value};
 pub use files::SnapshotFiles;
 pub(crate) use files::fuzz_snapshots;
+pub(crate) use on_device::DeviceOfStore;
 pub(crate) use open::open_store_on;
 pub use open::{OpenStoreError, StoreEnd, StoreOptions, StoreWire, open_store};
 pub use rules::{Arithmetic, StoreRule, StoreRules};

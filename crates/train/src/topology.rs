@@ -89,6 +89,11 @@ impl Topology {
             || (self.averaging.is_some() && self.servers > 0)
     }
 
+    /// True if what workers push in a step is reduced in a store, and what they pull is made there.
+    pub(crate) fn trains_over_store(&self) -> bool {
+        self.weights == Weights::Store || self.reduces_in_store
+    }
+
     /// True if workers all-reduce their gradients among themselves.
     pub fn is_grouped(&self) -> bool {
         self.groups < self.workers

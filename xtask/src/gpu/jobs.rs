@@ -17,6 +17,7 @@ const WAYS: &[(&str, &str)] = &[
     ("ps, one write", "--strategy ps --exchange write"),
     ("ps, staged over tcp", "--strategy ps --transport tcp"),
     ("allreduce", "--strategy allreduce"),
+    ("dist-sgd, a store on the GPU", "--strategy dist-sgd"),
 ];
 
 /// Two workers and two servers on one GPU have the weights of one process, bit for bit.

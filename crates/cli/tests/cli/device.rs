@@ -97,7 +97,7 @@ fn the_same_bits_by_every_way_to_cross() {
         assert!(number(&result, "bytes_copied_to_host") <= 2 * of_alone, "{way}: {result}");
     }
     // by way of the host: gradients there, weights back
-    for way in ["--strategy ps --transport tcp", "--strategy dist-sgd"] {
+    for way in ["--strategy ps --transport tcp", "--strategy dist-sgd --transport tcp"] {
         let result = same(way);
         assert!(number(&result, "bytes_copied_to_host") >= 2 * 3 * WEIGHTS, "{way}: {result}");
     }

@@ -7,6 +7,7 @@ use tensorwire_base::Rank;
 use tensorwire_memory::CopyPurpose;
 
 use super::Core;
+use super::on_device::{Behind, OnDevice};
 use crate::batch::{Batch, Bypass, Bytes, ENTRY_BYTES};
 use crate::error::StoreError;
 use crate::key::ShardKey;
@@ -32,6 +33,8 @@ pub(super) struct Outbox {
 struct Entry {
     reply: Reply,
     value: Option<(ShardKey, Sent)>,
+    /// What the device does first.
+    behind: Behind,
 }
 
 /// How a value goes.
@@ -68,9 +71,9 @@ impl Outbox {
         self.is_open
     }
 
-    pub(super) fn reply(&mut self, reply: Reply) {
+    fn push(&mut self, entry: Entry) {
         if self.is_open {
-            self.waiting.push_back(Entry { reply, value: None });
+            self.waiting.push_back(entry);
         }
     }
 
@@ -90,6 +93,17 @@ impl Outbox {
 }
 
 impl Core {
+    /// All that an answer waits for that is queued now.
+    fn behind(&self) -> Behind {
+        self.on_device.as_ref().map(OnDevice::behind).unwrap_or_default()
+    }
+
+    /// Queues an answer without a value.
+    pub(super) fn reply(&mut self, worker: usize, reply: Reply) {
+        let behind = self.behind();
+        self.outboxes[worker].push(Entry { reply, value: None, behind });
+    }
+
     /// Queues a value for a worker.
     pub(super) fn send(
         &mut self,
@@ -104,6 +118,7 @@ impl Core {
             return Ok(());
         }
         let Some(memory) = self.shards.get(shard) else { return Ok(()) };
+        let is_on_device = memory.weights.space().is_device();
         let bytes = match sparse {
             false => {
                 let buffer = memory.weights.clone();
@@ -116,7 +131,7 @@ impl Core {
                         shard.0
                     ));
                     self.proto.on_sent(shard);
-                    self.outboxes[worker].reply(Reply { id, what: Answer::Refused { why } });
+                    self.reply(worker, Reply { id, what: Answer::Refused { why } });
                     return Ok(());
                 };
                 // fits: sizes in memory; so below
@@ -130,11 +145,13 @@ impl Core {
             let is_known = self.opened.get(&(worker, key)) == Some(&region_bytes);
             // fits: a size in memory
             let is_large = into.bytes >= bytes.len() as u64;
-            is_known && is_large && end.is_some_and(|end| end <= region_bytes)
+            // nobody writes into a device's memory
+            let is_host = !into.on_device && !is_on_device;
+            is_host && is_known && is_large && end.is_some_and(|end| end <= region_bytes)
         };
         // it is read where it is; nobody changes it until the worker says that it has it
         let mode = wire.sizes(rank).mode(bytes.len(), sparse);
-        let is_mapped = mode == TransferMode::PeerMapped && into.is_none();
+        let is_mapped = (mode == TransferMode::PeerMapped || is_on_device) && into.is_none();
         // without direct writes, messages are of any size
         let room = wire.direct_from().map(|_| wire.message_bytes_max(rank));
         let is_small =
@@ -145,17 +162,19 @@ impl Core {
                 bytes.len()
             ));
             self.proto.on_sent(shard);
-            self.outboxes[worker].reply(Reply { id, what: Answer::Refused { why } });
+            self.reply(worker, Reply { id, what: Answer::Refused { why } });
             return Ok(());
         }
-        let place = self.shards.get(shard).and_then(|memory| self.pool.place(&memory.weights));
+        let pool = self.on_device.as_ref().filter(|_| is_on_device);
+        let pool = pool.map_or(&self.pool, |on_device| &on_device.pool);
+        let place = self.shards.get(shard).and_then(|memory| pool.place(&memory.weights));
         if let Some(place) = place.filter(|_| is_mapped) {
             if let Some(before) = self.mapped.insert((worker, id), shard) {
                 // asked again: it is mapped once
                 self.proto.on_sent(before);
             }
             let what = Answer::Value { version, value: Carried::There(place) };
-            self.outboxes[worker].reply(Reply { id, what });
+            self.reply(worker, Reply { id, what });
             return Ok(());
         }
         let sent = match (into, bytes) {
@@ -174,13 +193,17 @@ impl Core {
             (None, bytes) => Sent::Block(bytes),
         };
         let reply = Reply { id, what: Answer::Value { version, value: Carried::InPlace } };
-        self.outboxes[worker].waiting.push_back(Entry { reply, value: Some((shard, sent)) });
+        let behind = self.behind();
+        self.outboxes[worker].push(Entry { reply, value: Some((shard, sent)), behind });
         Ok(())
     }
 
     /// Sends what waits, as far as there is room; true if something went.
     pub(super) fn answer(&mut self, wire: &mut dyn Wire) -> Result<bool, StoreError> {
-        let mut moved = false;
+        let mut moved = match &mut self.on_device {
+            Some(on_device) => on_device.progress()?,
+            None => false,
+        };
         for worker in 0..self.outboxes.len() {
             if let Some((batch, shards)) = self.outboxes[worker].stuck.take()
                 && !self.post(wire, worker, batch, shards)?
@@ -231,6 +254,9 @@ impl Core {
         let under_way = self.sending.values().filter(|(_, to)| *to == worker).count();
         let mut direct_bytes = 0;
         while let Some(entry) = self.outboxes[worker].waiting.front() {
+            if self.on_device.as_ref().is_some_and(|device| !device.has_passed(entry.behind)) {
+                break;
+            }
             let bytes = match &entry.value {
                 Some((_, Sent::Block(bytes))) => bytes.len(),
                 _ => 0,
@@ -241,7 +267,8 @@ impl Core {
             if (is_full && !batch.is_empty()) || is_busy {
                 break;
             }
-            let Some(Entry { mut reply, value }) = self.outboxes[worker].waiting.pop_front() else {
+            let Some(Entry { mut reply, value, .. }) = self.outboxes[worker].waiting.pop_front()
+            else {
                 break;
             };
             let carried = match value {

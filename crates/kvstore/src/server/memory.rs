@@ -1,15 +1,16 @@
 //! The shards of a server in registered memory: the weights, and a slot for each worker's pushes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tensorwire_base::Rank;
-use tensorwire_memory::{Buffer, LoanError, ReadGuard};
+use tensorwire_memory::{Buffer, CopyPurpose, LoanError, ReadGuard};
 
 use super::AS_SAVED;
 use crate::error::StoreError;
 use crate::key::{ShardKey, ValueSpec};
 use crate::pool::Pool;
-use crate::ports::{PushedRows, ShardSnapshot, Updater};
+use crate::ports::{PushedRows, ShardSnapshot, StoreDevice, Updater};
 use crate::proto::ServerState;
 use crate::wire::{RemotePlace, Wire};
 
@@ -20,6 +21,8 @@ const LOOKED_AT_BYTES: usize = 1 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Shards {
     shards: BTreeMap<ShardKey, ShardMemory>,
+    /// In whose memory weights lie; none: in the host's.
+    device: Option<Arc<dyn StoreDevice>>,
 }
 
 /// A shard.
@@ -56,6 +59,16 @@ impl Slot {
         buffer.map(|buffer| buffer.read().map_err(lent)).transpose()
     }
 
+    /// As [`Slot::pushed`], for a device to read.
+    fn pushed_buffer(&self, view: &View<'_>) -> Result<Buffer, StoreError> {
+        let View { wire, rank } = *view;
+        let pushed = match &self.mapped {
+            Some(place) => wire.mapped(rank, place),
+            None => self.buffer.clone(),
+        };
+        pushed.ok_or_else(|| StoreError::Nonsense { rank, what: "it shows no memory".to_string() })
+    }
+
     /// What was pushed: in the slot, or where the worker has it.
     fn pushed<'a>(&self, slot: Option<&'a [u8]>, view: &View<'a>) -> Result<&'a [u8], StoreError> {
         let View { wire, rank } = *view;
@@ -65,11 +78,24 @@ impl Slot {
     }
 }
 
+fn device_failed(what: String) -> StoreError {
+    StoreError::Device { what }
+}
+
 fn lent(source: LoanError) -> StoreError {
     StoreError::Update(format!("a shard is in use: {source}"))
 }
 
 impl Shards {
+    pub(super) fn new(device: Option<Arc<dyn StoreDevice>>) -> Shards {
+        Shards { shards: BTreeMap::new(), device }
+    }
+
+    /// The device in whose memory a shard's weights lie.
+    fn device(&self, memory: &ShardMemory) -> Option<&Arc<dyn StoreDevice>> {
+        self.device.as_ref().filter(|_| memory.weights.space().is_device())
+    }
+
     pub(super) fn count(&self) -> usize {
         self.shards.len()
     }
@@ -84,14 +110,15 @@ impl Shards {
 
     pub(super) fn create(
         &mut self,
-        pool: &mut Pool,
+        (pool, on_device): (&mut Pool, Option<&mut Pool>),
         wire: &mut dyn Wire,
         shard: ShardKey,
         spec: ValueSpec,
         has_slot: &[bool],
     ) -> Result<(), StoreError> {
         let slots = has_slot.iter().filter(|has_slot| **has_slot).count();
-        let bytes = spec.bytes().saturating_add(spec.slot_bytes().saturating_mul(slots));
+        let weights = if on_device.is_some() { 0 } else { spec.bytes() };
+        let bytes = weights.saturating_add(spec.slot_bytes().saturating_mul(slots));
         // a wire that is asked for more than there is may have taken all before it says so
         if bytes >= LOOKED_AT_BYTES {
             let room = tensorwire_fabric::memory_room();
@@ -102,7 +129,10 @@ impl Shards {
                 return Err(StoreError::Memory { bytes, what });
             }
         }
-        let weights = pool.alloc(wire, spec.bytes())?;
+        let weights = match on_device {
+            Some(pool) => pool.alloc(wire, spec.bytes())?,
+            None => pool.alloc(wire, spec.bytes())?,
+        };
         let mut slots = Vec::with_capacity(has_slot.len());
         for has_slot in has_slot {
             let buffer = has_slot.then(|| pool.alloc(wire, spec.slot_bytes())).transpose()?;
@@ -117,24 +147,29 @@ impl Shards {
         self.shards.remove(&shard);
     }
 
-    /// The first value of a shard.
+    /// The first value of a shard; returns what was copied. On a device it is started.
     pub(super) fn seed(
         &self,
         shard: ShardKey,
         worker: usize,
         view: &View<'_>,
-    ) -> Result<u64, StoreError> {
-        let Some(memory) = self.shards.get(&shard) else { return Ok(0) };
+    ) -> Result<(CopyPurpose, u64), StoreError> {
+        let Some(memory) = self.shards.get(&shard) else { return Ok((CopyPurpose::Store, 0)) };
         let slot = &memory.slots[worker];
+        if let Some(device) = self.device(memory) {
+            let (from, bytes) = (slot.pushed_buffer(view)?, memory.spec.bytes());
+            device.copy(&from, &memory.weights, 0, bytes).map_err(device_failed)?;
+            // fits: a size in memory; so below
+            return Ok((CopyPurpose::ToDevice, bytes as u64));
+        }
         let pushed = slot.guard()?;
         let bytes = memory.spec.bytes();
         let pushed = slot.pushed(pushed.as_deref(), view)?;
         memory.weights.write().map_err(lent)?.copy_from_slice(&pushed[..bytes]);
-        // fits: a size in memory
-        Ok(bytes as u64)
+        Ok((CopyPurpose::Store, bytes as u64))
     }
 
-    /// One update with the slots of these workers, in this order; why, where the rule refuses it.
+    /// One update with the slots of these workers, in this order; why, where the rule refuses it. On a device it is started.
     pub(super) fn apply(
         &self,
         shard: ShardKey,
@@ -145,6 +180,18 @@ impl Shards {
         let Some(memory) = self.shards.get(&shard) else { return Ok(Ok(())) };
         let spec = &memory.spec;
         let slots: Vec<&Slot> = workers.iter().map(|worker| &memory.slots[*worker]).collect();
+        if self.device(memory).is_some() {
+            let views = workers.iter().map(|worker| &views[*worker]);
+            let pushes = slots.iter().zip(views).map(|(slot, view)| slot.pushed_buffer(view));
+            let pushes = pushes.collect::<Result<Vec<_>, _>>()?;
+            // what comes in a message lies on the host
+            let is_there = |push: &Buffer| push.space().is_device() && push.bytes() == spec.bytes();
+            if !pushes.iter().all(is_there) {
+                let what = "what is pushed to a value on a device is to lie on one".to_string();
+                return Ok(Err(what));
+            }
+            return Ok(update.start(shard, &memory.weights, &pushes));
+        }
         let mut guards = Vec::with_capacity(slots.len());
         for slot in &slots {
             guards.push(slot.guard()?);
@@ -178,6 +225,10 @@ impl Shards {
         update: &dyn Updater,
     ) -> Result<Option<Vec<u8>>, StoreError> {
         let Some(memory) = self.shards.get(&shard) else { return Ok(None) };
+        if self.device(memory).is_some() {
+            // what lies there is neither by rows nor rounded
+            return Ok(None);
+        }
         let row = memory.spec.row_bytes();
         let weights = memory.weights.read().map_err(lent)?;
         let Some(indices) = memory.slots[worker].pulled.as_deref() else {
@@ -201,7 +252,10 @@ impl Shards {
         let seeded = state.shards.iter().filter(|shard| shard.seeded);
         let here = seeded.filter_map(|shard| Some((shard.shard, self.shards.get(&shard.shard)?)));
         here.map(|(key, memory)| {
-            let weights = memory.weights.read().map_err(lent)?.to_vec();
+            let weights = match self.device(memory) {
+                Some(device) => device.read(&memory.weights).map_err(device_failed)?,
+                None => memory.weights.read().map_err(lent)?.to_vec(),
+            };
             Ok(ShardSnapshot { key, spec: memory.spec, weights, state: update.state(key) })
         })
         .collect()
@@ -224,6 +278,9 @@ impl Shards {
     /// Weights of a shard that was [checked](Shards::check).
     pub(super) fn put_back(&self, shard: ShardKey, weights: &[u8]) -> Result<(), StoreError> {
         if let Some(memory) = self.shards.get(&shard) {
+            if let Some(device) = self.device(memory) {
+                return device.write(weights, &memory.weights).map_err(device_failed);
+            }
             memory.weights.write().map_err(lent)?.copy_from_slice(weights);
         }
         Ok(())

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use tensorwire_base::Deadline;
-use tensorwire_fabric::{Identity, RegionDescriptor};
+use tensorwire_fabric::Identity;
 use tensorwire_memory::CopyPurpose;
 
 use super::Core;
@@ -14,10 +14,10 @@ use crate::error::StoreError;
 use crate::key::{ShardKey, ValueSpec};
 use crate::message::{Answer, Ask, Carried, Reply, Request, RequestId, RequestRefusal, Rows};
 use crate::proto::{Control, ServerAction, Taken};
-use crate::wire::{Incoming, Wire, WireError};
+use crate::wire::{Incoming, RemotePlace, Wire, WireError};
 
 /// Workers' memory that is to be opened: whose, and which.
-pub(super) type ToOpen = VecDeque<(usize, RegionDescriptor)>;
+pub(super) type ToOpen = VecDeque<(usize, RemotePlace)>;
 
 impl Core {
     /// Takes a message's requests.
@@ -47,7 +47,7 @@ impl Core {
                     Some(_) => {}
                     None => {
                         self.opened.insert((worker, key), bytes);
-                        to_open.push_back((worker, RegionDescriptor { key, bytes }));
+                        to_open.push_back((worker, *place));
                     }
                 }
             }
@@ -74,7 +74,7 @@ impl Core {
             Ok(carried) => carried,
             Err(why) => {
                 let answer = Answer::Refused { why };
-                self.outboxes[worker].reply(Reply { id: request.id, what: answer });
+                self.reply(worker, Reply { id: request.id, what: answer });
                 return Ok(());
             }
         };
@@ -196,12 +196,12 @@ impl Core {
         to_open: ToOpen,
     ) -> Result<(), StoreError> {
         let deadline = Deadline::after(self.options.patience);
-        for (worker, region) in to_open {
+        for (worker, place) in to_open {
             let rank = self.options.workers[worker].rank;
             if !self.outboxes[worker].is_open() {
                 continue;
             }
-            match wire.open_region(rank, region, deadline) {
+            match place.open(wire, rank, deadline) {
                 // the wire says so itself, once all that came from it was handed out
                 Ok(()) | Err(WireError::Lost { .. }) => {}
                 Err(error) => self.strange.push((worker, error.to_string())),
@@ -239,6 +239,13 @@ impl Core {
         Ok(moved)
     }
 
+    /// A device may have something to do now that is not over.
+    fn starts(&mut self) {
+        if let Some(on_device) = &mut self.on_device {
+            on_device.starts();
+        }
+    }
+
     fn answer_control(
         &mut self,
         wire: &mut dyn Wire,
@@ -267,19 +274,21 @@ impl Core {
                     let slot = slot.filter(|_| wire.direct_from().is_some());
                     let place = slot.and_then(|slot| self.pool.place(slot));
                     let what = Answer::Placed { place, rounds };
-                    self.outboxes[worker].reply(Reply { id, what });
+                    self.reply(worker, Reply { id, what });
                 }
             }
             ServerAction::Seed { shard, worker } => {
                 let rank = self.options.workers[worker].rank;
-                let copied = self.shards.seed(shard, worker, &View { wire, rank })?;
-                self.copies.add(CopyPurpose::Store, copied);
+                let (purpose, copied) = self.shards.seed(shard, worker, &View { wire, rank })?;
+                self.starts();
+                self.copies.add(purpose, copied);
                 self.is_seeding = true;
             }
             ServerAction::Apply { shard, workers, .. } => {
                 let ranks = self.options.workers.iter().map(|worker| worker.rank);
                 let views: Vec<View<'_>> = ranks.map(|rank| View { wire, rank }).collect();
                 let applied = self.shards.apply(shard, &workers, &views, self.update.as_mut())?;
+                self.starts();
                 if let Err(why) = applied {
                     self.proto.on_not_applied(&why);
                 }
@@ -288,7 +297,7 @@ impl Core {
             }
             ServerAction::Reply { to, reply } => {
                 if let Some(worker) = self.worker(to.rank) {
-                    self.outboxes[worker].reply(reply);
+                    self.reply(worker, reply);
                 }
             }
             ServerAction::Send { to, id, shard, version, into, sparse } => {

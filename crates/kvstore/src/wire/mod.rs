@@ -5,6 +5,8 @@
 mod loopback;
 mod rings;
 
+use std::os::fd::OwnedFd;
+
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::RegionDescriptor;
@@ -23,6 +25,25 @@ pub struct RemotePlace {
     pub region: (u64, u64),
     pub offset: u64,
     pub bytes: u64,
+    /// It is memory of a device ([`crate::StoreDevice`]), which others map and nobody writes into.
+    pub on_device: bool,
+}
+
+impl RemotePlace {
+    /// Makes the memory that it lies in known to a wire, once per region.
+    pub(crate) fn open(
+        &self,
+        wire: &mut dyn Wire,
+        peer: Rank,
+        deadline: Deadline,
+    ) -> Result<(), WireError> {
+        let (key, bytes) = self.region;
+        let region = RegionDescriptor { key, bytes };
+        match self.on_device {
+            true => wire.open_on_device(peer, region, deadline),
+            false => wire.open_region(peer, region, deadline),
+        }
+    }
 }
 
 /// A value that is written straight to where it belongs, before the message that tells of it.
@@ -137,13 +158,30 @@ pub trait Wire: Send {
         deadline: Deadline,
     ) -> Result<(), WireError>;
 
+    /// Lets peers map memory of this process's device by its file, for as long as the wire lives.
+    fn offer_device(&mut self, file: OwnedFd, bytes: u64) -> Result<RegionDescriptor, WireError> {
+        let _ = (file, bytes);
+        Err(no_devices())
+    }
+
+    /// As [`Wire::open_region`], of memory of a peer's device, which this process's device maps.
+    fn open_on_device(
+        &mut self,
+        peer: Rank,
+        region: RegionDescriptor,
+        deadline: Deadline,
+    ) -> Result<(), WireError> {
+        let _ = (peer, region, deadline);
+        Err(no_devices())
+    }
+
     /// The bytes of a place of a peer's memory, where this process can read them where they lie (both share
     /// it, and its region was opened). The peer must not write there meanwhile, which its owner promises.
     fn view(&self, _peer: Rank, _place: &RemotePlace) -> Option<&[u8]> {
         None
     }
 
-    /// The same as a buffer, which can be read and never written.
+    /// The same as a buffer, which can be read and never written; of memory of the peer's device, too.
     fn mapped(&self, _peer: Rank, _place: &RemotePlace) -> Option<Buffer> {
         None
     }
@@ -169,4 +207,8 @@ pub trait Wire: Send {
 
     /// Says goodbye once all that was sent has landed.
     fn close(&mut self, deadline: Deadline) -> Result<(), WireError>;
+}
+
+fn no_devices() -> WireError {
+    WireError::Failed("this end of the store has no device that maps memory of others".into())
 }

@@ -20,6 +20,8 @@ mod ring;
 mod shares;
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
@@ -29,7 +31,8 @@ use tensorwire_fabric::{
 };
 use tensorwire_memory::{Buffer, Copies, CopyPurpose, PeerMapped, Place, Slab};
 
-use super::{Incoming, Outgoing, RemotePlace, SendStatus, Wire, WireError, WireStats};
+use super::{Incoming, Outgoing, RemotePlace, SendStatus, Wire, WireError, WireStats, no_devices};
+use crate::ports::StoreDevice;
 use flights::{Flight, Flights};
 use introduction::Introduction;
 use peer::{Parcel, Peer, Remote};
@@ -75,6 +78,11 @@ pub struct Rings {
     /// Memory for values, by the address of its first byte.
     regions: HashMap<usize, Region>,
     opened: HashMap<(Rank, u64), Opened>,
+    /// Memory of peers' devices, which this one maps.
+    on_devices: HashMap<(Rank, u64), PeerMapped>,
+    device: Option<Arc<dyn StoreDevice>>,
+    /// By which peers map memory of this process's device.
+    offered: Vec<Region>,
     flights: Flights,
     copies: Copies,
     messages: u64,
@@ -114,6 +122,9 @@ impl Rings {
             heard: HashMap::new(),
             regions: HashMap::new(),
             opened: HashMap::new(),
+            on_devices: HashMap::new(),
+            device: None,
+            offered: Vec::new(),
             flights: Flights::default(),
             copies: Copies::default(),
             messages: 0,
@@ -123,6 +134,12 @@ impl Rings {
         };
         rings.enter(peers, deadline)?;
         Ok(rings)
+    }
+
+    /// With a device that maps memory of peers' devices.
+    #[must_use]
+    pub fn with_device(self, device: Arc<dyn StoreDevice>) -> Rings {
+        Rings { device: Some(device), ..self }
     }
 
     /// Tells all of `ranks` where they may write, and only then waits for what they tell.
@@ -353,13 +370,47 @@ impl Wire for Rings {
         Ok(())
     }
 
+    fn offer_device(&mut self, file: OwnedFd, bytes: u64) -> Result<RegionDescriptor, WireError> {
+        let offered = self.fabric.offer_file(file);
+        let offered = offered.map_err(|error| WireError::Failed(error.to_string()))?;
+        let RegionDescriptor { key, .. } = offered.descriptor();
+        self.offered.push(offered);
+        Ok(RegionDescriptor { key, bytes })
+    }
+
+    fn open_on_device(
+        &mut self,
+        peer: Rank,
+        region: RegionDescriptor,
+        deadline: Deadline,
+    ) -> Result<(), WireError> {
+        let device = self.device.clone().ok_or_else(no_devices)?;
+        let RegionDescriptor { key, bytes } = region;
+        if self.on_devices.contains_key(&(peer, key)) {
+            return Ok(());
+        }
+        let channel = self.fabric.channel(peer, 0).map_err(|_| WireError::NoPeer { rank: peer })?;
+        let file = channel.take_file(&RegionDescriptor { key, bytes: 0 }, deadline);
+        let file = file.map_err(unopened)?;
+        // fits: usize is 64 bits wide, and the driver holds it against the file
+        let slab = device.import(file, bytes as usize).map_err(WireError::Failed)?;
+        let mapped =
+            PeerMapped::new(&slab).map_err(|error| WireError::Failed(error.to_string()))?;
+        self.on_devices.insert((peer, key), mapped);
+        Ok(())
+    }
+
     fn view(&self, peer: Rank, place: &RemotePlace) -> Option<&[u8]> {
         let mapped = self.opened.get(&(peer, place.region.0))?.mapped.as_ref()?;
         mapped.read(local(place)?)
     }
 
     fn mapped(&self, peer: Rank, place: &RemotePlace) -> Option<Buffer> {
-        let mapped = self.opened.get(&(peer, place.region.0))?.mapped.as_ref()?;
+        let at = (peer, place.region.0);
+        let mapped = match place.on_device {
+            true => self.on_devices.get(&at)?,
+            false => self.opened.get(&at)?.mapped.as_ref()?,
+        };
         mapped.buffer(local(place)?)
     }
 

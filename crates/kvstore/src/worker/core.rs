@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use tensorwire_base::{Clock, Rank};
-use tensorwire_fabric::RegionDescriptor;
 use tensorwire_memory::{Buffer, Copies, CopyPurpose};
 
 use super::{KvHandle, KvProgress, KvWorkerOptions};
@@ -18,9 +17,10 @@ use crate::pool::Pool;
 use crate::ports::Reduce;
 use crate::proto::{Control, Worker, WorkerEvent};
 use crate::transfer::TransferMode;
-use crate::wire::{Incoming, Wire, WireError};
+use crate::wire::{Incoming, RemotePlace, Wire, WireError};
 
 use super::link::Link;
+use super::on_device::OnDevice;
 use super::operations::{
     Held, Logged, Operation, Pulled, Pulling, Pushed, Pushing, ShardHere, ToRead, Value, Work,
 };
@@ -44,6 +44,7 @@ pub(super) struct Core {
     pub(super) options: KvWorkerOptions,
     pub(super) proto: Worker,
     pub(super) pool: Pool,
+    pub(super) on_device: Option<OnDevice>,
     pub(super) links: Vec<Link>,
     pub(super) values: BTreeMap<Key, Value>,
     pub(super) shards: HashMap<ShardKey, ShardHere>,
@@ -59,7 +60,7 @@ pub(super) struct Core {
     returned: HashMap<KvHandle, Vec<u8>>,
     news: VecDeque<KvProgress>,
     /// Memory of servers that is to be opened before anything is written there.
-    to_open: Vec<(usize, RegionDescriptor)>,
+    to_open: Vec<(usize, RemotePlace)>,
     opened: Vec<(usize, u64)>,
     failed: Option<StoreError>,
     /// Values that are to be read where a server has them.
@@ -76,6 +77,7 @@ impl Core {
             proto: Worker::new(options.servers.len(), NEVER_MS),
             options,
             pool: Pool::default(),
+            on_device: None,
             links,
             values: BTreeMap::new(),
             shards: HashMap::new(),
@@ -157,6 +159,9 @@ impl Core {
         let pushes = count(|work| matches!(work, Work::Push(_)));
         let pulls = count(|work| matches!(work, Work::Pull(_) | Work::Show(_)));
         let others = count(|work| matches!(work, Work::Plain));
+        if self.is_busy() {
+            waiting.push("this worker's device".to_string());
+        }
         waiting.push(format!("{pushes} pushes, {pulls} pulls and {others} other requests"));
         waiting.join(", ")
     }
@@ -222,8 +227,8 @@ impl Core {
         for shard in shards {
             let (range, indices) = share(&shard, &spec, rows.as_deref());
             let indices = indices.map(|indices| self.indices(wire, indices)).transpose()?;
-            let loan =
-                from.lend().map_err(|source| StoreError::Lent { key, what: source.to_string() })?;
+            let loan = from.lend_to_device();
+            let loan = loan.map_err(|source| StoreError::Lent { key, what: source.to_string() })?;
             let pushed =
                 Pushed { from: from.clone(), bytes: range, indices, loan: Some(loan), leaving: 0 };
             let logged = self.options.servers_come_back.then(|| self.log_entry(wire, &pushed));
@@ -268,7 +273,7 @@ impl Core {
                 // what a server shows is read by this process, into any memory
                 let is_written =
                     sizes.mode(bytes.len(), indices.is_some() || wide) == TransferMode::Written;
-                let staging = match is_written && !self.pool.has(into) {
+                let staging = match is_written && !self.is_registered(into) {
                     true => Some(self.pool.alloc(wire, bytes.len())?),
                     false => None,
                 };
@@ -315,9 +320,23 @@ impl Core {
     }
 
     pub(super) fn release(&mut self, key: Key) {
-        if let Some(Held { server, id, .. }) = self.mapped.remove(&key) {
-            self.links[server].taken.push(id);
+        if let Some(held) = self.mapped.remove(&key) {
+            self.has_read(held);
         }
+    }
+
+    /// Tells a server that its value is read: once that is so.
+    pub(super) fn has_read(&mut self, Held { server, id, value }: Held) {
+        match &mut self.on_device {
+            Some(on_device) if value.space().is_device() => on_device.reads(server, id),
+            _ => self.links[server].taken.push(id),
+        }
+    }
+
+    /// True if servers know of the memory that a buffer lies in.
+    pub(super) fn is_registered(&self, buffer: &Buffer) -> bool {
+        let on_device = self.on_device.as_ref();
+        self.pool.has(buffer) || on_device.is_some_and(|on_device| on_device.pool.has(buffer))
     }
 
     pub(super) fn ask(&mut self, handle: KvHandle, server: usize, what: Control) {
@@ -350,6 +369,7 @@ impl Core {
         self.notice_lost(wire)?;
         self.open_regions(wire)?;
         self.read_mapped(wire)?;
+        moved |= self.finish_reading()?;
         let mut tokens = Vec::new();
         wire.finished(&mut tokens)?;
         for token in tokens {
@@ -377,18 +397,19 @@ impl Core {
 
     fn open_regions(&mut self, wire: &mut dyn Wire) -> Result<(), StoreError> {
         let deadline = tensorwire_base::Deadline::after(self.options.patience);
-        for (server, region) in std::mem::take(&mut self.to_open) {
-            let is_known = self.opened.contains(&(server, region.key));
+        for (server, place) in std::mem::take(&mut self.to_open) {
+            let (key, _) = place.region;
+            let is_known = self.opened.contains(&(server, key));
             if !is_known && self.links[server].lost.is_none() {
                 let rank = self.links[server].rank;
-                match wire.open_region(rank, region, deadline) {
+                match place.open(wire, rank, deadline) {
                     Err(WireError::Lost { reason, .. }) => {
                         self.lose(server, reason)?;
                         continue;
                     }
                     opened => opened?,
                 }
-                self.opened.push((server, region.key));
+                self.opened.push((server, key));
             }
         }
         Ok(())
@@ -421,8 +442,7 @@ impl Core {
         for reply in replies {
             let Some(event) = self.proto.on_reply(server, &reply) else { continue };
             if let WorkerEvent::Value { op, value: Carried::There(place), .. } = event {
-                let (key, bytes) = place.region;
-                self.to_open.push((server, RegionDescriptor { key, bytes }));
+                self.to_open.push((server, place));
                 self.to_read.push(ToRead { server, op, id: reply.id, place });
                 continue;
             }
@@ -450,8 +470,7 @@ impl Core {
                         let what = format!("{} bytes for pushes of {slot_bytes}", place.bytes);
                         return Err(StoreError::Nonsense { rank, what });
                     }
-                    let (key, bytes) = place.region;
-                    self.to_open.push((server, RegionDescriptor { key, bytes }));
+                    self.to_open.push((server, place));
                 }
                 here.slot = place;
                 self.done(op);

@@ -175,7 +175,8 @@ impl Core {
         let (slot, at_indices) = (here.slot, here.spec.slot_indices() as u64);
         let (sizes, by_rows) = (wire.sizes(self.links[server].rank), indices.is_some());
         let count = indices.as_ref().map_or(0, Bytes::len) / size_of::<i32>();
-        if sizes.mode(bytes.len(), by_rows) == TransferMode::PeerMapped {
+        let is_on_device = matches!(&bytes, Bytes::Of { buffer, .. } if buffer.space().is_device());
+        if is_on_device || sizes.mode(bytes.len(), by_rows) == TransferMode::PeerMapped {
             // the server reads it where it is: it leaves when it is applied
             if let Some(place) = self.place_of(&bytes) {
                 return Ask::Push { shard, round, value: Carried::There(place), rows: None };
@@ -212,7 +213,8 @@ impl Core {
     /// How a server finds bytes that it can read where they are.
     fn place_of(&self, bytes: &Bytes) -> Option<RemotePlace> {
         let Bytes::Of { buffer, offset, bytes } = bytes else { return None };
-        let place = self.pool.place(buffer)?;
+        let on_device = || self.on_device.as_ref()?.pool.place(buffer);
+        let place = self.pool.place(buffer).or_else(on_device)?;
         // fits: inside the buffer
         Some(RemotePlace { offset: place.offset + *offset as u64, bytes: *bytes as u64, ..place })
     }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use tensorwire_memory::{Buffer, Loan};
+use tensorwire_memory::{Buffer, DeviceLoan};
 use tensorwire_tensor::DType;
 
 use super::KvHandle;
@@ -71,8 +71,8 @@ pub(super) struct Pushed {
     pub(super) bytes: Range<usize>,
     /// The rows that it is about, i32.
     pub(super) indices: Option<Bytes>,
-    /// Taken back when the value has left.
-    pub(super) loan: Option<Loan>,
+    /// Taken back when the value has left; by address, for it may lie on a device.
+    pub(super) loan: Option<DeviceLoan>,
     /// Direct writes that are under way.
     pub(super) leaving: usize,
 }

@@ -3,6 +3,7 @@
 use tensorwire_memory::{Buffer, CopyPurpose, LoanError};
 
 use super::core::Core;
+use super::on_device::{OnDevice, Read};
 use super::operations::{Held, Logged, Operation, Pulled, Pushed, ToRead, Work};
 use crate::batch::Bytes;
 use crate::error::StoreError;
@@ -27,7 +28,7 @@ impl Core {
         };
         let mut sizes = self.links.iter().map(|link| wire.sizes(link.rank));
         let is_reached = sizes.any(|sizes| sizes.mode(bytes, false) != TransferMode::InMessages);
-        if rest.is_empty() && (!is_reached || self.pool.has(first)) {
+        if rest.is_empty() && (!is_reached || self.is_registered(first)) {
             return Ok(first.clone());
         }
         let lent = |source: LoanError| StoreError::Lent { key, what: source.to_string() };
@@ -158,7 +159,7 @@ impl Core {
                 };
                 if let Some(before) = self.mapped.insert(key, Held { server, id, value }) {
                     // asked for twice: it is held once
-                    self.links[before.server].taken.push(before.id);
+                    self.has_read(before);
                 }
                 self.proto.on_read(server, id);
                 self.done(Some(op));
@@ -166,11 +167,21 @@ impl Core {
             }
             if let Some(Operation { work: Work::Pull(pulled), .. }) = self.operations.get(&op) {
                 let bytes = pulled.bytes.clone();
-                let from = wire.view(rank, &place).filter(|from| from.len() == bytes.len());
-                let Some(from) = from else {
+                let wrong = || {
                     let what = format!("{place:?} holds no value of {} bytes", bytes.len());
-                    return Err(StoreError::Nonsense { rank, what });
+                    StoreError::Nonsense { rank, what }
                 };
+                if place.on_device || pulled.into.space().is_device() {
+                    let from = wire.mapped(rank, &place);
+                    let from = from.filter(|from| from.bytes() == bytes.len()).ok_or_else(wrong)?;
+                    let on_device = self.on_device.as_mut().ok_or_else(wrong)?;
+                    on_device.copy(&from, (&pulled.into, bytes.start), (server, op, id))?;
+                    // fits: a size in memory
+                    self.bytes_read += bytes.len() as u64;
+                    continue;
+                }
+                let from = wire.view(rank, &place).filter(|from| from.len() == bytes.len());
+                let Some(from) = from else { return Err(wrong()) };
                 let lent = |source: LoanError| StoreError::Update(source.to_string());
                 pulled.into.write().map_err(lent)?[bytes].copy_from_slice(from);
                 self.bytes_read += from.len() as u64;
@@ -181,6 +192,28 @@ impl Core {
             self.done(Some(op));
         }
         Ok(())
+    }
+}
+
+impl Core {
+    /// Tells servers of the values that this process's device has read; true if there were any.
+    pub(super) fn finish_reading(&mut self) -> Result<bool, StoreError> {
+        let Some(on_device) = &mut self.on_device else { return Ok(false) };
+        let over = on_device.progress()?;
+        let moved = !over.is_empty();
+        for Read { server, op, id } in over {
+            self.links[server].taken.push(id);
+            if let Some(op) = op {
+                self.proto.on_read(server, id);
+                self.done(Some(op));
+            }
+        }
+        Ok(moved)
+    }
+
+    /// True if its device is to say that something is over.
+    pub(super) fn is_busy(&self) -> bool {
+        self.on_device.as_ref().is_some_and(OnDevice::is_busy)
     }
 }
 

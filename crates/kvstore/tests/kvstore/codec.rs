@@ -20,8 +20,9 @@ fn carried() -> impl Strategy<Value = Carried> {
 }
 
 fn place() -> impl Strategy<Value = RemotePlace> {
-    (any::<(u64, u64)>(), any::<u64>(), any::<u64>())
-        .prop_map(|(region, offset, bytes)| RemotePlace { region, offset, bytes })
+    (any::<(u64, u64)>(), any::<u64>(), any::<u64>(), any::<bool>()).prop_map(
+        |(region, offset, bytes, on_device)| RemotePlace { region, offset, bytes, on_device },
+    )
 }
 
 /// Few, so that requests meet.

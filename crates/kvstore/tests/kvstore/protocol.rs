@@ -17,7 +17,7 @@ use tensorwire_tensor::DType;
 const PART: ShardKey = ShardKey(5);
 const OTHER: ShardKey = ShardKey(6);
 const SPEC: ValueSpec = ValueSpec { dtype: DType::F32, rows: 4, columns: 1 };
-const PLACE: RemotePlace = RemotePlace { region: (1, 2), offset: 0, bytes: 16 };
+const PLACE: RemotePlace = RemotePlace { region: (1, 2), offset: 0, bytes: 16, on_device: false };
 
 fn member(rank: u32) -> Identity {
     Identity { rank: Rank(rank), incarnation: Incarnation(100 + u64::from(rank)) }

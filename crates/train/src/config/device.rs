@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
 use tensorwire_cuda::{Gpus, LibrarySearch, Rounding};
 use tensorwire_graph::{
-    AllReduceBy, DeviceCrossing, DeviceTasks, Placement, PlanOptions, SendFrom, SharedMemory,
+    AllReduceBy, DeviceCrossing, DeviceTasks, Graph, Op, Placement, PlanOptions, SendFrom,
+    SharedMemory,
 };
 use tensorwire_launch::Transport;
 
@@ -108,11 +109,13 @@ impl DeviceChoice {
         self,
         options: PlanOptions,
         topology: &Topology,
-        config: &TrainConfig,
+        (config, program): (&TrainConfig, &Graph),
     ) -> PlanOptions {
         if self == DeviceChoice::Cpu {
             return options;
         }
+        let keeps_store =
+            topology.trains_over_store() && config.store_by_host(topology, program).is_none();
         // whoever has weights of his own shares no more than what his group reduces
         let is_of_groups = topology.reduces_apart_from_store();
         let is_one_graph = topology.weights == Weights::Servers && !topology.is_asynchronous();
@@ -124,7 +127,7 @@ impl DeviceChoice {
         let is_by_host = config.by_way_of_host || config.exchange.is_by_message();
         let reaches = (all_share || by_nic || by_pieces) && !is_by_host;
         let is_staged = options.send_from == SendFrom::Staging;
-        if !(is_one_graph || is_of_groups) || !reaches || is_staged {
+        if !(is_one_graph || is_of_groups || keeps_store) || !reaches || is_staged {
             let (devices, device_crossing) = (DeviceTasks::Workers, DeviceCrossing::ByHost);
             return PlanOptions { devices, device_crossing, ..options };
         }
@@ -187,6 +190,33 @@ impl DeviceChoice {
     }
 }
 
+impl TrainConfig {
+    /// Why the values of a store lie in the host's memory where workers compute on GPUs; none: they lie in that of its servers'
+    /// GPUs, which workers reach.
+    pub(crate) fn store_by_host(
+        &self,
+        topology: &Topology,
+        program: &Graph,
+    ) -> Option<&'static str> {
+        let is_whole = matches!(self.exchange, Exchange::ZeroCopy | Exchange::Write);
+        let mut updates = program.nodes().map(|(_, node)| &node.op);
+        let has_row_updates = updates.any(|op| matches!(op, Op::ApplyRows { .. }));
+        let whys = [
+            (topology.averaging.is_some(), "a centre that weights are averaged with lies there"),
+            (topology.is_grouped(), "what groups reduce comes there"),
+            (has_row_updates, "gradients of embeddings are pushed by rows"),
+            (self.wire.narrow().is_some(), "values travel rounded"),
+            (self.store.snapshot.is_some(), "servers are replaced from there"),
+            (self.by_way_of_host || !is_whole, "tensors go by way of it"),
+            (
+                self.settled_transport() != Some(Transport::Shm),
+                "workers and servers share no memory; --transport shm has them do so on one host",
+            ),
+        ];
+        whys.into_iter().find(|(is_so, _)| *is_so).map(|(_, why)| why)
+    }
+}
+
 /// The GPUs of a member's host that it computes on, of `count` that there are: as many as it has devices, if it is a worker.
 /// Without a number each worker of a host takes the next ones; who has one takes it, where they are fewer, beside others.
 ///
@@ -211,7 +241,7 @@ pub(crate) fn ordinals(
             ordinal + workers.len() * each
         }
         DeviceChoice::Cuda { ordinal: Some(ordinal) } => ordinal,
-        // servers of a store have none
+        // servers come behind all workers, or beside them
         _ if is_worker && each > 1 => workers.len() * each,
         _ => workers.len() * each + others.len(),
     };
@@ -276,6 +306,7 @@ impl TryFrom<String> for DeviceChoice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::tests;
 
     #[test]
     fn a_device_is_what_it_prints() {
@@ -294,12 +325,31 @@ mod tests {
         let options = config.exchange.plan_options(tensorwire_launch::Transport::Shm, &[]);
         let of = |choice: DeviceChoice, by_way_of_host| {
             let config = TrainConfig { by_way_of_host, ..config.clone() };
-            let options = choice.plan_options(options.clone(), &config.topology(), &config);
+            let options =
+                choice.plan_options(options.clone(), &config.topology(), (&config, &Graph::new()));
             (options.devices, options.device_crossing)
         };
         let cuda = DeviceChoice::Cuda { ordinal: None };
         assert_eq!(of(cuda, false), (DeviceTasks::All, DeviceCrossing::Direct));
         assert_eq!(of(cuda, true), (DeviceTasks::Workers, DeviceCrossing::ByHost));
         assert_eq!(of(DeviceChoice::Cpu, true), (options.devices, options.device_crossing));
+    }
+
+    #[test]
+    fn a_store_lies_on_gpus_where_workers_reach_them_and_nothing_else_needs_the_host() {
+        let strategy = Strategy::DistSgd;
+        let config = || TrainConfig { strategy, transport: Transport::Shm, ..tests::config() };
+        let why = |config: TrainConfig| config.store_by_host(&config.topology(), &Graph::new());
+        assert_eq!(why(config()), None);
+        assert_eq!(why(TrainConfig { strategy: Strategy::DistAsgd, ..config() }), None);
+        assert_eq!(why(TrainConfig { clip_norm: Some(1.0), ..config() }), None);
+        for (config, said) in [
+            (TrainConfig { transport: Transport::Tcp, ..config() }, "share no memory"),
+            (TrainConfig { by_way_of_host: true, ..config() }, "by way of it"),
+            (TrainConfig { strategy: Strategy::DistEsgd, ..config() }, "averaged"),
+        ] {
+            let why = why(config).unwrap();
+            assert!(why.contains(said), "{why}: {said}");
+        }
     }
 }

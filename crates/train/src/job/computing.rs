@@ -18,13 +18,20 @@ pub(super) fn computing(
     rank: Rank,
     kernels: Arc<Kernels>,
 ) -> Result<(Computing, String), TrainError> {
-    let device = open_device(part, rank)?;
+    Ok(computing_on(open_device(part, rank)?, kernels))
+}
+
+/// As [`computing`], on devices that are open.
+pub(super) fn computing_on(
+    device: Option<SharedDevice>,
+    kernels: Arc<Kernels>,
+) -> (Computing, String) {
     let host = kernels.description();
     let description = match &device {
         Some(device) => format!("{}; on the host {host}", device.lock().description()),
         None => host,
     };
-    Ok((Computing { kernels, device }, description))
+    (Computing { kernels, device }, description)
 }
 
 /// Opens the GPUs of the member of a rank, if its part of the plan has something on one.
@@ -32,7 +39,13 @@ pub(super) fn open_device(part: &Part, rank: Rank) -> Result<Option<SharedDevice
     let Part { config, topology, plan, .. } = part;
     let DeviceChoice::Cuda { .. } = config.device else { return Ok(None) };
     let is_alone = config.strategy == Strategy::Local;
-    let here = plan.parts.get(if is_alone { 0 } else { topology.part(rank) });
+    let here = match topology.worker(rank) {
+        _ if is_alone => 0,
+        // a store's servers are one in the plan
+        None if topology.trains_over_store() => plan.parts.len() - 1,
+        _ => topology.part(rank),
+    };
+    let here = plan.parts.get(here);
     // the plan says how many there are
     let devices = here.map_or(0, |part| part.memory.device_bytes.len());
     if devices == 0 {

@@ -11,7 +11,9 @@ use tensorwire_graph::{Edge, EdgeId, Node, Op, Output, Plan, Transfer};
 use tensorwire_kvstore::{Key, KvHandle, KvProgress, KvWorker, StoreError};
 use tensorwire_memory::{Buffer, Slab};
 use tensorwire_nn::Program;
-use tensorwire_runtime::{Events, ExchangeError, Ports, Sending, Storage, TensorExchange};
+use tensorwire_runtime::{
+    DeviceWay, Events, ExchangeError, Ports, Sending, Storage, TensorExchange,
+};
 use tensorwire_tensor::{DType, TensorSpec};
 
 use super::rows::sorted_rows;
@@ -326,6 +328,11 @@ impl TensorExchange for StoreExchange {
         self.progress();
         self.check()?;
         Ok(Sending::Started)
+    }
+
+    /// Servers read what is pushed where it lies.
+    fn way_from_device(&self, _edge: EdgeId) -> DeviceWay {
+        DeviceWay::Sent
     }
 
     fn arrived(&mut self, edge: EdgeId, epoch: u64) -> Result<bool, ExchangeError> {

@@ -12,10 +12,10 @@ use tensorwire_kvstore::proto::{Mode, Role};
 use tensorwire_kvstore::wire::{RingOptions, Rings, Wire, WireError};
 use tensorwire_kvstore::{
     Checkpoint, Keep, KvServer, KvServerOptions, KvWorker, KvWorkerOptions, Membership,
-    MembershipEvent as Event, Partition, ServerPorts, StoreError,
+    MembershipEvent as Event, Partition, ServerPorts, StoreDevice, StoreError,
 };
 
-use super::{Arithmetic, SnapshotFiles};
+use super::{Arithmetic, DeviceOfStore, SnapshotFiles};
 use crate::config::{ConfigError, Exchange};
 use crate::messages::OpenMessagesError;
 use crate::rates::Rates;
@@ -111,14 +111,15 @@ impl OpenStoreError {
 /// # Errors
 /// When memory does not suffice, or a peer is lost, late or of another mind.
 pub fn open_store(member: &Member, options: StoreOptions) -> Result<StoreEnd, OpenStoreError> {
-    open_store_on(member, options, None, Box::new(SnapshotFiles))
+    open_store_on(member, options, (None, None), Box::new(SnapshotFiles))
 }
 
-/// As [`open_store`]; over a fabric that is connected to its peers, if one is given, with `keep` for what a server writes.
+/// As [`open_store`]; over a fabric that is connected to its peers, if one is given, and in the memory of a device, if one is;
+/// with `keep` for what a server writes.
 pub(crate) fn open_store_on(
     member: &Member,
     options: StoreOptions,
-    fabric: Option<Fabric>,
+    (fabric, device): (Option<Fabric>, Option<Arc<DeviceOfStore>>),
     keep: Box<dyn Keep>,
 ) -> Result<StoreEnd, OpenStoreError> {
     let place = member.store().ok_or(OpenStoreError::NoStore)?;
@@ -129,7 +130,7 @@ pub(crate) fn open_store_on(
         Role::Server(_) => (0..workers).map(Rank).collect(),
     };
     let patience = member.setup_patience();
-    let (wire, fabric) = open_wire(member, &options, &peers, fabric)?;
+    let (wire, fabric) = open_wire(member, &options, &peers, (fabric, device.clone()))?;
     let scheduler = StoreScheduler {
         scheduling: member.scheduling(),
         fabric,
@@ -141,12 +142,17 @@ pub(crate) fn open_store_on(
     let partition = Partition::new(servers, big_elements);
     // of workers that each go their own way, all together make a step
     let each = if mode == Mode::Sync { 1 } else { u64::from(workers) };
-    let arithmetic = Arithmetic::new(kernels).at_rates(rates, each);
+    let arithmetic = Arithmetic::new(kernels).at_rates(rates, each).on_device(device.clone());
+    let device = device.map(|device| device as Arc<dyn StoreDevice>);
     let Role::Server(server) = place.role else {
         let servers_come_back = checkpoint.is_some();
         let options =
             KvWorkerOptions { partition, servers: all_servers, servers_come_back, patience };
         let worker = KvWorker::new(wire, membership, Box::new(arithmetic), options);
+        let worker = match device {
+            Some(device) => worker.with_device(device),
+            None => worker,
+        };
         return Ok(StoreEnd::Worker(Box::new(worker)));
     };
     let options = KvServerOptions {
@@ -160,7 +166,7 @@ pub(crate) fn open_store_on(
         patience,
     };
     let update = Box::new(arithmetic);
-    let ports = ServerPorts { wire, membership, update, keep };
+    let ports = ServerPorts { wire, membership, update, keep, device };
     let server = match place.replaces() {
         None => KvServer::new(ports, options),
         Some(_) => KvServer::restored(ports, options)?,
@@ -172,7 +178,7 @@ fn open_wire(
     member: &Member,
     options: &StoreOptions,
     peers: &[Rank],
-    fabric: Option<Fabric>,
+    (fabric, device): (Option<Fabric>, Option<Arc<DeviceOfStore>>),
 ) -> Result<(Box<dyn Wire>, Option<Fabric>), OpenStoreError> {
     match options.over {
         StoreWire::ZeroCopy => {
@@ -183,6 +189,10 @@ fn open_wire(
             let lives = |rank: &&Rank| member.lives_still(**rank);
             let peers: Vec<Rank> = peers.iter().filter(lives).copied().collect();
             let rings = Rings::open(fabric.clone(), &peers, RingOptions::default(), deadline)?;
+            let rings = match device {
+                Some(device) => rings.with_device(device),
+                None => rings,
+            };
             Ok((Box::new(rings), Some(fabric)))
         }
         StoreWire::Zmq => Ok((open_zmq(member, peers, &options.digest)?, None)),

@@ -1,17 +1,22 @@
 //! How servers change what they hold, computed by the kernels that train: the rule of a key, the state that
 //! it keeps beside a shard, and sums. The rules travel as JSON.
 
+mod on_device;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_graph::Op;
 use tensorwire_kernels::Kernels;
-use tensorwire_kvstore::{Key, PushedRows, Reduce, ShardKey, StateTensor, Updater, ValueSpec};
+use tensorwire_kvstore::{
+    Key, PushedRows, Reduce, ShardKey, StateTensor, StoreDevice, Updater, ValueSpec,
+};
 use tensorwire_memory::{Arena, Buffer, Place, Slab, TensorMut, TensorRef};
 use tensorwire_nn::Optimizer;
 use tensorwire_tensor::{DType, TensorSpec};
 
+use super::on_device::DeviceOfStore;
 use crate::rates::Rates;
 
 /// The count of a shard's updates, in a snapshot.
@@ -66,17 +71,22 @@ impl StoreRules {
     }
 
     /// What is kept of a shard of such a value under its rule, fresh.
-    fn kept(&self, key: Key, spec: &TensorSpec) -> Result<(StoreRule, Kept), String> {
+    fn kept(
+        &self,
+        key: Key,
+        spec: &TensorSpec,
+        device: Option<&DeviceOfStore>,
+    ) -> Result<(StoreRule, Kept), String> {
         let rule = self.of(key);
         let has_master =
             self.masters && spec.dtype == DType::BF16 && !matches!(rule, StoreRule::Sum);
         if !has_master {
-            return Ok((rule, Kept { slots: slots(rule, spec)?, master: None }));
+            return Ok((rule, Kept { slots: slots(rule, spec, device)?, master: None }));
         }
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let spec = TensorSpec::new(DType::F32, spec.dims()).map_err(|error| text(&error))?;
-        let slots = slots(rule, &spec)?;
-        let master = Master { slot: Slot::zeros(MASTER, spec)?, is_known: false };
+        let slots = slots(rule, &spec, device)?;
+        let master = Master { slot: Slot::zeros(MASTER, spec, device)?, is_known: false };
         Ok((rule, Kept { slots, master: Some(master) }))
     }
 }
@@ -110,12 +120,16 @@ pub struct Arithmetic {
     rates: Rates,
     /// Updates of a shard that are one step.
     updates_per_step: u64,
+    /// In whose memory shards lie, and who computes; none: the host.
+    device: Option<Arc<DeviceOfStore>>,
 }
 
 /// What is kept beside a shard.
 #[derive(Debug)]
 struct ShardState {
     key: Key,
+    /// Among the shards here.
+    number: u32,
     spec: TensorSpec,
     rule: StoreRule,
     kept: Kept,
@@ -149,12 +163,17 @@ impl Arithmetic {
     /// Without an optimizer: a value becomes the sum of a round.
     pub fn new(kernels: Arc<Kernels>) -> Arithmetic {
         let (rules, shards, widened, rates) = Default::default();
-        Arithmetic { kernels, rules, shards, widened, rates, updates_per_step: 1 }
+        Arithmetic { kernels, rules, shards, widened, rates, updates_per_step: 1, device: None }
     }
 
     /// It with an optimizer's rate for each step; so many updates of a shard are one.
     pub(crate) fn at_rates(self, rates: Rates, updates_per_step: u64) -> Arithmetic {
         Arithmetic { rates, updates_per_step: updates_per_step.max(1), ..self }
+    }
+
+    /// It with shards in a device's memory.
+    pub(crate) fn on_device(self, device: Option<Arc<DeviceOfStore>>) -> Arithmetic {
+        Arithmetic { device, ..self }
     }
 
     /// Counts an update of a shard; returns what the optimizer's rate is multiplied by in it.
@@ -179,6 +198,21 @@ impl Arithmetic {
 }
 
 impl ShardState {
+    /// What this many pushes do, where the optimizer's rate is multiplied by this; none: they are added up.
+    fn op(&self, factor: f64, pushes: usize) -> Option<Op> {
+        match (self.rule, self.rule.optimizer()) {
+            (_, Some(rule)) => Some(Op::Apply { rule: rule.times(factor), clipped: false }),
+            (StoreRule::Mean, _) => Some(Op::Mean),
+            (StoreRule::Average { rate }, _) => Some(Op::ApplyAverage { rate }),
+            // the mean's share of the sum is 1/W
+            (StoreRule::Elastic { alpha }, _) => {
+                // fits: workers are few
+                Some(Op::ApplyAverage { rate: alpha * pushes as f64 })
+            }
+            _ => None,
+        }
+    }
+
     /// Runs an operator that changes a shard and its slots in place.
     fn change(
         &self,
@@ -268,8 +302,10 @@ impl Updater for Arithmetic {
     fn create(&mut self, shard: ShardKey, key: Key, spec: &ValueSpec) -> Result<(), String> {
         let ValueSpec { dtype, rows, columns } = *spec;
         let spec = TensorSpec::new(dtype, &[rows, columns]).map_err(|error| error.to_string())?;
-        let (rule, kept) = self.rules.kept(key, &spec)?;
-        self.shards.insert(shard, ShardState { key, spec, rule, kept, updates: 0 });
+        let (rule, kept) = self.rules.kept(key, &spec, self.device.as_deref())?;
+        // fits: a model has far fewer
+        let number = self.shards.len() as u32;
+        self.shards.insert(shard, ShardState { key, number, spec, rule, kept, updates: 0 });
         Ok(())
     }
 
@@ -281,28 +317,18 @@ impl Updater for Arithmetic {
     ) -> Result<(), String> {
         let factor = self.count(shard);
         let state = self.shard(shard)?;
-        let op = match (state.rule, state.rule.optimizer()) {
-            (_, Some(rule)) => Op::Apply { rule: rule.times(factor), clipped: false },
-            (StoreRule::Mean, _) => Op::Mean,
-            (StoreRule::Average { rate }, _) => Op::ApplyAverage { rate },
-            // the mean's share of the sum is 1/W
-            (StoreRule::Elastic { alpha }, _) => {
-                // fits: workers are few
-                Op::ApplyAverage { rate: alpha * pushes.len() as f64 }
+        let Some(op) = state.op(factor, pushes.len()) else {
+            let dtype = state.spec.dtype;
+            let mut rest = pushes;
+            if let ([first, second, others @ ..], true) = (pushes, dtype.is_floating()) {
+                // one pass over memory instead of two
+                self.sum(&state.spec, weights, [first, second])?;
+                rest = others;
+            } else if let [first, others @ ..] = pushes {
+                weights.copy_from_slice(first);
+                rest = others;
             }
-            _ => {
-                let dtype = state.spec.dtype;
-                let mut rest = pushes;
-                if let ([first, second, others @ ..], true) = (pushes, dtype.is_floating()) {
-                    // one pass over memory instead of two
-                    self.sum(&state.spec, weights, [first, second])?;
-                    rest = others;
-                } else if let [first, others @ ..] = pushes {
-                    weights.copy_from_slice(first);
-                    rest = others;
-                }
-                return rest.iter().try_for_each(|push| self.add(dtype, weights, push));
-            }
+            return rest.iter().try_for_each(|push| self.add(dtype, weights, push));
         };
         if state.kept.master.is_some() {
             let Arithmetic { kernels, shards, widened, .. } = self;
@@ -315,6 +341,15 @@ impl Updater for Arithmetic {
             pushes.iter().map(|push| TensorRef::new(&state.spec, push)).collect();
         let inputs = inputs.map_err(|error| error.to_string())?;
         state.change(&self.kernels, &op, (&state.spec, weights), &inputs)
+    }
+
+    fn start(
+        &mut self,
+        shard: ShardKey,
+        weights: &Buffer,
+        pushes: &[Buffer],
+    ) -> Result<(), String> {
+        self.start_on_device(shard, weights, pushes)
     }
 
     fn apply_rows(
@@ -367,7 +402,8 @@ impl Updater for Arithmetic {
         // all or nothing
         let mut fresh = HashMap::new();
         for (shard, state) in &self.shards {
-            fresh.insert(*shard, rules.kept(state.key, &state.spec)?);
+            let kept = rules.kept(state.key, &state.spec, self.device.as_deref())?;
+            fresh.insert(*shard, kept);
         }
         self.rules = rules;
         for (shard, state) in &mut self.shards {
@@ -397,8 +433,11 @@ impl Updater for Arithmetic {
     fn state(&self, shard: ShardKey) -> Vec<StateTensor> {
         let Some(state) = self.shards.get(&shard) else { return Vec::new() };
         let tensor = |slot: &Slot| {
-            // nothing is updated meanwhile: nobody writes
-            let bytes = slot.buffer.read().map(|bytes| bytes.to_vec()).unwrap_or_default();
+            // nothing is updated meanwhile: nobody writes. Of a device that failed the weights were not read either
+            let bytes = match &self.device {
+                Some(device) => device.read(&slot.buffer).unwrap_or_default(),
+                None => slot.buffer.read().map(|bytes| bytes.to_vec()).unwrap_or_default(),
+            };
             let (name, dims) = (slot.name.to_string(), slot.spec.dims().to_vec());
             StateTensor { name, dtype: slot.spec.dtype, dims, bytes }
         };
@@ -421,9 +460,12 @@ impl Updater for Arithmetic {
             kept.filter(|kept| kept.bytes.len() == slot.buffer.bytes())
         };
         let put = |slot: &Slot, kept: &StateTensor| {
+            if let Some(device) = &self.device {
+                return device.write(&kept.bytes, &slot.buffer);
+            }
             let mut bytes = slot.buffer.write().map_err(|error| error.to_string())?;
             bytes.copy_from_slice(&kept.bytes);
-            Ok::<(), String>(())
+            Ok(())
         };
         for slot in &here.kept.slots {
             let kept = kept(slot).ok_or_else(|| {
@@ -447,15 +489,26 @@ impl Updater for Arithmetic {
 }
 
 /// What a rule keeps beside a shard, as zeros.
-fn slots(rule: StoreRule, spec: &TensorSpec) -> Result<Vec<Slot>, String> {
+fn slots(
+    rule: StoreRule,
+    spec: &TensorSpec,
+    device: Option<&DeviceOfStore>,
+) -> Result<Vec<Slot>, String> {
     let Some(optimizer) = rule.optimizer() else { return Ok(Vec::new()) };
     let slots = optimizer.slots_of(spec).map_err(|error| error.to_string())?;
-    slots.into_iter().map(|(name, spec)| Slot::zeros(name, spec)).collect()
+    slots.into_iter().map(|(name, spec)| Slot::zeros(name, spec, device)).collect()
 }
 
 impl Slot {
-    fn zeros(name: &'static str, spec: TensorSpec) -> Result<Slot, String> {
+    fn zeros(
+        name: &'static str,
+        spec: TensorSpec,
+        device: Option<&DeviceOfStore>,
+    ) -> Result<Slot, String> {
         let bytes = spec.bytes();
+        if let Some(device) = device {
+            return Ok(Slot { name, buffer: device.zeros(bytes)?, spec });
+        }
         let slab = Slab::anonymous(bytes).map_err(|error| error.to_string())?;
         let arena = Arena::new(&slab, &[Place { offset: 0, bytes }]);
         let buffers = arena.map_err(|error| error.to_string())?.into_buffers();

@@ -271,8 +271,12 @@ impl ServerSim {
             }
             ServerAction::Place { to, id, shard, rounds } => {
                 let direct = context.job.is_direct(shard);
-                let place =
-                    RemotePlace { region: (shard.0, to.rank.0.into()), offset: 0, bytes: 8 };
+                let place = RemotePlace {
+                    region: (shard.0, to.rank.0.into()),
+                    offset: 0,
+                    bytes: 8,
+                    on_device: false,
+                };
                 let what = Answer::Placed { place: direct.then_some(place), rounds };
                 let payload = Payload::Reply(Reply { id, what }, None);
                 context.out.push(Out::Message { to, payload });

@@ -302,7 +302,8 @@ impl WorkerSim {
                 };
                 self.shards[shard].pulling = true;
                 context.pulled.insert((self.member.rank, id), round);
-                let place = RemotePlace { region: (key.0, 0), offset: 0, bytes: 16 };
+                let place =
+                    RemotePlace { region: (key.0, 0), offset: 0, bytes: 16, on_device: false };
                 let into = context.job.is_direct(key).then_some(place);
                 Ask::Pull {
                     shard: key,

@@ -429,7 +429,7 @@ fn answers_go_nowhere_but_into_the_memory_of_who_asks() {
         liar.ask(seed, &[&zeros]);
         let (_, region) = liar.wire.alloc(64).unwrap();
         let region = (region.key, region.bytes);
-        let mut place = RemotePlace { region, offset: 0, bytes: 28 };
+        let mut place = RemotePlace { region, offset: 0, bytes: 28, on_device: false };
         change(&mut place);
         liar.ask(Ask::Pull { shard, round: 0, into: Some(place), rows: None, wide: false }, &[])
     };

@@ -187,6 +187,7 @@ impl End {
             membership: self.seat(),
             update: Box::new(Sum::new(self.job.journal.clone())),
             keep: Box::new(self.job.shelf.clone()),
+            device: None,
         }
     }
 

@@ -267,7 +267,12 @@ fn every_lost_peer_is_named_once_and_the_others_go_on(setup: Setup) {
     let (source, _) = buffers(&mut wires[0], 1, 64);
     let (_target, descriptor) = buffers(&mut wires[3], 1, 64);
     wires[0].open_region(Rank(3), descriptor, soon()).unwrap();
-    let place = RemotePlace { region: (descriptor.key, descriptor.bytes), offset: 0, bytes: 64 };
+    let place = RemotePlace {
+        region: (descriptor.key, descriptor.bytes),
+        offset: 0,
+        bytes: 64,
+        on_device: false,
+    };
     assert_eq!(send(&mut wires[3], 0, b"last words", &[]), SendStatus::Started);
     wires[3].flush().unwrap();
     assert_eq!(await_messages(&mut wires[0], 1)[0].meta, b"last words");

@@ -105,7 +105,7 @@ pub(crate) fn buffers(
 pub(crate) fn remote_place(descriptor: RegionDescriptor, buffer: &Buffer) -> RemotePlace {
     let Place { offset, bytes } = buffer.place();
     let region = (descriptor.key, descriptor.bytes);
-    RemotePlace { region, offset: offset as u64, bytes: bytes as u64 }
+    RemotePlace { region, offset: offset as u64, bytes: bytes as u64, on_device: false }
 }
 
 /// All of a buffer.

@@ -7,23 +7,26 @@ use std::time::Duration;
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_collectives::GroupStats;
 use tensorwire_fabric::{Endpoint, Fabric};
-use tensorwire_kernels::Kernels;
+use tensorwire_kernels::{Kernels, SharedDevice};
 use tensorwire_kvstore::proto::Mode;
 use tensorwire_kvstore::wire::WireStats;
 use tensorwire_kvstore::{Checkpoint, Keep, KvServer, KvWorker, StoreError};
 use tensorwire_launch::{Member, Peers, QUEUE_PAIRS, Role, Transport, WireOptions};
 use tensorwire_memory::Copies;
+use tensorwire_runtime::Computing;
 
 use super::values::stored_shards;
 use crate::checkpoint::CheckpointFolder;
-use crate::config::{ConfigError, Exchange, TrainConfig};
+use crate::config::{ConfigError, DeviceChoice, Exchange, TrainConfig};
 use crate::group::{ClientError, SharedGroup, open_group};
+use crate::job::computing::{computing_on, open_device};
 use crate::job::trainer::LAST_WORKER_DEADLINE;
 use crate::job::{Part, SPIN, TrainError, cores, default_threads, kernel_choice, peak_bytes};
 use crate::open_part::PartError;
 use crate::report::TrainReport;
 use crate::store::{
-    CheckpointShards, SnapshotFiles, StoreEnd, StoreOptions, StoreWire, open_store_on,
+    CheckpointShards, DeviceOfStore, SnapshotFiles, StoreEnd, StoreOptions, StoreWire,
+    open_store_on,
 };
 use crate::topology::Topology;
 
@@ -40,9 +43,10 @@ pub(super) enum Ends {
     },
 }
 
-/// Opens a member's ends. All members do so at once.
-pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Arc<Kernels>), TrainError> {
-    let Part { config, topology, .. } = part;
+/// Opens a member's ends, and what computes there: its device as well, where the store lies in the memory of some. All members
+/// do so at once.
+pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), TrainError> {
+    let Part { config, topology, program, plan, .. } = part;
     let wires = wires(member, config, topology);
     let Met { store: fabric, group, edges } = connect(member, part, &wires)?;
     let [transport, _] = wires;
@@ -50,6 +54,18 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Arc<Kernels>),
     let kernels =
         Kernels::open(kernel_choice(config, &part.program), threads).map_err(ConfigError::from)?;
     let kernels = Arc::new(kernels);
+    let is_on_devices =
+        topology.trains_over_store() && plan.edges.iter().any(|edge| edge.space.is_device());
+    let device = if is_on_devices { open_device(part, member.rank())? } else { None };
+    if config.device != DeviceChoice::Cpu && member.store().is_some() {
+        let line = match config.store_by_host(topology, &program.graph) {
+            None => "the store's values lie in the memory of its servers' GPUs, which update them"
+                .to_string(),
+            Some(why) => format!("the store's values lie in the host's memory: {why}"),
+        };
+        // a launcher that is gone is noticed by the thread that watches it
+        let _ = member.say(&line);
+    }
     let every = config.store.snapshot_every;
     let checkpoint = config.store.snapshot.as_ref();
     let checkpoint = checkpoint.map(|at| Checkpoint { path: at.to_string_lossy().into(), every });
@@ -68,16 +84,23 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Arc<Kernels>),
         digest: crate::open_part::digest(&part.plan),
     };
     let store = match member.store() {
-        Some(_) => Some(open_store_on(member, options, fabric, keep(member, part)?)?),
+        Some(_) => {
+            let of_store = |device: &SharedDevice| {
+                Arc::new(DeviceOfStore::new(device.clone(), config.step_deadline()))
+            };
+            let reached = (fabric, device.as_ref().map(of_store));
+            Some(open_store_on(member, options, reached, keep(member, part)?)?)
+        }
         None => None,
     };
+    let computing = Computing { kernels, device };
     let store = match store {
-        Some(StoreEnd::Server(server)) => return Ok((Ends::Server(server), kernels)),
+        Some(StoreEnd::Server(server)) => return Ok((Ends::Server(server), computing)),
         Some(StoreEnd::Worker(worker)) => Some(worker),
         None => None,
     };
     let (Role::Worker(worker) | Role::Server(worker)) = topology.role(member.rank());
-    Ok((Ends::Worker { worker, store, group, edges }, kernels))
+    Ok((Ends::Worker { worker, store, group, edges }, computing))
 }
 
 /// Where a server writes what it is told to: its share of the job's checkpoints, or snapshots.
@@ -97,7 +120,7 @@ fn keep(member: &Member, part: &Part) -> Result<Box<dyn Keep>, TrainError> {
 pub(super) fn serve(
     member: &Member,
     part: &Part,
-    kernels: &Kernels,
+    computing: Computing,
     mut server: KvServer,
 ) -> Result<TrainReport, TrainError> {
     part.standing.serves(server.turns());
@@ -105,7 +128,7 @@ pub(super) fn serve(
     let mut report = TrainReport::default();
     add_store(&mut report, &server.stats(), &server.copies());
     server.close(Deadline::after(member.setup_patience()))?;
-    report.kernels = kernels.description();
+    (_, report.kernels) = computing_on(computing.device, computing.kernels);
     report.peak_bytes = peak_bytes();
     Ok(report)
 }

@@ -44,17 +44,17 @@ impl Strategy for Replicated {
     }
 
     fn connect<'a>(&self, member: &'a Member, part: &'a Part) -> Result<Connected<'a>, TrainError> {
-        let (ends, kernels) = ends::open(member, part)?;
+        let (ends, computing) = ends::open(member, part)?;
         match ends {
             Ends::Server(server) => Ok(Connected::Serves(Box::new(move || {
-                ends::serve(member, part, &kernels, *server)
+                ends::serve(member, part, computing, *server)
             }))),
             Ends::Worker { worker, store, group, edges } => {
                 let link = ReplicaLink {
                     member,
                     part,
                     worker,
-                    kernels,
+                    kernels: computing.kernels,
                     store: store.map(|store| *store),
                     group,
                     edges: None,

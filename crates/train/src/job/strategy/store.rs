@@ -13,7 +13,7 @@ use tensorwire_kvstore::{Key, KvWorker, StoreError, ValueSpec};
 use tensorwire_launch::Member;
 use tensorwire_memory::{Buffer, CopyPurpose, TensorMut};
 use tensorwire_nn::{Program, Variable};
-use tensorwire_runtime::{Ports, Session, Storage};
+use tensorwire_runtime::{Computing, Ports, Session, Storage};
 
 use super::ends::{
     self, Ends, add_store, is_first, keep_together, leave_group, meet, written_to_group,
@@ -24,7 +24,7 @@ use crate::carried::Carried;
 use crate::checkpoint::Resumed;
 use crate::config::TrainConfig;
 use crate::group::{ClientError, OrderOnly, SharedGroup, bind_part, master_ports, member_ports};
-use crate::job::computing::computing;
+use crate::job::computing::{computing, computing_on};
 use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
 use crate::job::{Part, TrainError, session_options};
@@ -52,17 +52,17 @@ impl Strategy for Store {
     }
 
     fn connect<'a>(&self, member: &'a Member, part: &'a Part) -> Result<Connected<'a>, TrainError> {
-        let (ends, kernels) = ends::open(member, part)?;
+        let (ends, computing) = ends::open(member, part)?;
         match ends {
             Ends::Server(server) => Ok(Connected::Serves(Box::new(move || {
-                ends::serve(member, part, &kernels, *server)
+                ends::serve(member, part, computing, *server)
             }))),
             Ends::Worker { worker, store: Some(store), group, .. } => {
-                open_master(member, part, (worker, *store), group, kernels)
+                open_master(member, part, (worker, *store), group, computing)
                     .map(|worker| Connected::Steps(Box::new(worker)))
             }
             Ends::Worker { worker, store: None, group, .. } => {
-                open_follower(member, part, worker, group, kernels)
+                open_follower(member, part, worker, group, computing.kernels)
                     .map(|worker| Connected::Steps(Box::new(worker)))
             }
         }
@@ -75,7 +75,7 @@ fn open_master<'a>(
     part: &'a Part,
     (number, mut store): (u32, KvWorker),
     group: Option<SharedGroup>,
-    kernels: Arc<Kernels>,
+    Computing { kernels, device }: Computing,
 ) -> Result<Worker<'a>, TrainError> {
     let Part { config, topology, program, plan, .. } = part;
     let here = topology.part(member.rank());
@@ -86,6 +86,12 @@ fn open_master<'a>(
         None => store.alloc_slab(bytes)?,
     };
     let mut storage = Storage::new(&plan.parts[here], &registered)?;
+    if device.is_some() {
+        // what crosses lies on the first device
+        let bytes = plan.parts[here].memory.device_bytes.first().copied().unwrap_or_default();
+        let memory = store.alloc_on_device(bytes)?;
+        storage.place_on_device(&plan.parts[here], &memory)?;
+    }
     let patience = Deadline::after(member.setup_patience());
     let bound = group.as_ref().map(|group| bind_part(group, &plan.parts[here], &storage, patience));
     let bound = bound.transpose()?;
@@ -107,7 +113,10 @@ fn open_master<'a>(
         Some((group, bound)) => master_ports(group, bound, exchange, carried.clone()),
         None => Ports::from(exchange),
     };
-    let (computing, description) = computing(part, member.rank(), kernels)?;
+    let (computing, description) = match device {
+        Some(device) => computing_on(Some(device), kernels),
+        None => computing(part, member.rank(), kernels)?,
+    };
     let options = session_options(config);
     let session = Session::new(plan, here, storage, computing, Some(ports), options)?;
     let of_one = topology.plans_one_worker();
@@ -228,7 +237,7 @@ fn refer(
     Ok(())
 }
 
-/// A variable's first value lies where it will be pulled to, if it ever is.
+/// A variable's first value lies where it will be pulled to, if it ever is, and in the host's memory.
 fn first_place(
     part: &Part,
     here: usize,
@@ -240,7 +249,7 @@ fn first_place(
         // of a value that travels rounded there are two
         let edges = plan.edges.iter().filter(here);
         let mut places = edges.filter_map(|edge| storage.buffer(edge.recv.into()));
-        places.find(|into| into.bytes() == spec.bytes())
+        places.find(|into| into.bytes() == spec.bytes() && !into.space().is_device())
     }
 }
 

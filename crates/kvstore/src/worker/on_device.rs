@@ -1,0 +1,89 @@
+//! What a worker's device reads of servers: values that it copies, and values that its kernels read where servers have them.
+//! A server hears that one was read once the device has read it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tensorwire_memory::Buffer;
+
+use crate::error::StoreError;
+use crate::message::RequestId;
+use crate::pool::Pool;
+use crate::ports::{DeviceMark, StoreDevice};
+
+/// A worker's device.
+#[derive(Debug)]
+pub(super) struct OnDevice {
+    device: Arc<dyn StoreDevice>,
+    /// Its memory that servers know of.
+    pub(super) pool: Pool,
+    copying: VecDeque<(DeviceMark, Read)>,
+    /// Values that nothing reads any more that the device is told from now on.
+    released: Vec<Read>,
+    /// Those that nothing reads once the mark has passed. One at a time: a mark ends what the device is told together.
+    marked: Option<(DeviceMark, Vec<Read>)>,
+}
+
+/// A value that was read: who is told, and the pull that it fills, if it fills one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Read {
+    pub(super) server: usize,
+    pub(super) op: Option<u64>,
+    pub(super) id: RequestId,
+}
+
+fn failed(what: String) -> StoreError {
+    StoreError::Device { what }
+}
+
+impl OnDevice {
+    pub(super) fn new(device: Arc<dyn StoreDevice>) -> OnDevice {
+        let pool = Pool::on_device(device.clone());
+        let (copying, released, marked) = Default::default();
+        OnDevice { device, pool, copying, released, marked }
+    }
+
+    /// Starts filling a pull from a server's value.
+    pub(super) fn copy(
+        &mut self,
+        from: &Buffer,
+        (into, at): (&Buffer, usize),
+        (server, op, id): (usize, u64, RequestId),
+    ) -> Result<(), StoreError> {
+        let mark = self.device.copy(from, into, at, from.bytes()).map_err(failed)?;
+        self.copying.push_back((mark, Read { server, op: Some(op), id }));
+        Ok(())
+    }
+
+    /// Takes note that what the device was told is the last that reads a value.
+    pub(super) fn reads(&mut self, server: usize, id: RequestId) {
+        self.released.push(Read { server, op: None, id });
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        !self.copying.is_empty() || !self.released.is_empty() || self.marked.is_some()
+    }
+
+    /// Returns what is read.
+    pub(super) fn progress(&mut self) -> Result<Vec<Read>, StoreError> {
+        let mut over = Vec::new();
+        while let Some((mark, read)) = self.copying.front() {
+            if !self.device.is_over(*mark).map_err(failed)? {
+                break;
+            }
+            over.push(*read);
+            self.copying.pop_front();
+        }
+        if let Some((mark, reads)) = self.marked.take() {
+            match self.device.is_over(mark).map_err(failed)? {
+                true => over.extend(reads),
+                false => self.marked = Some((mark, reads)),
+            }
+        }
+        if self.marked.is_none() && !self.released.is_empty() {
+            let mark = self.device.mark().map_err(failed)?;
+            self.marked = Some((mark, std::mem::take(&mut self.released)));
+        }
+        Ok(over)
+    }
+}

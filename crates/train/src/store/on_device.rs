@@ -1,0 +1,124 @@
+//! A member's device as its end of the store sees it: what crosses, and copies that the caller waits for by pinned memory.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tensorwire_base::Deadline;
+use tensorwire_kernels::{CopyId, DeviceFailure, SharedDevice};
+use tensorwire_kvstore::{DeviceMark, StoreDevice};
+use tensorwire_memory::{Arena, Buffer, DeviceWriteLoan, Place, Slab};
+
+/// A device that has values of a store in its memory.
+#[derive(Debug)]
+pub(crate) struct DeviceOfStore {
+    pub(super) device: SharedDevice,
+    /// Longest that a copy may take that somebody waits for.
+    patience: Duration,
+    /// Buffers that copies go to now, by address: parts of one may come at the same time.
+    targets: Mutex<HashMap<usize, Weak<DeviceWriteLoan>>>,
+    /// What optimizers multiply their rate by.
+    factor: Mutex<f64>,
+}
+
+pub(super) fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+impl DeviceOfStore {
+    pub(crate) fn new(device: SharedDevice, patience: Duration) -> DeviceOfStore {
+        DeviceOfStore { device, patience, targets: Mutex::default(), factor: Mutex::new(1.0) }
+    }
+
+    /// Memory that nobody else sees, of zeros.
+    pub(super) fn zeros(&self, bytes: usize) -> Result<Buffer, String> {
+        let slab = self.device.lock().alloc(0, bytes).map_err(text)?;
+        let buffer = cut(&slab)?;
+        self.write(&vec![0; bytes], &buffer)?;
+        Ok(buffer)
+    }
+
+    /// Has optimizers that are started from now on multiply their rate by this.
+    pub(super) fn set_rate_factor(&self, factor: f64) -> Result<(), DeviceFailure> {
+        let mut last = self.factor.lock();
+        if *last != factor {
+            self.device.lock().set_rate_factor(factor)?;
+            *last = factor;
+        }
+        Ok(())
+    }
+
+    fn target(&self, to: &Buffer) -> Result<Arc<DeviceWriteLoan>, String> {
+        let mut targets = self.targets.lock();
+        if let Some(target) = targets.get(&to.address()).and_then(Weak::upgrade) {
+            return Ok(target);
+        }
+        let target = Arc::new(to.lend_to_device_for_writing().map_err(text)?);
+        targets.retain(|_, target| target.strong_count() > 0);
+        targets.insert(to.address(), Arc::downgrade(&target));
+        Ok(target)
+    }
+
+    fn wait(&self, mark: DeviceMark) -> Result<(), String> {
+        let deadline = Deadline::after(self.patience);
+        self.device.lock().wait(CopyId(mark.0), deadline).map_err(text)
+    }
+
+    /// Memory of the host that the device copies from and to.
+    fn pinned(&self, bytes: usize) -> Result<Buffer, String> {
+        cut(&self.device.lock().alloc_on_host(bytes).map_err(text)?)
+    }
+}
+
+/// All of a slab.
+fn cut(slab: &Slab) -> Result<Buffer, String> {
+    let places = [Place { offset: 0, bytes: slab.bytes() }];
+    let buffers = Arena::new(slab, &places).map_err(text)?.into_buffers();
+    buffers.into_iter().next().ok_or_else(|| "an arena of no place".to_string())
+}
+
+impl StoreDevice for DeviceOfStore {
+    fn alloc(&self, bytes: usize) -> Result<(Slab, OwnedFd), String> {
+        let (slab, shown) = self.device.lock().alloc_shared(bytes).map_err(text)?;
+        Ok((slab, shown.map_err(text)?))
+    }
+
+    fn import(&self, memory: OwnedFd, bytes: usize) -> Result<Slab, String> {
+        self.device.lock().import(memory, bytes).map_err(text)
+    }
+
+    fn copy(
+        &self,
+        from: &Buffer,
+        to: &Buffer,
+        at: usize,
+        bytes: usize,
+    ) -> Result<DeviceMark, String> {
+        let source = Arc::new(from.lend_to_device().map_err(text)?);
+        let target = self.target(to)?;
+        let copy = self.device.lock().copy_piece((&source, 0), (&target, at), bytes);
+        Ok(DeviceMark(copy.map_err(text)?.0))
+    }
+
+    fn mark(&self) -> Result<DeviceMark, String> {
+        Ok(DeviceMark(self.device.lock().mark().map_err(text)?.0))
+    }
+
+    fn is_over(&self, mark: DeviceMark) -> Result<bool, String> {
+        self.device.lock().is_over(CopyId(mark.0)).map_err(text)
+    }
+
+    fn read(&self, from: &Buffer) -> Result<Vec<u8>, String> {
+        let pinned = self.pinned(from.bytes())?;
+        self.wait(self.copy(from, &pinned, 0, from.bytes())?)?;
+        Ok(pinned.read().map_err(text)?.to_vec())
+    }
+
+    fn write(&self, bytes: &[u8], to: &Buffer) -> Result<(), String> {
+        let pinned = self.pinned(bytes.len())?;
+        pinned.write().map_err(text)?.copy_from_slice(bytes);
+        self.wait(self.copy(&pinned, to, 0, bytes.len())?)
+    }
+}
