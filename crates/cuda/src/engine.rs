@@ -190,11 +190,12 @@ impl CudaKernels {
         }
         let fits = self.prepared.get(&call.node).is_some_and(|prepared| prepared.is_for(call));
         if !fits {
-            let prepared =
-                Prepared::new(call, self.rounding, &self.libraries).map_err(|error| match error {
+            let prepared = Prepared::new(call, self.rounding, &self.libraries).map_err(
+                |error| match error {
                     PrepareError::Lower(error) => self.refused(call, error),
                     PrepareError::Device(error) => Failed::Device(error),
-                })?;
+                },
+            )?;
             for launch in prepared.launches() {
                 self.load(launch.kernel, launch.shared_bytes)?;
             }

@@ -48,8 +48,8 @@ use tensorwire_kernels::KernelError;
 use tensorwire_tensor::{DType, TensorSpec};
 
 pub use command::{
-    Address, Addresses, Command, KernelArgument, Launch, LibraryConvolution, LibraryProduct, Memory,
-    MissingAddress,
+    Address, Addresses, Command, KernelArgument, Launch, LibraryConvolution, LibraryProduct,
+    Memory, MissingAddress,
 };
 pub use engine::{CudaError, CudaKernels, CudaOptions};
 pub use error::LowerError;

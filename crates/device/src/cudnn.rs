@@ -163,9 +163,8 @@ impl Cudnn {
                         is_forbidden(*note, convolution.of, convolution.rounds_to_tf32)
                     });
                     // what an engine lacks here another may not
-                    let Some(plan) = fits
-                        .then(|| make.plan(self.handle.0, &configuration))
-                        .and_then(Result::ok)
+                    let Some(plan) =
+                        fits.then(|| make.plan(self.handle.0, &configuration)).and_then(Result::ok)
                     else {
                         continue;
                     };

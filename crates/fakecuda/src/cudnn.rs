@@ -245,21 +245,14 @@ pub unsafe extern "C" fn cudnnBackendGetAttribute(
                 }
                 let engines = Engine::ranked(&convolution, mode)?;
                 let answer = |engine| Made::Configuration(convolution, engine);
-                fill(
-                    engines.into_iter().map(answer).collect(),
-                    CUDNN_BACKEND_ENGINECFG_DESCRIPTOR,
-                )?
+                fill(engines.into_iter().map(answer).collect(), CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)?
             }
             (
                 Made::Configuration(_, engine),
                 CUDNN_ATTR_ENGINECFG_ENGINE,
                 CUDNN_TYPE_BACKEND_DESCRIPTOR,
             ) => fill(vec![Made::Engine(engine)], CUDNN_BACKEND_ENGINE_DESCRIPTOR)?,
-            (
-                Made::Engine(engine),
-                CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
-                CUDNN_TYPE_NUMERICAL_NOTE,
-            ) => {
+            (Made::Engine(engine), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE) => {
                 let notes = engine.notes();
                 for (at, note) in notes.iter().take(room).enumerate() {
                     // SAFETY: there is room for so many.

@@ -95,8 +95,7 @@ fn expected(of: &ImageConvolution, given: &[Vec<f32>; 3]) -> Vec<f32> {
                 else {
                     continue;
                 };
-                for (o, c) in
-                    (0..of.outputs).flat_map(|o| (0..group_channels).map(move |c| (o, c)))
+                for (o, c) in (0..of.outputs).flat_map(|o| (0..group_channels).map(move |c| (o, c)))
                 {
                     let channel = o / group_outputs * group_channels + c;
                     let image = (n * of.size[0] + row) * of.size[1] + column;
