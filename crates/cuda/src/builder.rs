@@ -4,7 +4,7 @@ use tensorwire_graph::{Op, infer};
 use tensorwire_kernels::{KernelError, Operand};
 use tensorwire_tensor::{DType, Fact, TensorSpec};
 
-use crate::command::{Address, Command, KernelArgument, Launch, LibraryProduct, Memory};
+use crate::command::{Address, Command, KernelArgument, Launch, Memory};
 use crate::error::LowerError;
 use crate::fault::{Check, code};
 use crate::{Lowered, Lowering, kernels};
@@ -179,9 +179,9 @@ impl<'a> Builder<'a> {
         }));
     }
 
-    /// Adds a product of a library's.
-    pub(crate) fn by_library(&mut self, product: LibraryProduct) {
-        self.commands.push(Command::Product(product));
+    /// Adds what a library computes.
+    pub(crate) fn by_library(&mut self, command: Command) {
+        self.commands.push(command);
     }
 
     pub(crate) fn copy(&mut self, from: Address, to: Address, bytes: usize) {

@@ -1,7 +1,7 @@
 //! What a stream is given: launches, copies and fills as plain data. Addresses are open: an operand, or a place in the
 //! workspace, until [`Addresses`] say where these lie.
 
-use tensorwire_device::MatrixProduct;
+use tensorwire_device::{ImageConvolution, MatrixProduct};
 
 /// One thing that a stream does, behind what it was given before.
 #[derive(Clone, Debug, PartialEq)]
@@ -9,6 +9,8 @@ pub enum Command {
     Launch(Launch),
     /// A matrix product that a library computes.
     Product(LibraryProduct),
+    /// A convolution that a library computes.
+    Convolution(LibraryConvolution),
     /// Bytes that do not overlap.
     Copy {
         from: Address,
@@ -41,6 +43,14 @@ pub struct Launch {
 pub struct LibraryProduct {
     pub product: MatrixProduct,
     /// a, b and y.
+    pub operands: [Address; 3],
+}
+
+/// A convolution of a library's. Its workspace is as a product's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LibraryConvolution {
+    pub convolution: ImageConvolution,
+    /// x, w and y, or their gradients.
     pub operands: [Address; 3],
 }
 

@@ -3,6 +3,7 @@
 
 mod ahead;
 mod flights;
+mod libraries;
 mod peers;
 mod prepared;
 mod segments;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 
 use tensorwire_base::Deadline;
 use tensorwire_device::{
-    CublasLt, Device, DeviceError, DeviceMemory, Driver, Function, LibrarySearch, Module, Stream,
+    Device, DeviceError, DeviceMemory, Driver, Function, LibrarySearch, Module, Stream,
 };
 use tensorwire_graph::NodeId;
 use tensorwire_kernels::{
@@ -24,11 +25,11 @@ use tensorwire_kernels::{
 use tensorwire_memory::{DeviceLoan, DeviceWriteLoan, DmaBuf, Keepalive, Slab};
 
 use crate::error::LowerError;
-use crate::gpus::{NO_LIBRARY, products_by};
 use crate::kernels::modules;
 use crate::{DeviceFault, Rounding};
 use ahead::Ahead;
 use flights::{Flights, Slots};
+use libraries::Libraries;
 use prepared::{PrepareError, Prepared};
 use segments::{Call, Segments};
 use telling::tell;
@@ -63,10 +64,11 @@ pub struct CudaKernels {
     device: Arc<Device>,
     stream: Stream,
     rounding: Rounding,
-    /// What computes matrix products, or why kernels of ours do.
-    products: Result<Arc<CublasLt>, String>,
-    /// How many products were left to the library.
+    libraries: Libraries,
+    /// How many products and convolutions were left to libraries.
     library_calls: u64,
+    /// How many operators a library did not take that has others of their kind.
+    library_refusals: u64,
     /// Modules by name, and kernels of them, as far as they were asked for.
     loaded: HashMap<&'static str, Module>,
     functions: HashMap<&'static str, Function>,
@@ -133,8 +135,9 @@ impl CudaKernels {
             flights: Flights::new(&device)?,
             stream,
             rounding: options.rounding,
-            products: products(&device, options.libraries.as_ref()),
+            libraries: Libraries::open(&device, options.libraries.as_ref()),
             library_calls: 0,
+            library_refusals: 0,
             loaded: HashMap::new(),
             functions: HashMap::new(),
             prepared: HashMap::new(),
@@ -187,12 +190,12 @@ impl CudaKernels {
         }
         let fits = self.prepared.get(&call.node).is_some_and(|prepared| prepared.is_for(call));
         if !fits {
-            let library = self.products.as_ref().ok();
-            let prepared =
-                Prepared::new(call, self.rounding, library).map_err(|error| match error {
+            let prepared = Prepared::new(call, self.rounding, &self.libraries).map_err(
+                |error| match error {
                     PrepareError::Lower(error) => self.refused(call, error),
                     PrepareError::Device(error) => Failed::Device(error),
-                })?;
+                },
+            )?;
             for launch in prepared.launches() {
                 self.load(launch.kernel, launch.shared_bytes)?;
             }
@@ -206,6 +209,7 @@ impl CudaKernels {
         let version = prepared.give(call, workspace, [words, words + FAULT_OFFSET as u64]);
         // fits: few
         self.library_calls += prepared.library_calls() as u64;
+        self.library_refusals += u64::from(prepared.is_refused());
         let version = version.map_err(|missing| {
             let why = missing.to_string();
             Failed::Kernel(Some(call.node), KernelError::Refused { op: call.op.name(), why })
@@ -338,26 +342,14 @@ impl CudaKernels {
     }
 }
 
-/// What computes matrix products on a GPU.
-fn products(
-    device: &Arc<Device>,
-    libraries: Option<&LibrarySearch>,
-) -> Result<Arc<CublasLt>, String> {
-    let Some(search) = libraries else { return Err(NO_LIBRARY.to_owned()) };
-    CublasLt::open(device, search).map(Arc::new).map_err(|error| error.to_string())
-}
-
 impl DeviceKernels for CudaKernels {
     fn description(&self) -> String {
         let facts = self.device.facts();
         let (major, minor) = facts.compute;
         let (ordinal, name) = (facts.ordinal, &facts.name);
         let version = self.device.driver().version();
-        let products = self.products.as_ref().map(|library| library.library());
-        let products = products_by(products, self.rounding);
-        format!(
-            "cuda: GPU {ordinal}, {name} ({major}.{minor}), driver of CUDA {version}, {products}"
-        )
+        let by = self.libraries.describe(self.rounding);
+        format!("cuda: GPU {ordinal}, {name} ({major}.{minor}), driver of CUDA {version}, {by}")
     }
 
     fn alloc(&mut self, _: u32, bytes: usize) -> Result<Slab, DeviceFailure> {
@@ -460,6 +452,10 @@ impl DeviceKernels for CudaKernels {
 
     fn library_calls(&self) -> u64 {
         self.library_calls
+    }
+
+    fn library_refusals(&self) -> u64 {
+        self.library_refusals
     }
 
     fn set_rate_factor(&mut self, factor: f64) -> Result<(), DeviceFailure> {

@@ -3,33 +3,47 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tensorwire_device::{CublasLt, DeviceError, Driver, LibrarySearch, LoadedLibrary};
+use tensorwire_device::{CublasLt, Cudnn, DeviceError, Driver, LibrarySearch, LoadedLibrary};
 
 use crate::Rounding;
 use crate::engine::CudaError;
 
-/// Returns what computes matrix products, for people, without asking a GPU whether the library works there.
+/// Returns what computes matrix products and convolutions, for people, without asking a GPU whether the libraries work
+/// there.
 pub fn products(libraries: Option<&LibrarySearch>, rounding: Rounding) -> String {
-    let found = match libraries {
-        Some(search) => CublasLt::look(search).map_err(|error| error.to_string()),
-        None => Err(NO_LIBRARY.to_owned()),
+    let (products, convolutions) = match libraries {
+        Some(search) => (
+            CublasLt::look(search).map_err(|error| error.to_string()),
+            Cudnn::look(search).map_err(|error| error.to_string()),
+        ),
+        None => (Err(NO_LIBRARY.to_owned()), Err(NO_LIBRARY.to_owned())),
     };
-    products_by(found.as_ref(), rounding)
+    computed_by(products.as_ref(), convolutions.as_ref(), rounding)
 }
 
 /// Why kernels of ours compute where nobody looks for a library.
 pub(crate) const NO_LIBRARY: &str = "no library is to be used";
 
-/// As in `products by cuBLASLt 13.1.0, rounded to TF32`.
-pub(crate) fn products_by(library: Result<&LoadedLibrary, &String>, rounding: Rounding) -> String {
+/// As in `products by cuBLASLt 13.1.0, convolutions by cuDNN 9.4.0, rounded to TF32`.
+pub(crate) fn computed_by(
+    products: Result<&LoadedLibrary, &String>,
+    convolutions: Result<&LoadedLibrary, &String>,
+    rounding: Rounding,
+) -> String {
     let rounded = match rounding {
         Rounding::Nothing => "",
         Rounding::Tf32 => ", rounded to TF32",
         Rounding::Bf16 => ", rounded to bf16",
     };
-    match library {
-        Ok(library) => format!("products by {library}{rounded}"),
-        Err(why) => format!("products by own kernels ({why}){rounded}"),
+    let by = |library: Result<&LoadedLibrary, &String>| match library {
+        Ok(library) => library.to_string(),
+        Err(why) => format!("own kernels ({why})"),
+    };
+    match (products, convolutions) {
+        (Err(why), Err(other)) if why == other => {
+            format!("products and convolutions by own kernels ({why}){rounded}")
+        }
+        _ => format!("products by {}, convolutions by {}{rounded}", by(products), by(convolutions)),
     }
 }
 

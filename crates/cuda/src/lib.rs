@@ -48,7 +48,8 @@ use tensorwire_kernels::KernelError;
 use tensorwire_tensor::{DType, TensorSpec};
 
 pub use command::{
-    Address, Addresses, Command, KernelArgument, Launch, LibraryProduct, Memory, MissingAddress,
+    Address, Addresses, Command, KernelArgument, Launch, LibraryConvolution, LibraryProduct,
+    Memory, MissingAddress,
 };
 pub use engine::{CudaError, CudaKernels, CudaOptions};
 pub use error::LowerError;
@@ -67,6 +68,8 @@ pub struct Lowering {
     pub rounding: Rounding,
     /// Matrix products are a library's, where it can take them ([`Command::Product`]).
     pub products_by_library: bool,
+    /// Convolutions of more than one place are a library's, where it can take them ([`Command::Convolution`]).
+    pub convolutions_by_library: bool,
 }
 
 /// What numbers of f32 are rounded to before they are multiplied, in matrix products, convolutions and recurrent cells.

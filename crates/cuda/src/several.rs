@@ -229,6 +229,10 @@ impl DeviceKernels for CudaDevices {
         self.gpus.iter().map(|gpu| gpu.kernels.library_calls()).sum()
     }
 
+    fn library_refusals(&self) -> u64 {
+        self.gpus.iter().map(|gpu| gpu.kernels.library_refusals()).sum()
+    }
+
     fn set_rate_factor(&mut self, factor: f64) -> Result<(), DeviceFailure> {
         self.gpus.iter_mut().try_for_each(|gpu| gpu.kernels.set_rate_factor(factor))
     }

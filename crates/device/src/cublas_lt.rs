@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use crate::device::{Device, Handle};
 use crate::driver::SONAME;
-use crate::error::{DeviceError, LibraryError};
+use crate::error::{DeviceError, LibraryError, Refused};
 use crate::libraries::{CudaLibrary, LibrarySearch, LibraryVersion, LoadedLibrary};
 use crate::stream::Stream;
 use crate::sys::cublas_lt::*;
-use objects::{Maker, Object, Refused, checked, failure, layouts};
+use objects::{Maker, Object, checked, failure, layouts};
 
 mod objects;
 
@@ -43,6 +43,16 @@ pub enum RealType {
     F32,
     F64,
     Bf16,
+}
+
+impl RealType {
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            RealType::F32 => 4,
+            RealType::F64 => 8,
+            RealType::Bf16 => 2,
+        }
+    }
 }
 
 /// y ← a·b of matrices whose rows lie one behind the other, and `batch` times that.
@@ -195,15 +205,7 @@ impl CublasLt {
     }
 
     fn error(&self, refused: Refused) -> DeviceError {
-        // a GPU that is lost says so to every call
-        if let Err(lost) = self.device.memory()
-            && lost.is_lost()
-        {
-            return lost;
-        }
-        let Refused { call, failure } = refused;
-        let (device, library) = (self.device.ordinal(), CudaLibrary::CublasLt.name());
-        DeviceError::Library { device, library, call, failure }
+        refused.on(&self.device, CudaLibrary::CublasLt)
     }
 }
 

@@ -6,6 +6,8 @@ use std::fmt;
 
 use tensorwire_base::human_bytes;
 
+use crate::device::Device;
+use crate::libraries::CudaLibrary;
 use crate::sys::*;
 
 /// A result of the driver's that is no success.
@@ -140,6 +142,27 @@ pub enum DeviceError {
     Library { device: usize, library: &'static str, call: &'static str, failure: Box<Failure> },
     #[error("{call} fails on GPU {device}: {failure}; {}", mend(.failure.code))]
     Call { device: usize, call: &'static str, failure: Box<Failure> },
+}
+
+/// A call that one of CUDA's libraries refuses.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) call: &'static str,
+    pub(crate) failure: Box<Failure>,
+}
+
+impl Refused {
+    /// The error that it is on a GPU.
+    pub(crate) fn on(self, device: &Device, library: CudaLibrary) -> DeviceError {
+        // a GPU that is lost says so to every call
+        if let Err(lost) = device.memory()
+            && lost.is_lost()
+        {
+            return lost;
+        }
+        let Refused { call, failure } = self;
+        DeviceError::Library { device: device.ordinal(), library: library.name(), call, failure }
+    }
 }
 
 impl DeviceError {

@@ -11,7 +11,7 @@
 //! | `stream.rs`, `word.rs`, `event.rs`, `graph.rs` | what a GPU is told, in which order, and when it is done |
 //! | `module.rs` | images of kernels |
 //! | `libraries.rs` | where CUDA's other libraries lie |
-//! | `nccl.rs`, `cublas_lt.rs` | NCCL's communicators, and matrix products by cuBLASLt |
+//! | `nccl.rs`, `cublas_lt.rs`, `cudnn.rs` | NCCL's communicators, matrix products by cuBLASLt, convolutions by cuDNN |
 //! | `error.rs` | what went wrong, and what mends it |
 //!
 //! # What is safe here, and what is not
@@ -24,6 +24,7 @@
 //! the host that is not pinned, until what was told the stream before is done. Pin what is copied.
 
 mod cublas_lt;
+mod cudnn;
 mod device;
 mod driver;
 mod error;
@@ -43,6 +44,7 @@ mod word;
 pub use cublas_lt::{
     CublasLt, LIBRARY_ALIGNMENT, MatrixProduct, ProductFactor, ProductPlan, RealType,
 };
+pub use cudnn::{ConvolutionPass, ConvolutionPlan, Cudnn, ImageConvolution};
 pub use device::{Device, MemoryInfo};
 pub use driver::{Driver, SONAME};
 pub use error::{DeviceError, DriverVersion, Failure, LibraryError, OpenError};

@@ -11,6 +11,7 @@ pub use constants::*;
 
 mod constants;
 pub mod cublas_lt;
+pub mod cudnn;
 mod library;
 
 /// Objects of the driver, each known by its address alone.

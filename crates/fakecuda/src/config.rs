@@ -21,6 +21,8 @@ pub(crate) struct Config {
     pub(crate) compute: i32,
     /// As cuBLASLt says its own; 0: as usual.
     pub(crate) cublas_version: usize,
+    /// As cuDNN says its own; 0: as usual.
+    pub(crate) cudnn_version: usize,
     /// The library that runs kernels.
     pub(crate) kernels: Option<String>,
     /// The host cannot follow addresses of GPUs but while a kernel runs.
@@ -57,6 +59,8 @@ pub(crate) struct Faults {
     pub(crate) no_algorithm: bool,
     /// The matrix product of cuBLASLt's that fails.
     pub(crate) product: u64,
+    /// The convolution of cuDNN's that fails.
+    pub(crate) convolution: u64,
 }
 
 impl Config {
@@ -81,6 +85,7 @@ impl Config {
             version: small("FAKE_CUDA_VERSION", VERSION)?,
             compute: small("FAKE_CUDA_COMPUTE", COMPUTE)?,
             cublas_version: usize::try_from(small("FAKE_CUDA_CUBLAS", 0)?).unwrap_or(0),
+            cudnn_version: usize::try_from(small("FAKE_CUDA_CUDNN", 0)?).unwrap_or(0),
             kernels: get("FAKE_CUDA_KERNELS").filter(|path| !path.is_empty()),
             guard: number("FAKE_CUDA_GUARD", 0)? != 0,
             faults: Faults::parse(&faults)?,
@@ -110,6 +115,7 @@ impl Faults {
                 "nolibrary" => faults.no_library = value != 0,
                 "noalgorithm" => faults.no_algorithm = value != 0,
                 "product" => faults.product = value,
+                "convolution" => faults.convolution = value,
                 _ => return Err(format!("FAKE_CUDA_FAULTS: {name}: no such fault")),
             }
         }

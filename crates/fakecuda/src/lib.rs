@@ -10,7 +10,7 @@
 //! | a graph | what was told while it was captured, in that order |
 //! | a kernel | a function of a library that has the same source compiled for the CPU |
 //!
-//! The same file is CUDA's libraries, too, as far as this project calls them (`cublas_lt.rs`, `nccl.rs`): [`libraries`] gives it
+//! The same file is CUDA's libraries, too, as far as this project calls them (`cublas_lt.rs`, `cudnn.rs`, `nccl.rs`): [`libraries`] gives it
 //! their names.
 //!
 //! The environment says what the machine is:
@@ -20,7 +20,7 @@
 //! | `FAKE_CUDA_DEVICES` | how many GPUs there are (1) |
 //! | `FAKE_CUDA_MEMORY` | bytes of each (4 GiB) |
 //! | `FAKE_CUDA_VERSION`, `FAKE_CUDA_COMPUTE` | as the driver says them (12040, 80) |
-//! | `FAKE_CUDA_CUBLAS` | cuBLASLt's version, as it says it (130100) |
+//! | `FAKE_CUDA_CUBLAS`, `FAKE_CUDA_CUDNN` | versions of cuBLASLt and cuDNN, as they say them (130100, 90400) |
 //! | `FAKE_CUDA_KERNELS` | the library that runs kernels: `tensorwire_shim_launch`, `_error`, and `_has` if it likes |
 //! | `FAKE_CUDA_GUARD` | 1: the host cannot follow addresses of a GPU but while a kernel runs. Slow with much memory, and no NIC can register it |
 //! | `FAKE_CUDA_SEED` | of all that is random (1) |
@@ -36,7 +36,7 @@
 //! | `stale` | what `fakeCudaRemoteWrite` writes is not seen before a flush; the GPU orders no writes |
 //! | `garbage` | fresh memory holds bytes of 255 |
 //! | `nolibrary`, `noalgorithm` | CUDA's libraries do not start; they have no algorithm for anything |
-//! | `product=N` | the N-th matrix product of cuBLASLt's fails |
+//! | `product=N`, `convolution=N` | the N-th matrix product of cuBLASLt's fails, or convolution of cuDNN's |
 //! | `nopeer`, `noexport`, `nodmabuf` | the GPU cannot do that |
 
 // the names are the driver's, and NCCL's
@@ -46,6 +46,7 @@ pub mod api;
 mod capture;
 mod config;
 pub mod cublas_lt;
+pub mod cudnn;
 mod event;
 mod kernels;
 pub mod nccl;
@@ -60,6 +61,7 @@ use std::path::{Path, PathBuf};
 
 use tensorwire_device::sys::Functions;
 use tensorwire_device::sys::cublas_lt::CublasLtFunctions;
+use tensorwire_device::sys::cudnn::CudnnFunctions;
 
 /// Where cargo has put the library beside the calling test's program; none where it is not built.
 pub fn library() -> Option<PathBuf> {
@@ -77,7 +79,10 @@ pub fn library() -> Option<PathBuf> {
 /// When the folder takes no links.
 pub fn libraries(folder: &Path) -> std::io::Result<()> {
     let library = library().ok_or(std::io::ErrorKind::NotFound)?;
-    std::os::unix::fs::symlink(&library, folder.join("libcublasLt.so.13"))
+    for name in ["libcublasLt.so.13", "libcudnn.so.9"] {
+        std::os::unix::fs::symlink(&library, folder.join(name))?;
+    }
+    Ok(())
 }
 
 /// The functions of cuBLASLt by the types of its table.
@@ -95,6 +100,21 @@ const fn cublas_lt_functions() -> CublasLtFunctions {
         cublasLtMatmulPreferenceCreate cublasLtMatmulPreferenceDestroy
         cublasLtMatmulPreferenceSetAttribute
         cublasLtMatmulAlgoGetHeuristic cublasLtMatmulAlgoConfigGetAttribute cublasLtMatmul
+    }
+}
+
+/// The functions of cuDNN by the types of its table.
+pub const CUDNN: CudnnFunctions = cudnn_functions();
+
+const fn cudnn_functions() -> CudnnFunctions {
+    macro_rules! table {
+        ($($name:ident)*) => { CudnnFunctions { $($name: cudnn::$name,)* } };
+    }
+    table! {
+        cudnnGetVersion cudnnGetErrorString cudnnGetLastErrorString
+        cudnnCreate cudnnDestroy cudnnSetStream
+        cudnnBackendCreateDescriptor cudnnBackendDestroyDescriptor
+        cudnnBackendSetAttribute cudnnBackendGetAttribute cudnnBackendFinalize cudnnBackendExecute
     }
 }
 

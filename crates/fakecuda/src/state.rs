@@ -54,6 +54,8 @@ pub(crate) struct Counts {
     pub(crate) waits: AtomicU64,
     /// Of cuBLASLt's.
     pub(crate) products: AtomicU64,
+    /// Of cuDNN's.
+    pub(crate) convolutions: AtomicU64,
 }
 
 #[derive(Debug)]

@@ -194,6 +194,11 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
         0
     }
 
+    /// Returns how often it computed what a library that it has does not take.
+    fn library_refusals(&self) -> u64 {
+        0
+    }
+
     /// Has optimizers that are started from now on change variables at `factor` times their rate.
     ///
     /// # Errors

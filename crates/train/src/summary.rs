@@ -69,6 +69,8 @@ pub struct Summary {
     pub graphs_launched: u64,
     /// Matrix products and convolutions that devices left to a library.
     pub library_calls: u64,
+    /// Operators that devices computed because a library that they have does not take them.
+    pub library_refusals: u64,
     /// Of what was copied to devices, the bytes that were while the step before computed.
     pub bytes_copied_ahead: u64,
     /// Of the member that had most memory at once.
@@ -152,6 +154,7 @@ impl Summary {
             store_bytes: sum(|report| report.store_bytes),
             graphs_launched: sum(|report| report.graphs_launched),
             library_calls: sum(|report| report.library_calls),
+            library_refusals: sum(|report| report.library_refusals),
             bytes_copied_ahead: sum(|report| report.bytes_copied_ahead),
             peak_bytes: reports().map(|report| report.peak_bytes).max(),
             polling: polling.into(),
@@ -199,6 +202,7 @@ mod tests {
         "graphs_launched",
         "kernels",
         "library_calls",
+        "library_refusals",
         "model",
         "peak_bytes",
         "poll_misses",

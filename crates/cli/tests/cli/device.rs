@@ -337,7 +337,8 @@ fn products_are_left_to_a_library_that_is_found() {
     let train = |options: &str| driver.train(&format!("{job} {options}"), &[]);
     let found = train(&libraries);
     let kernels = found["kernels"].as_str().unwrap();
-    assert!(kernels.contains("products by cuBLASLt 13.1.0;"), "{kernels}");
+    let by = "products by cuBLASLt 13.1.0, convolutions by cuDNN 9.4.0;";
+    assert!(kernels.contains(by), "{kernels}");
     // three layers in three steps, forward and back, but for the gradient of what is fed, and their evaluation
     assert!(number(&found, "library_calls") >= 3 * 8, "{found}");
     assert!(number(&found, "graphs_launched") > 0, "{found}");
@@ -346,7 +347,8 @@ fn products_are_left_to_a_library_that_is_found() {
     assert_eq!(hash(&crossed), hash(&found));
     let own = train("");
     let kernels = own["kernels"].as_str().unwrap();
-    assert!(kernels.contains("products by own kernels (no library is to be used)"), "{kernels}");
+    let by = "products and convolutions by own kernels (no library is to be used)";
+    assert!(kernels.contains(by), "{kernels}");
     assert_eq!(number(&own, "library_calls"), 0);
     let loss = |result: &Value| result["final_loss"].as_f64().unwrap();
     assert!((loss(&found) - loss(&own)).abs() < 1e-4 * loss(&own), "{found} and {own}");
@@ -361,6 +363,40 @@ fn products_are_left_to_a_library_that_is_found() {
     let failing = driver.start(&format!("{job} {libraries}"), &[("FAKE_CUDA_FAULTS", "product=5")]);
     let ended = failing.end(LIMIT);
     refused(&ended, 1, &["cuBLASLt", "CUBLAS_STATUS_EXECUTION_FAILED", "--cuda-libs none"]);
+}
+
+/// Of a model with convolutions of 3×3 and 5×5 places: forward and back, and what is said where one of both libraries is
+/// there alone.
+#[test]
+fn convolutions_are_left_to_a_library_that_is_found() {
+    let Some(driver) = driver() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    tensorwire_fakecuda::libraries(folder.path()).unwrap();
+    let libraries = format!("--cuda-libs {}", folder.path().display());
+    let job = "--strategy local --model cifar --data synthetic:2 --batch 1 --steps 1";
+    let train =
+        |faults: &str| driver.train(&format!("{job} {libraries}"), &[("FAKE_CUDA_FAULTS", faults)]);
+    let both = train("");
+    assert_eq!(number(&both, "library_refusals"), 0, "{both}");
+    assert_eq!(hash(&train("")), hash(&both));
+    let refused_all = train("noalgorithm");
+    assert_eq!(number(&refused_all, "library_calls"), 0, "{refused_all}");
+    assert_eq!(
+        number(&refused_all, "library_refusals"),
+        number(&both, "library_calls"),
+        "{refused_all}"
+    );
+    std::fs::remove_file(folder.path().join("libcudnn.so.9")).unwrap();
+    let products = train("");
+    let kernels = products["kernels"].as_str().unwrap();
+    let by = "products by cuBLASLt 13.1.0, convolutions by own kernels (no cuDNN was found (libcudnn.so.9: ";
+    assert!(kernels.contains(by), "{kernels}");
+    // each of them forward, to the weight, and but for the first to the input
+    assert!(number(&products, "library_calls") + 3 <= number(&both, "library_calls"), "{products}");
+    let loss = |result: &Value| result["final_loss"].as_f64().unwrap();
+    for other in [&refused_all, &products] {
+        assert!((loss(&both) - loss(other)).abs() < 1e-4 * loss(other), "{both} and {other}");
+    }
 }
 
 #[test]

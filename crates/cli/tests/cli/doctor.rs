@@ -210,7 +210,7 @@ fn gpus_are_described_with_what_they_lack() {
     }
 }
 
-/// The driver's library is cuBLASLt, too, under another name.
+/// The driver's library is cuBLASLt and cuDNN, too, under other names.
 #[test]
 fn a_library_is_shown_with_its_version_or_why_it_cannot_be_used() {
     let folder = tempfile::tempdir().unwrap();
@@ -220,6 +220,11 @@ fn a_library_is_shown_with_its_version_or_why_it_cannot_be_used() {
     let file = folder.path().join("libcublasLt.so.13");
     let line = format!("cuBLASLt         13.1.0, {} (a named folder)", file.display());
     assert!(page.contains(&line), "{page}");
+    let file = folder.path().join("libcudnn.so.9");
+    let line = format!("cuDNN            9.4.0, {} (a named folder)", file.display());
+    assert!(page.contains(&line), "{page}");
+    let old = with_driver(&arguments, &[("FAKE_CUDA_CUDNN", "8904")]).stdout;
+    assert!(old.contains("is of version 8.9.4; 9 can be used"), "{old}");
     let old = with_driver(&arguments, &[("FAKE_CUDA_CUBLAS", "110000")]).stdout;
     assert!(old.contains("is of version 11.0.0; 12 or 13 can be used"), "{old}");
     assert!(old.contains("(a named folder, cannot be used)"), "{old}");

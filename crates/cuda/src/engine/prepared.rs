@@ -1,20 +1,18 @@
 //! An operator that was lowered once, with the bytes of its launches as they were last.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tensorwire_device::{CublasLt, DeviceError, LIBRARY_ALIGNMENT, ProductPlan};
+use tensorwire_device::{DeviceError, LIBRARY_ALIGNMENT};
 use tensorwire_graph::Op;
 use tensorwire_kernels::{DeviceCall, DeviceOperand, KernelError};
 use tensorwire_tensor::TensorSpec;
 
+use super::libraries::{Libraries, LibraryPlan};
 use crate::error::LowerError;
 use crate::{
-    Addresses, Command, DeviceFault, Launch, Lowered, Lowering, MissingAddress, Rounding, lower,
+    Addresses, Command, DeviceFault, Launch, LibraryConvolution, LibraryProduct, Lowered, Lowering,
+    MissingAddress, Rounding, lower,
 };
-
-/// Bytes that a product of the library's may take besides, at most: as many as NVIDIA recommends for its newest GPUs.
-const LIBRARY_WORKSPACE: usize = 32 << 20;
 
 /// Why an operator is not made ready.
 #[derive(Debug)]
@@ -47,8 +45,10 @@ pub(super) struct Prepared {
     lowered: Lowered,
     /// A library takes the operands where they lie: whose kernels compute depends on that, and not on what came before.
     is_aligned: bool,
-    /// Of the library's products, in their order.
-    plans: Vec<ProductPlan>,
+    /// A library that there is does not take it.
+    is_refused: bool,
+    /// Of the libraries' commands, in their order.
+    plans: Vec<LibraryPlan>,
     /// Where operands and workspace lay when `arguments` were made.
     at: Vec<u64>,
     words: [u64; 2],
@@ -59,12 +59,12 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// Lowers an operator, with products of the library where there is one that has an algorithm for each of them and all
-    /// operands lie where it takes them; else with kernels of ours alone.
+    /// Lowers an operator, with commands of the libraries that there are where these have an algorithm for each of them and
+    /// all operands lie where they take them; else with kernels of ours alone.
     pub(super) fn new(
         call: &DeviceCall<'_>,
         rounding: Rounding,
-        library: Option<&Arc<CublasLt>>,
+        libraries: &Libraries,
     ) -> Result<Prepared, PrepareError> {
         let mut inputs = specs(call.inputs);
         if call.in_place {
@@ -72,20 +72,20 @@ impl Prepared {
             inputs.splice(..0, call.outputs.first().map(|output| output.spec.clone()));
         }
         let outputs = specs(call.outputs);
-        let by_ours = Lowering { tag: call.node.0, rounding, products_by_library: false };
+        let by_ours = Lowering { tag: call.node.0, rounding, ..Lowering::default() };
         let lowered =
             |options: &Lowering| lower(call.op, &inputs, &outputs, call.in_place, options);
-        let (lowered, plans) = match library.filter(|_| is_aligned(call)) {
-            Some(library) => {
-                let by_library = lowered(&Lowering { products_by_library: true, ..by_ours })?;
-                match planned(&by_library, library)? {
-                    Some(plans) => (by_library, plans),
-                    None => (lowered(&by_ours)?, Vec::new()),
-                }
-            }
-            None => (lowered(&by_ours)?, Vec::new()),
-        };
         let (op, in_place, is_aligned) = (call.op.clone(), call.in_place, is_aligned(call));
+        let by_library = libraries.lowering(by_ours);
+        let (lowered, plans, is_refused) = if is_aligned && by_library != by_ours {
+            let by_library = lowered(&by_library)?;
+            match libraries.planned(&by_library)? {
+                Some(plans) => (by_library, plans, false),
+                None => (lowered(&by_ours)?, Vec::new(), true),
+            }
+        } else {
+            (lowered(&by_ours)?, Vec::new(), false)
+        };
         let (at, arguments, words, version) = (Vec::new(), Vec::new(), [0, 0], 0);
         Ok(Prepared {
             op,
@@ -94,6 +94,7 @@ impl Prepared {
             in_place,
             lowered,
             is_aligned,
+            is_refused,
             plans,
             at,
             words,
@@ -112,26 +113,31 @@ impl Prepared {
             && self.op == *call.op
     }
 
-    /// The operator's own, and behind it the library's, which products use one after the other.
+    /// The operator's own, and behind it the libraries', which commands use one after the other.
     pub(super) fn workspace_bytes(&self) -> usize {
-        let of_library = self.plans.iter().map(ProductPlan::workspace_bytes).max();
+        let of_library = self.plans.iter().map(LibraryPlan::workspace_bytes).max();
         self.lowered.workspace_bytes.saturating_add(of_library.unwrap_or(0))
     }
 
-    /// Where the library's workspace is.
+    /// Where the libraries' workspace is.
     pub(super) fn library_workspace(&self) -> u64 {
         // both are of this machine, and the operator's own ends at a multiple of 256
         self.addresses().workspace.wrapping_add(self.lowered.workspace_bytes as u64)
     }
 
-    /// The library's plans, in the order of its products among the commands.
-    pub(super) fn plans(&self) -> impl Iterator<Item = &ProductPlan> {
+    /// The libraries' plans, in the order of their commands.
+    pub(super) fn plans(&self) -> impl Iterator<Item = &LibraryPlan> {
         self.plans.iter()
     }
 
-    /// How many products the library computes.
+    /// How many commands libraries compute.
     pub(super) fn library_calls(&self) -> usize {
         self.plans.len()
+    }
+
+    /// True if kernels of ours compute what a library was asked for.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused
     }
 
     pub(super) fn has_checks(&self) -> bool {
@@ -145,7 +151,7 @@ impl Prepared {
     pub(super) fn launches(&self) -> impl Iterator<Item = &Launch> {
         self.lowered.commands.iter().filter_map(|command| match command {
             Command::Launch(launch) => Some(launch),
-            Command::Product(_) | Command::Copy { .. } | Command::Set { .. } => None,
+            _ => None,
         })
     }
 
@@ -172,9 +178,10 @@ impl Prepared {
         for command in &self.lowered.commands {
             arguments.push(match command {
                 Command::Launch(launch) => launch.bytes(&addresses)?,
-                Command::Product(product) => {
-                    for operand in product.operands {
-                        addresses.resolve(operand)?;
+                Command::Product(LibraryProduct { operands, .. })
+                | Command::Convolution(LibraryConvolution { operands, .. }) => {
+                    for operand in operands {
+                        addresses.resolve(*operand)?;
                     }
                     Vec::new()
                 }
@@ -216,18 +223,6 @@ fn is_aligned(call: &DeviceCall<'_>) -> bool {
     let mut all = call.inputs.iter().chain(call.outputs);
     // fits: an address of this machine
     all.all(|operand| (operand.address as u64).is_multiple_of(LIBRARY_ALIGNMENT))
-}
-
-/// The library's plans for the products among the commands; none, where it lacks one.
-fn planned(
-    lowered: &Lowered,
-    library: &Arc<CublasLt>,
-) -> Result<Option<Vec<ProductPlan>>, DeviceError> {
-    let products = lowered.commands.iter().filter_map(|command| match command {
-        Command::Product(product) => Some(&product.product),
-        Command::Launch(_) | Command::Copy { .. } | Command::Set { .. } => None,
-    });
-    products.map(|product| library.plan(product, LIBRARY_WORKSPACE)).collect()
 }
 
 fn specs(tensors: &[DeviceOperand<'_>]) -> Vec<TensorSpec> {

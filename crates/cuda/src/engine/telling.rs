@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tensorwire_device::{DeviceError, Function, Stream};
 
 use super::prepared::Prepared;
-use crate::{Command, Launch};
+use crate::{Command, Launch, LibraryConvolution, LibraryProduct};
 
 /// Tells a stream all commands of an operator.
 pub(super) fn tell(
@@ -19,10 +19,11 @@ pub(super) fn tell(
     for (command, arguments) in prepared.commands() {
         match command {
             Command::Launch(kernel) => launch(stream, functions, kernel, arguments)?,
-            Command::Product(product) => {
+            Command::Product(LibraryProduct { operands, .. })
+            | Command::Convolution(LibraryConvolution { operands, .. }) => {
                 let Some(plan) = plans.next() else { continue };
-                let operands = product.operands.map(at);
-                // SAFETY: as for a launch. The plan is that of this product, all operands were looked at when it was made,
+                let operands = operands.map(at);
+                // SAFETY: as for a launch. The plan is that of this command, all operands were looked at when it was made,
                 // and parts of the workspace begin at multiples of 256; behind the operator's own it has room for any plan's.
                 unsafe { plan.launch(stream, operands, prepared.library_workspace())? };
             }

@@ -1,14 +1,17 @@
 //! Convolutions of images. Where a window is one place they are matrix products; where groups are narrow a thread makes each
 //! result; else they are products whose operands the kernels bring from where windows look, with the weight turned before.
+//! A library takes all whose windows are more than one place, as they lie.
 
+use tensorwire_device::{ConvolutionPass, ImageConvolution, RealType};
 use tensorwire_graph::{Op, Window};
+use tensorwire_tensor::DType;
 
 use super::moves;
 use super::products::{self, Factor, Parts, Sides, Sizes, Target, Tiling};
 use crate::builder::{Builder, arguments, computed_bytes, is_narrow};
-use crate::command::{Address, KernelArgument};
+use crate::command::{Address, Command, KernelArgument, LibraryConvolution};
 use crate::error::LowerError;
-use crate::kernels;
+use crate::{Rounding, kernels};
 
 /// Channels of a group, in or out, from which on a tile is worth it.
 const GROUP_TILE: usize = 16;
@@ -129,6 +132,9 @@ pub(super) fn lower(builder: &mut Builder<'_>) -> Result<(), LowerError> {
     if shape.is_product() {
         return product(builder, shape);
     }
+    if builder.options.convolutions_by_library {
+        return by_library(builder, shape);
+    }
     if shape.is_narrow() {
         return by_threads(builder, shape);
     }
@@ -161,6 +167,56 @@ fn product(builder: &mut Builder<'_>, shape: Convolution) -> Result<(), LowerErr
     ];
     let y = Target { at: builder.output(0), narrow };
     products::product(builder, dtype, Sizes { rows, columns, depth, batch: 1 }, factors, y)
+}
+
+/// The convolution as a library takes it, of numbers that are rounded to bf16 before it where that is asked for: these are
+/// numbers of TF32, too, and the library has no other product of them whose result is f32.
+fn by_library(builder: &mut Builder<'_>, shape: Convolution) -> Result<(), LowerError> {
+    let dtype = builder.inputs[0].dtype;
+    let rounding = if dtype == DType::F32 { builder.options.rounding } else { Rounding::Nothing };
+    let mut given = [builder.input(0), builder.input(1)];
+    if rounding == Rounding::Bf16 {
+        for (place, at) in given.iter_mut().enumerate() {
+            let count = builder.inputs[place].elements();
+            let narrow = builder.workspace(count, DType::BF16.bytes())?;
+            let rounded = builder.workspace(count, DType::F32.bytes())?;
+            let [_, f32_bf16, .., bf16_f32, _] = kernels::CASTS;
+            builder.spread(f32_bf16, count, arguments![count, *at, narrow]);
+            builder.spread(bf16_f32, count, arguments![count, narrow, rounded]);
+            *at = rounded;
+        }
+    }
+    let ([first, second], made) = (given, builder.output(0));
+    let (pass, operands) = match builder.op {
+        Op::Conv2d { .. } => (ConvolutionPass::Forward, [first, second, made]),
+        Op::Conv2dGradInput { .. } => (ConvolutionPass::GradInput, [made, second, first]),
+        _ => (ConvolutionPass::GradWeight, [second, made, first]),
+    };
+    let Convolution { batch, size, channels, windows, outputs, groups, window } = shape;
+    let Window { kernel, stride, dilation, before, .. } = window;
+    let of = match dtype {
+        DType::F64 => RealType::F64,
+        DType::BF16 => RealType::Bf16,
+        _ => RealType::F32,
+    };
+    let rounds_to_tf32 = rounding != Rounding::Nothing;
+    let convolution = ImageConvolution {
+        pass,
+        of,
+        batch,
+        size,
+        channels,
+        windows,
+        outputs,
+        groups,
+        kernel,
+        stride,
+        dilation,
+        before,
+        rounds_to_tf32,
+    };
+    builder.by_library(Command::Convolution(LibraryConvolution { convolution, operands }));
+    Ok(())
 }
 
 /// The weight, with `dims` [o or groups, …], in another order.

@@ -6,7 +6,7 @@ use tensorwire_graph::Op;
 use tensorwire_tensor::DType;
 
 use crate::builder::{Builder, arguments, computed_bytes, is_narrow, kept_as};
-use crate::command::{Address, KernelArgument, LibraryProduct};
+use crate::command::{Address, Command, KernelArgument, LibraryProduct};
 use crate::error::LowerError;
 use crate::{Rounding, kernels};
 
@@ -155,7 +155,7 @@ pub(super) fn product(
     if builder.options.products_by_library
         && let Some(product) = by_library(builder, dtype, sizes, factors, y)?
     {
-        builder.by_library(product);
+        builder.by_library(Command::Product(product));
         return Ok(());
     }
     let tiling = sizes.tiling(dtype);

@@ -255,7 +255,9 @@ impl Device {
                 let ran = unsafe { self.shim.launch(launch, &argument, self.order) };
                 ran.unwrap_or_else(|error| panic!("{}: {error}", op.name()));
             }
-            Command::Product(_) => panic!("{}: no library is here", op.name()),
+            Command::Product(_) | Command::Convolution(_) => {
+                panic!("{}: no library is here", op.name())
+            }
             Command::Copy { from, to, bytes } => {
                 let (from, to) = (at(*from), at(*to));
                 assert!(from + bytes <= to || to + bytes <= from, "{}: a copy overlaps", op.name());

@@ -4,15 +4,8 @@ use std::ffi::c_void;
 
 use super::{LIBRARY_ALIGNMENT, MatrixProduct, ProductFactor, RealType};
 use crate::device::Handle;
-use crate::error::{Failure, text_of};
+use crate::error::{Failure, Refused, text_of};
 use crate::sys::cublas_lt::*;
-
-/// A call that the library refuses.
-#[derive(Debug)]
-pub(super) struct Refused {
-    pub(super) call: &'static str,
-    pub(super) failure: Box<Failure>,
-}
 
 /// An object of the library's, given back when it is dropped.
 #[derive(Debug)]

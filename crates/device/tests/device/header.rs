@@ -10,6 +10,7 @@ use tensorwire_device::sys::cublas_lt::{
     CUBLAS_LT_CONSTANTS, CUBLAS_LT_PROTOTYPES, cublasLtMatmulAlgo_t,
     cublasLtMatmulHeuristicResult_t,
 };
+use tensorwire_device::sys::cudnn::{CUDNN_CONSTANTS, CUDNN_PROTOTYPES};
 use tensorwire_device::sys::{CONSTANTS, PROTOTYPES, STRUCTURES};
 use tensorwire_testkit::skip::skip;
 
@@ -34,6 +35,22 @@ fn the_header_of_cublas_lt_agrees() {
         None => vec![PathBuf::from("/usr/local/cuda/include")],
     };
     holds(LIBRARY_FOLDERS, "cublasLt.h", &folders, &cublas_lt());
+}
+
+/// Names the folders of `cudnn_graph.h`, as PyPI's nvidia-cudnn-cu12 has it, and of the toolkit's headers.
+const CUDNN_FOLDERS: &str = "TENSORWIRE_CUDNN_INCLUDE";
+
+#[test]
+fn the_header_of_cudnn_agrees() {
+    let named = std::env::var_os(CUDNN_FOLDERS);
+    let folders: Vec<PathBuf> = match &named {
+        Some(folders) => std::env::split_paths(folders).collect(),
+        None => vec![PathBuf::from("/usr/include"), PathBuf::from("/usr/local/cuda/include")],
+    };
+    let mut text = "#include <cudnn_graph.h>\n#include <type_traits>\n".to_owned();
+    prototypes(&mut text, CUDNN_PROTOTYPES);
+    numbers(&mut text, CUDNN_CONSTANTS);
+    holds(CUDNN_FOLDERS, "cudnn_graph.h", &folders, &text);
 }
 
 /// Compiles a program with a header that is in one of the folders.
@@ -106,22 +123,9 @@ fn of_nccl() -> String {
 /// As [`program`], of cuBLASLt.
 fn cublas_lt() -> String {
     let mut text = "#include <cublasLt.h>\n#include <cstddef>\n#include <type_traits>\n".to_owned();
+    prototypes(&mut text, CUBLAS_LT_PROTOTYPES);
+    numbers(&mut text, CUBLAS_LT_CONSTANTS);
     let mut say = |line: String| writeln!(text, "{line}").unwrap();
-    for (name, arguments, result) in CUBLAS_LT_PROTOTYPES {
-        // as the runtime's headers call what the driver's call otherwise
-        let runtimes = |rust: &str| match rust {
-            "u64" => "uint64_t".to_owned(),
-            "i64" => "int64_t".to_owned(),
-            "CUstream" => "cudaStream_t".to_owned(),
-            other => c_type(other),
-        };
-        let arguments: Vec<String> = arguments.iter().map(|argument| runtimes(argument)).collect();
-        let kind = format!("{} (*)({})", runtimes(result), arguments.join(", "));
-        say(format!("static_assert(std::is_same<decltype(&{name}), {kind}>::value, \"{name}\");"));
-    }
-    for (name, value) in CUBLAS_LT_CONSTANTS {
-        say(format!("static_assert((long long){name} == {value}, \"{name}\");"));
-    }
     let algorithm = size_of::<cublasLtMatmulAlgo_t>();
     say(format!("static_assert(sizeof(cublasLtMatmulAlgo_t) == {algorithm});"));
     type Answer = cublasLtMatmulHeuristicResult_t;
@@ -137,6 +141,30 @@ fn cublas_lt() -> String {
         say(format!("static_assert({found} == {offset}, \"{field}\");"));
     }
     text
+}
+
+/// Functions of a library over the runtime, whose headers call some types otherwise than the driver's.
+fn prototypes(text: &mut String, all: &[(&str, &[&str], &str)]) {
+    for (name, arguments, result) in all {
+        let runtimes = |rust: &str| match rust {
+            "u64" => "uint64_t".to_owned(),
+            "i64" => "int64_t".to_owned(),
+            "*mut i64" => "int64_t*".to_owned(),
+            "()" => "void".to_owned(),
+            "CUstream" => "cudaStream_t".to_owned(),
+            other => c_type(other),
+        };
+        let arguments: Vec<String> = arguments.iter().map(|argument| runtimes(argument)).collect();
+        let kind = format!("{} (*)({})", runtimes(result), arguments.join(", "));
+        let same = format!("std::is_same<decltype(&{name}), {kind}>::value");
+        writeln!(text, "static_assert({same}, \"{name}\");").unwrap();
+    }
+}
+
+fn numbers(text: &mut String, all: &[(&str, u32)]) {
+    for (name, value) in all {
+        writeln!(text, "static_assert((long long){name} == {value}, \"{name}\");").unwrap();
+    }
 }
 
 /// A program that compiles if all agree.

@@ -12,10 +12,10 @@ use tensorwire_testkit::skip::{skip, skip_part};
 use crate::support::{Machine, download, on_each, on_fake, soon, upload, whole};
 
 /// Names folders of CUDA's libraries, with colons between.
-const FOLDERS: &str = "TENSORWIRE_CUDA_LIBS";
+pub(crate) const FOLDERS: &str = "TENSORWIRE_CUDA_LIBS";
 
 /// Where real libraries are looked for.
-fn search() -> LibrarySearch {
+pub(crate) fn search() -> LibrarySearch {
     let folders = std::env::var_os(FOLDERS);
     let folders = folders.map(|folders| std::env::split_paths(&folders).collect());
     let mut search =
@@ -41,7 +41,7 @@ fn library(machine: &Machine) -> Option<(Arc<CublasLt>, Option<tempfile::TempDir
     Some((Arc::new(library), Some(folder)))
 }
 
-fn named(folder: &Path) -> LibrarySearch {
+pub(crate) fn named(folder: &Path) -> LibrarySearch {
     LibrarySearch { folders: vec![folder.to_owned()], ..LibrarySearch::default() }
 }
 
@@ -87,11 +87,11 @@ fn product(turned: [bool; 2], batch: usize) -> MatrixProduct {
 }
 
 /// Small whole numbers, whose sums are exact in any order.
-fn number(at: usize, seed: usize) -> f32 {
+pub(crate) fn number(at: usize, seed: usize) -> f32 {
     (at * 7 + seed) as f32 % 11.0 - 5.0
 }
 
-fn bytes(numbers: &[f32]) -> Vec<u8> {
+pub(crate) fn bytes(numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // test code: what does not hold ends the test
 
 mod captures;
+mod cudnn;
 mod describing;
 mod faults;
 mod header;

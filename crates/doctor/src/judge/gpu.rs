@@ -162,10 +162,11 @@ fn library(library: &CudaLibraryFacts) -> Option<Finding> {
         return Some(finding.mended_by(format!("python3 -m pip install --upgrade {package}")));
     }
     // nothing is left to the others yet
-    if library.path.is_some() || library.name != "cuBLASLt" {
-        return None;
-    }
-    let why = "matrix products can be computed by it";
+    let why = match (&library.path, library.name.as_str()) {
+        (None, "cuBLASLt") => "matrix products can be computed by it",
+        (None, "cuDNN") => "convolutions can be computed by it",
+        _ => return None,
+    };
     let what = format!("{} was not found", library.name);
     let finding = Finding::new(Severity::Note, "cuda-library", what, why);
     Some(finding.mended_by(format!(

@@ -2,7 +2,7 @@
 //! takes no memory of a GPU. Judges nothing.
 
 use tensorwire_device::{
-    CublasLt, CudaLibrary, DeviceError, DeviceFacts, Driver, FoundLibrary, LibrarySearch,
+    CublasLt, CudaLibrary, Cudnn, DeviceError, DeviceFacts, Driver, FoundLibrary, LibrarySearch,
     WritesOrdering,
 };
 use tensorwire_launch::Obstacle;
@@ -90,18 +90,21 @@ fn libraries(mut search: LibrarySearch) -> Vec<CudaLibraryFacts> {
     search.ask_python();
     let facts = |library: CudaLibrary| {
         let (mut version, mut obstacle) = (None, None);
-        let found = match library {
-            CudaLibrary::CublasLt => match CublasLt::look(&search) {
-                Ok(loaded) => {
-                    version = Some(loaded.version().to_string());
-                    Some(loaded.found().clone())
-                }
-                Err(error) => {
-                    obstacle = Some(error.to_string());
-                    search.find(library)
-                }
-            },
-            _ => search.find(library),
+        let looked = match library {
+            CudaLibrary::CublasLt => Some(CublasLt::look(&search)),
+            CudaLibrary::Cudnn => Some(Cudnn::look(&search)),
+            CudaLibrary::Nvrtc | CudaLibrary::Nccl => None,
+        };
+        let found = match looked {
+            Some(Ok(loaded)) => {
+                version = Some(loaded.version().to_string());
+                Some(loaded.found().clone())
+            }
+            Some(Err(error)) => {
+                obstacle = Some(error.to_string());
+                search.find(library)
+            }
+            None => search.find(library),
         };
         let obstacle = obstacle.filter(|_| found.is_some());
         let (path, place) = match found {

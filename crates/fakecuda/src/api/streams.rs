@@ -7,10 +7,10 @@ use tensorwire_device::sys::*;
 
 use super::{in_context, on_stream, pointer, put, same, started};
 use crate::capture::Capture;
-use crate::cublas_lt;
 use crate::event::{Event, Recorded};
 use crate::state::{Context, Fake, Outcome, is_pinned};
 use crate::stream::{Op, Stream};
+use crate::{cublas_lt, cudnn};
 
 /// # Safety
 /// As of the driver's function.
@@ -389,7 +389,12 @@ pub extern "C" fn fakeCudaAlive() -> u64 {
         let made = fake.allocations.count() + fake.streams.count() + fake.events.count();
         let made = made + fake.members.count();
         // fits: a count of things in memory
-        (made + graphs + fake.images.count() + fake.pinned.read().len() + cublas_lt::alive()) as u64
+        (made
+            + graphs
+            + fake.images.count()
+            + fake.pinned.read().len()
+            + cublas_lt::alive()
+            + cudnn::alive()) as u64
     };
     Fake::get().map_or(0, count)
 }

@@ -120,6 +120,9 @@ fn libraries_that_are_missing_can_be_installed() {
     assert_eq!(findings.len(), 2, "{findings:?}");
     assert!(mend(&findings, "cuda-library").contains("pip install nvidia-cublas-cu12"));
     assert!(found(&findings, "cuda-library").what.contains("cuBLASLt"));
+    facts.gpu.cuda.libraries = vec![library("cuBLASLt", Some("/x")), library("cuDNN", None)];
+    let findings = gpus(&facts);
+    assert!(found(&findings, "cuda-library").what.contains("cuDNN"), "{findings:?}");
     let old = CudaLibraryFacts {
         obstacle: Some("/x is of version 11.0.0; 12 or 13 can be used".into()),
         ..library("cuBLASLt", Some("/x"))
