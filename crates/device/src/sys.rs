@@ -12,6 +12,7 @@ pub use constants::*;
 mod constants;
 pub mod cublas_lt;
 mod library;
+pub mod nvrtc;
 
 /// Objects of the driver, each known by its address alone.
 macro_rules! opaque {

@@ -21,6 +21,8 @@ pub(crate) struct Config {
     pub(crate) compute: i32,
     /// As cuBLASLt says its own; 0: as usual.
     pub(crate) cublas_version: usize,
+    /// As NVRTC says its own, in the driver's way; 0: as the driver.
+    pub(crate) nvrtc_version: i32,
     /// The library that runs kernels.
     pub(crate) kernels: Option<String>,
     /// The host cannot follow addresses of GPUs but while a kernel runs.
@@ -57,6 +59,10 @@ pub(crate) struct Faults {
     pub(crate) no_algorithm: bool,
     /// The matrix product of cuBLASLt's that fails.
     pub(crate) product: u64,
+    /// The program in which NVRTC fails.
+    pub(crate) compile: u64,
+    /// The launch of a kernel of NVRTC's that reads what is not there.
+    pub(crate) program: u64,
 }
 
 impl Config {
@@ -81,10 +87,16 @@ impl Config {
             version: small("FAKE_CUDA_VERSION", VERSION)?,
             compute: small("FAKE_CUDA_COMPUTE", COMPUTE)?,
             cublas_version: usize::try_from(small("FAKE_CUDA_CUBLAS", 0)?).unwrap_or(0),
+            nvrtc_version: small("FAKE_CUDA_NVRTC", 0)?,
             kernels: get("FAKE_CUDA_KERNELS").filter(|path| !path.is_empty()),
             guard: number("FAKE_CUDA_GUARD", 0)? != 0,
             faults: Faults::parse(&faults)?,
         })
+    }
+
+    /// Of NVRTC, as `cuDriverGetVersion` says the driver's.
+    pub(crate) fn nvrtc_version(&self) -> i32 {
+        if self.nvrtc_version > 0 { self.nvrtc_version } else { self.version }
     }
 }
 
@@ -110,6 +122,8 @@ impl Faults {
                 "nolibrary" => faults.no_library = value != 0,
                 "noalgorithm" => faults.no_algorithm = value != 0,
                 "product" => faults.product = value,
+                "compile" => faults.compile = value,
+                "program" => faults.program = value,
                 _ => return Err(format!("FAKE_CUDA_FAULTS: {name}: no such fault")),
             }
         }
