@@ -2,7 +2,7 @@
 //! takes no memory of a GPU. Judges nothing.
 
 use tensorwire_device::{
-    CublasLt, CudaLibrary, DeviceError, DeviceFacts, Driver, FoundLibrary, LibrarySearch,
+    CublasLt, CudaLibrary, DeviceError, DeviceFacts, Driver, FoundLibrary, LibrarySearch, Nvrtc,
     WritesOrdering,
 };
 use tensorwire_launch::Obstacle;
@@ -95,6 +95,16 @@ fn libraries(mut search: LibrarySearch) -> Vec<CudaLibraryFacts> {
                 Ok(loaded) => {
                     version = Some(loaded.version().to_string());
                     Some(loaded.found().clone())
+                }
+                Err(error) => {
+                    obstacle = Some(error.to_string());
+                    search.find(library)
+                }
+            },
+            CudaLibrary::Nvrtc => match Nvrtc::look(&search) {
+                Ok(nvrtc) => {
+                    version = Some(nvrtc.library().version().to_string());
+                    Some(nvrtc.library().found().clone())
                 }
                 Err(error) => {
                     obstacle = Some(error.to_string());

@@ -12,8 +12,15 @@ use tensorwire_device::sys::nvrtc::*;
 use crate::kernels::Kernels;
 
 /// Numbers as a device has them; a warning is none of the user's.
-const FLAGS: &[&str] =
-    &["-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-w"];
+const FLAGS: &[&str] = &[
+    "-std=c++17",
+    "-O1",
+    "-ffp-contract=off",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-w",
+    "-DSHIM_OF_PROGRAM",
+];
 
 /// Before the text of a cubin, as of ELF.
 pub(crate) const MACHINE_CODE: &str = "\u{7f}ELF stand-in ";
