@@ -35,6 +35,14 @@
     static shim::Entry shim_entry_##name(#name, sizeof(Args), shim_run_##name, meets);
 #define SHARED(Type, name) Type &name = shim::shared<Type>()
 
+// The kernels of a user's program are a library of their own, of which there may be many: the block of a thread's memory that
+// is found fastest has no room for all.
+#ifdef SHIM_OF_PROGRAM
+#define SHIM_TLS
+#else
+#define SHIM_TLS __attribute__((tls_model("initial-exec")))
+#endif
+
 namespace shim {
 
 struct Index {
@@ -47,7 +55,7 @@ struct Here {
     unsigned char *shared;
 };
 
-extern __thread Here here __attribute__((tls_model("initial-exec")));
+extern __thread Here here SHIM_TLS;
 
 const size_t SHARED_BYTES = 48 * 1024;
 

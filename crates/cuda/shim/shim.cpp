@@ -12,7 +12,7 @@
 
 namespace shim {
 
-__thread Here here __attribute__((tls_model("initial-exec")));
+__thread Here here SHIM_TLS;
 
 namespace {
 
@@ -23,7 +23,7 @@ const size_t ARGUMENT_MAX = 4096;
 
 Entry *entries = nullptr;
 thread_local char last_error[512] = "";
-__thread uint64_t order __attribute__((tls_model("initial-exec"))) = 0;
+__thread uint64_t order SHIM_TLS = 0;
 
 enum class State { Ready, AtBlock, AtWarp, Done };
 
@@ -116,7 +116,7 @@ struct Machine {
     }
 };
 
-__thread Machine *machine __attribute__((tls_model("initial-exec"))) = nullptr;
+__thread Machine *machine SHIM_TLS = nullptr;
 
 struct MachineOfThread {
     ~MachineOfThread() {

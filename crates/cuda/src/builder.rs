@@ -184,6 +184,11 @@ impl<'a> Builder<'a> {
         self.commands.push(command);
     }
 
+    /// Adds a command.
+    pub(crate) fn command(&mut self, command: Command) {
+        self.commands.push(command);
+    }
+
     pub(crate) fn copy(&mut self, from: Address, to: Address, bytes: usize) {
         if bytes > 0 && from != to {
             self.commands.push(Command::Copy { from, to, bytes });

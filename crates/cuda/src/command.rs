@@ -1,7 +1,11 @@
 //! What a stream is given: launches, copies and fills as plain data. Addresses are open: an operand, or a place in the
 //! workspace, until [`Addresses`] say where these lie.
 
+use std::sync::Arc;
+
 use tensorwire_device::{ImageConvolution, MatrixProduct};
+use tensorwire_kernels::{CudaLaunch, CudaProgram};
+use tensorwire_tensor::DType;
 
 /// One thing that a stream does, behind what it was given before.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,6 +15,8 @@ pub enum Command {
     Product(LibraryProduct),
     /// A convolution that a library computes.
     Convolution(LibraryConvolution),
+    /// A kernel of a user's own.
+    Program(ProgramLaunch),
     /// Bytes that do not overlap.
     Copy {
         from: Address,
@@ -36,6 +42,23 @@ pub struct Launch {
     pub shared_bytes: u32,
     /// The structure's fields, in their order.
     pub arguments: Vec<KernelArgument>,
+}
+
+/// A kernel of a user's program. It takes its arguments one by one, of 8 bytes each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProgramLaunch {
+    pub program: Arc<ProgramText>,
+    /// Its kernel, grid and block.
+    pub launch: CudaLaunch,
+    /// Those of `launch`, as places in memory.
+    pub arguments: Vec<KernelArgument>,
+}
+
+/// A user's program, for elements of a type.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ProgramText {
+    pub program: CudaProgram,
+    pub scalar: Option<DType>,
 }
 
 /// A matrix product of a library's. Its workspace is the library's own, behind the operator's.
@@ -66,6 +89,9 @@ pub enum KernelArgument {
     RateFactor,
     /// A pointer to the [`DeviceFault`](crate::DeviceFault) that the first error is written to.
     Fault,
+    /// A pointer to a word that the host reads where all else is lost: 1 and the tag of the user's operator that the device
+    /// is at, else 0.
+    Progress,
 }
 
 /// A place in memory of the device.
@@ -96,6 +122,7 @@ pub struct Addresses<'a> {
     pub workspace: u64,
     pub rate_factor: u64,
     pub fault: u64,
+    pub progress: u64,
 }
 
 /// An operand that is not there.
@@ -111,12 +138,29 @@ impl Launch {
     /// # Errors
     /// When an operand is missing.
     pub fn bytes(&self, addresses: &Addresses<'_>) -> Result<Vec<u8>, MissingAddress> {
-        let mut bytes = Vec::with_capacity(8 * self.arguments.len());
-        for argument in &self.arguments {
-            bytes.extend_from_slice(&argument.bits(addresses)?.to_ne_bytes());
-        }
-        Ok(bytes)
+        bytes(&self.arguments, addresses)
     }
+}
+
+impl ProgramLaunch {
+    /// Returns the kernel's arguments as bytes.
+    ///
+    /// # Errors
+    /// When an operand is missing.
+    pub fn bytes(&self, addresses: &Addresses<'_>) -> Result<Vec<u8>, MissingAddress> {
+        bytes(&self.arguments, addresses)
+    }
+}
+
+fn bytes(
+    arguments: &[KernelArgument],
+    addresses: &Addresses<'_>,
+) -> Result<Vec<u8>, MissingAddress> {
+    let mut bytes = Vec::with_capacity(8 * arguments.len());
+    for argument in arguments {
+        bytes.extend_from_slice(&argument.bits(addresses)?.to_ne_bytes());
+    }
+    Ok(bytes)
 }
 
 impl KernelArgument {
@@ -128,6 +172,7 @@ impl KernelArgument {
             KernelArgument::Real(value) => value.to_bits(),
             KernelArgument::RateFactor => addresses.rate_factor,
             KernelArgument::Fault => addresses.fault,
+            KernelArgument::Progress => addresses.progress,
         })
     }
 }

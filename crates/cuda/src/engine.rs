@@ -6,6 +6,7 @@ mod flights;
 mod libraries;
 mod peers;
 mod prepared;
+mod programs;
 mod segments;
 mod telling;
 
@@ -16,7 +17,7 @@ use std::sync::Arc;
 
 use tensorwire_base::Deadline;
 use tensorwire_device::{
-    Device, DeviceError, DeviceMemory, Driver, Function, LibrarySearch, Module, Stream,
+    Device, DeviceError, DeviceMemory, Driver, Function, LibrarySearch, Module, Stream, Word,
 };
 use tensorwire_graph::NodeId;
 use tensorwire_kernels::{
@@ -31,6 +32,7 @@ use ahead::Ahead;
 use flights::{Flights, Slots};
 use libraries::Libraries;
 use prepared::{PrepareError, Prepared};
+use programs::Programs;
 use segments::{Call, Segments};
 use telling::tell;
 
@@ -72,11 +74,15 @@ pub struct CudaKernels {
     /// Modules by name, and kernels of them, as far as they were asked for.
     loaded: HashMap<&'static str, Module>,
     functions: HashMap<&'static str, Function>,
+    /// Of users.
+    programs: Programs,
     prepared: HashMap<NodeId, Prepared>,
     segments: Segments,
     /// Scratch of whichever operator is computed.
     workspace: Option<DeviceMemory>,
     words: DeviceMemory,
+    /// In pinned memory: at whose kernels the GPU is ([`KernelArgument::Progress`](crate::KernelArgument::Progress)).
+    progress: Word,
     /// In pinned memory: factors on their way to the words, and faults that came from there.
     factors: Slots,
     flights: Flights,
@@ -130,6 +136,9 @@ impl CudaKernels {
         let stream = device.stream()?;
         // fits: a few words
         let words = device.alloc(WORDS_BYTES as u64)?;
+        // SAFETY: nobody else has the memory, and the GPU writes the whole word at once.
+        let progress = unsafe { Word::in_slab(&device.pinned(size_of::<u64>())?, 0) };
+        progress.store(0);
         let mut kernels = CudaKernels {
             factors: Slots::new(&device)?,
             flights: Flights::new(&device)?,
@@ -140,17 +149,19 @@ impl CudaKernels {
             library_refusals: 0,
             loaded: HashMap::new(),
             functions: HashMap::new(),
+            programs: Programs::new(options.libraries.as_ref()),
             prepared: HashMap::new(),
             segments: Segments::default(),
             workspace: None,
             words,
+            progress,
             ahead: None,
             has_checks: false,
             failure: None,
             device,
         };
         kernels.clear_fault()?;
-        kernels.write_factor(1.0)?;
+        kernels.factors.send(&1f64.to_ne_bytes(), &kernels.stream, &kernels.words)?;
         Ok(kernels)
     }
 
@@ -165,9 +176,9 @@ impl CudaKernels {
         unsafe { self.stream.set_at(fault, size_of::<DeviceFault>(), 0) }
     }
 
-    fn write_factor(&mut self, factor: f64) -> Result<(), DeviceError> {
+    fn write_factor(&mut self, factor: f64) -> Result<(), Failed> {
         self.flush()?;
-        self.factors.send(&factor.to_ne_bytes(), &self.stream, &self.words)
+        Ok(self.factors.send(&factor.to_ne_bytes(), &self.stream, &self.words)?)
     }
 
     /// Fails with what went wrong before.
@@ -178,9 +189,34 @@ impl CudaKernels {
     /// Remembers what went wrong.
     fn kept<T>(&mut self, done: Result<T, Failed>) -> Result<T, DeviceFailure> {
         done.map_err(|failed| {
+            let failed = self.blamed(failed);
             self.failure.get_or_insert_with(|| failed.clone());
             failed.into()
         })
+    }
+
+    /// A GPU that is lost in a user's kernel was lost by it.
+    fn blamed(&self, failed: Failed) -> Failed {
+        let Failed::Device(error) = &failed else { return failed };
+        let who =
+            self.progress.load().filter(|_| error.is_lost()).and_then(|who| who.checked_sub(1));
+        let node = who.map(NodeId);
+        let op = node.and_then(|node| self.prepared.get(&node)?.name_of_program());
+        op.map_or(failed.clone(), |op| {
+            of_program(node, op, format!("a kernel of it failed: {error}"))
+        })
+    }
+
+    /// The kernels of a user's program that a node launches.
+    fn load_program(
+        &mut self,
+        call: &DeviceCall<'_>,
+        prepared: &Prepared,
+    ) -> Result<Vec<Function>, Failed> {
+        let (op, programs, device) = (call.op.name(), &mut self.programs, &self.device);
+        let functions = prepared.programs().map(|launch| programs.function(device, op, launch));
+        let functions = functions.collect::<Result<_, String>>();
+        functions.map_err(|why| of_program(Some(call.node), op, why))
     }
 
     fn started(&mut self, call: &DeviceCall<'_>) -> Result<(), Failed> {
@@ -190,7 +226,7 @@ impl CudaKernels {
         }
         let fits = self.prepared.get(&call.node).is_some_and(|prepared| prepared.is_for(call));
         if !fits {
-            let prepared = Prepared::new(call, self.rounding, &self.libraries).map_err(
+            let mut prepared = Prepared::new(call, self.rounding, &self.libraries).map_err(
                 |error| match error {
                     PrepareError::Lower(error) => self.refused(call, error),
                     PrepareError::Device(error) => Failed::Device(error),
@@ -199,6 +235,8 @@ impl CudaKernels {
             for launch in prepared.launches() {
                 self.load(launch.kernel, launch.shared_bytes)?;
             }
+            let functions = self.load_program(call, &prepared)?;
+            prepared.set_functions(functions);
             self.has_checks |= prepared.has_checks();
             self.make_room(prepared.workspace_bytes())?;
             self.prepared.insert(call.node, prepared);
@@ -206,7 +244,9 @@ impl CudaKernels {
         let workspace = self.workspace.as_ref().map_or(0, DeviceMemory::address);
         let words = self.words.address();
         let Some(prepared) = self.prepared.get_mut(&call.node) else { return Ok(()) };
-        let version = prepared.give(call, workspace, [words, words + FAULT_OFFSET as u64]);
+        let progress = self.progress.address();
+        let words = [words, words + FAULT_OFFSET as u64, progress];
+        let version = prepared.give(call, workspace, words);
         // fits: few
         self.library_calls += prepared.library_calls() as u64;
         self.library_refusals += u64::from(prepared.is_refused());
@@ -219,14 +259,23 @@ impl CudaKernels {
     }
 
     /// Tells the stream what was started.
-    fn flush(&mut self) -> Result<(), DeviceError> {
+    fn flush(&mut self) -> Result<(), Failed> {
         let CudaKernels { segments, prepared, functions, stream, .. } = self;
-        segments.flush(stream, &mut |stream: &Stream, calls: &[Call]| {
+        // whose launches a driver refused
+        let mut refused = None;
+        let told = segments.flush(stream, &mut |stream: &Stream, calls: &[Call]| {
             for (node, _) in calls {
                 let Some(prepared) = prepared.get(node) else { continue };
+                let name = prepared.name_of_program();
+                refused = name.map(|op| (*node, op));
                 tell(stream, functions, prepared)?;
+                refused = None;
             }
             Ok(())
+        });
+        told.map_err(|error| match refused.filter(|_| !error.is_lost()) {
+            Some((node, op)) => of_program(Some(node), op, error.to_string()),
+            None => error.into(),
         })
     }
 
@@ -267,7 +316,7 @@ impl CudaKernels {
     }
 
     /// Sees to it that the workspace has so many bytes. What still computes in the old one keeps it.
-    fn make_room(&mut self, bytes: usize) -> Result<(), DeviceError> {
+    fn make_room(&mut self, bytes: usize) -> Result<(), Failed> {
         // fits: a size of this machine
         let bytes = bytes as u64;
         if self.workspace.as_ref().map_or(0, DeviceMemory::bytes) < bytes {
@@ -340,6 +389,11 @@ impl CudaKernels {
         };
         Failed::Kernel(node, known.unwrap_or_else(unknown))
     }
+}
+
+/// What a user's program has done wrong.
+fn of_program(node: Option<NodeId>, op: &'static str, why: String) -> Failed {
+    Failed::Kernel(node, KernelError::Program { op, why })
 }
 
 impl DeviceKernels for CudaKernels {
@@ -459,7 +513,7 @@ impl DeviceKernels for CudaKernels {
     }
 
     fn set_rate_factor(&mut self, factor: f64) -> Result<(), DeviceFailure> {
-        let done = self.check().and_then(|()| Ok(self.write_factor(factor)?));
+        let done = self.check().and_then(|()| self.write_factor(factor));
         self.kept(done)
     }
 }

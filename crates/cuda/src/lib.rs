@@ -21,6 +21,7 @@
 //!     workspace: 0,
 //!     rate_factor: 0,
 //!     fault: 0,
+//!     progress: 0,
 //! };
 //! assert_eq!(launch.bytes(&addresses)?.len(), 8 * launch.arguments.len());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -33,6 +34,7 @@
 #![deny(unsafe_code)] // but for the engine, which launches
 
 mod builder;
+mod checks;
 mod command;
 #[allow(unsafe_code)]
 mod engine;
@@ -47,9 +49,10 @@ use tensorwire_graph::Op;
 use tensorwire_kernels::KernelError;
 use tensorwire_tensor::{DType, TensorSpec};
 
+pub use checks::CheckedGpu;
 pub use command::{
     Address, Addresses, Command, KernelArgument, Launch, LibraryConvolution, LibraryProduct,
-    Memory, MissingAddress,
+    Memory, MissingAddress, ProgramLaunch, ProgramText,
 };
 pub use engine::{CudaError, CudaKernels, CudaOptions};
 pub use error::LowerError;
@@ -130,7 +133,7 @@ impl Lowered {
 /// A rule's rate is multiplied by [`KernelArgument::RateFactor`] in each run, in f64, as [`Op::at_rate`] does.
 ///
 /// # Errors
-/// [`KernelError::NoKernel`] for operators that are the runtime's to do, and for a user's own; otherwise what does not
+/// [`KernelError::NoKernel`] for operators that are the runtime's to do, and for a user's own that computes on the host alone; otherwise what does not
 /// fit: the number of operands, an element type, a shape, a size that no launch can take.
 pub fn lower(
     op: &Op,

@@ -12,6 +12,7 @@
 //! | `module.rs` | images of kernels |
 //! | `libraries.rs` | where CUDA's other libraries lie |
 //! | `nccl.rs`, `cublas_lt.rs`, `cudnn.rs` | NCCL's communicators, matrix products by cuBLASLt, convolutions by cuDNN |
+//! | `nvrtc.rs` | CUDA C, compiled at run time |
 //! | `error.rs` | what went wrong, and what mends it |
 //!
 //! # What is safe here, and what is not
@@ -36,6 +37,7 @@ mod libraries;
 mod memory;
 mod module;
 pub mod nccl;
+mod nvrtc;
 mod stream;
 pub mod sys;
 mod wait;
@@ -55,5 +57,6 @@ pub use host::Registration;
 pub use libraries::{CudaLibrary, FoundLibrary, LibrarySearch, LibraryVersion, LoadedLibrary};
 pub use memory::DeviceMemory;
 pub use module::{Function, Module};
+pub use nvrtc::{CompileError, CompiledProgram, Nvrtc};
 pub use stream::Stream;
 pub use word::{Until, Word};

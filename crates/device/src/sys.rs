@@ -13,6 +13,7 @@ mod constants;
 pub mod cublas_lt;
 pub mod cudnn;
 mod library;
+pub mod nvrtc;
 
 /// Objects of the driver, each known by its address alone.
 macro_rules! opaque {

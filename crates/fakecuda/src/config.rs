@@ -23,6 +23,8 @@ pub(crate) struct Config {
     pub(crate) cublas_version: usize,
     /// As cuDNN says its own; 0: as usual.
     pub(crate) cudnn_version: usize,
+    /// As NVRTC says its own, in the driver's way; 0: as the driver.
+    pub(crate) nvrtc_version: i32,
     /// The library that runs kernels.
     pub(crate) kernels: Option<String>,
     /// The host cannot follow addresses of GPUs but while a kernel runs.
@@ -61,6 +63,10 @@ pub(crate) struct Faults {
     pub(crate) product: u64,
     /// The convolution of cuDNN's that fails.
     pub(crate) convolution: u64,
+    /// The program in which NVRTC fails.
+    pub(crate) compile: u64,
+    /// The launch of a kernel of NVRTC's that reads what is not there.
+    pub(crate) program: u64,
 }
 
 impl Config {
@@ -86,10 +92,16 @@ impl Config {
             compute: small("FAKE_CUDA_COMPUTE", COMPUTE)?,
             cublas_version: usize::try_from(small("FAKE_CUDA_CUBLAS", 0)?).unwrap_or(0),
             cudnn_version: usize::try_from(small("FAKE_CUDA_CUDNN", 0)?).unwrap_or(0),
+            nvrtc_version: small("FAKE_CUDA_NVRTC", 0)?,
             kernels: get("FAKE_CUDA_KERNELS").filter(|path| !path.is_empty()),
             guard: number("FAKE_CUDA_GUARD", 0)? != 0,
             faults: Faults::parse(&faults)?,
         })
+    }
+
+    /// Of NVRTC, as `cuDriverGetVersion` says the driver's.
+    pub(crate) fn nvrtc_version(&self) -> i32 {
+        if self.nvrtc_version > 0 { self.nvrtc_version } else { self.version }
     }
 }
 
@@ -116,6 +128,8 @@ impl Faults {
                 "noalgorithm" => faults.no_algorithm = value != 0,
                 "product" => faults.product = value,
                 "convolution" => faults.convolution = value,
+                "compile" => faults.compile = value,
+                "program" => faults.program = value,
                 _ => return Err(format!("FAKE_CUDA_FAULTS: {name}: no such fault")),
             }
         }

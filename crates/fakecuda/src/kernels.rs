@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicU32;
 
 use tensorwire_device::sys::*;
 
+use crate::nvrtc::{MACHINE_CODE, library_of};
 use crate::state::{Context, Outcome};
 
 type LaunchFn = unsafe extern "C" fn(
@@ -19,12 +20,14 @@ type LaunchFn = unsafe extern "C" fn(
     usize,
 ) -> c_int;
 
-/// The library that runs kernels.
+/// A library that runs kernels.
 pub(crate) struct Kernels {
     launch: LaunchFn,
     error: unsafe extern "C" fn() -> *const c_char,
     /// Not all have it.
     has: Option<unsafe extern "C" fn(*const c_char) -> c_int>,
+    /// Those of programs alone have it.
+    entries: Option<unsafe extern "C" fn() -> *const c_char>,
     _library: ManuallyDrop<libloading::Library>,
 }
 
@@ -33,6 +36,14 @@ pub(crate) struct Kernels {
 pub(crate) struct Image {
     pub(crate) context: Arc<Context>,
     names: Vec<String>,
+    /// The number of the library that runs its kernels, if it is not the machine's.
+    pub(crate) library: Option<usize>,
+}
+
+impl std::fmt::Debug for Kernels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Kernels")
+    }
 }
 
 /// A kernel of an image.
@@ -44,6 +55,8 @@ pub(crate) struct Kernel {
     pub(crate) shared_max: AtomicU32,
     /// Its handle dies with it.
     pub(crate) image: usize,
+    /// What runs it, if it is not the machine's library.
+    pub(crate) library: Option<Arc<Kernels>>,
 }
 
 impl Kernels {
@@ -57,6 +70,7 @@ impl Kernels {
                 launch: *library.get(b"tensorwire_shim_launch\0").map_err(missing)?,
                 error: *library.get(b"tensorwire_shim_error\0").map_err(missing)?,
                 has: library.get(b"tensorwire_shim_has\0").ok().map(|symbol| *symbol),
+                entries: library.get(b"tensorwire_program_entries\0").ok().map(|symbol| *symbol),
                 _library: library,
             })
         }
@@ -65,6 +79,13 @@ impl Kernels {
     pub(crate) fn has(&self, name: &CStr) -> bool {
         // SAFETY: the name ends with a 0.
         self.has.is_none_or(|has| unsafe { has(name.as_ptr()) } != 0)
+    }
+
+    /// Its kernels as PTX declares them, if it is the library of a program.
+    pub(crate) fn entries(&self) -> Result<String, String> {
+        let entries = self.entries.ok_or("the library of a program does not say its kernels")?;
+        // SAFETY: the text is the library's, which stays.
+        Ok(unsafe { CStr::from_ptr(entries()) }.to_string_lossy().into_owned())
     }
 
     /// Runs a kernel, whole.
@@ -117,13 +138,23 @@ impl Image {
         compute: i32,
     ) -> Result<Image, (CUresult, String)> {
         let bytes = image.to_bytes();
-        if bytes.starts_with(b"\x7fELF") || bytes.starts_with(&0xba55_ed50_u32.to_le_bytes()) {
+        let own = bytes.strip_prefix(MACHINE_CODE.as_bytes());
+        if let Some(own) = own {
+            let major = own.iter().take_while(|byte| byte.is_ascii_digit());
+            let major = major.fold(0, |number, digit| 10 * number + i32::from(digit - b'0'));
+            if major > version / 1000 {
+                let why = "machine code of a CUDA that is newer than this driver";
+                return Err((CUDA_ERROR_NO_BINARY_FOR_GPU, why.to_owned()));
+            }
+        } else if bytes.starts_with(b"\x7fELF") || bytes.starts_with(&0xba55_ed50_u32.to_le_bytes())
+        {
             let why = "machine code of a GPU, and this one is a CPU";
             return Err((CUDA_ERROR_NO_BINARY_FOR_GPU, why.to_owned()));
         }
         let text = std::str::from_utf8(bytes);
         let text =
             text.map_err(|_| (CUDA_ERROR_INVALID_IMAGE, "neither text nor ELF".to_owned()))?;
+        let library = library_of(text);
         let text = without_comments(text);
         let bad = |why: &str| (CUDA_ERROR_INVALID_PTX, format!("ptxas fatal: {why}"));
         let behind = |directive: &str| {
@@ -136,7 +167,8 @@ impl Image {
             parts.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
         let (major, minor): (i32, i32) = parts.ok_or_else(|| bad("no version in .version"))?;
         // PTX 8.0 came with CUDA 12.0, 9.0 with 13.0
-        if (major + 4, minor) > (version / 1000, version % 1000 / 10) {
+        let is_newer = (major + 4, minor) > (version / 1000, version % 1000 / 10);
+        if is_newer && own.is_none() {
             let why = format!("PTX {ptx} is newer than this driver");
             return Err((CUDA_ERROR_UNSUPPORTED_PTX_VERSION, why));
         }
@@ -150,7 +182,7 @@ impl Image {
         if names.is_empty() {
             return Err(bad("no .entry"));
         }
-        Ok(Image { context, names })
+        Ok(Image { context, names, library })
     }
 
     pub(crate) fn has(&self, name: &CStr) -> bool {

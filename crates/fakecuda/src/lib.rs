@@ -10,7 +10,7 @@
 //! | a graph | what was told while it was captured, in that order |
 //! | a kernel | a function of a library that has the same source compiled for the CPU |
 //!
-//! The same file is CUDA's libraries, too, as far as this project calls them (`cublas_lt.rs`, `cudnn.rs`, `nccl.rs`): [`libraries`] gives it
+//! The same file is CUDA's libraries, too, as far as this project calls them (`cublas_lt.rs`, `cudnn.rs`, `nccl.rs`, `nvrtc.rs`): [`libraries`] gives it
 //! their names.
 //!
 //! The environment says what the machine is:
@@ -21,6 +21,7 @@
 //! | `FAKE_CUDA_MEMORY` | bytes of each (4 GiB) |
 //! | `FAKE_CUDA_VERSION`, `FAKE_CUDA_COMPUTE` | as the driver says them (12040, 80) |
 //! | `FAKE_CUDA_CUBLAS`, `FAKE_CUDA_CUDNN` | versions of cuBLASLt and cuDNN, as they say them (130100, 90400) |
+//! | `FAKE_CUDA_NVRTC` | NVRTC's version, as the driver says its own (the driver's) |
 //! | `FAKE_CUDA_KERNELS` | the library that runs kernels: `tensorwire_shim_launch`, `_error`, and `_has` if it likes |
 //! | `FAKE_CUDA_GUARD` | 1: the host cannot follow addresses of a GPU but while a kernel runs. Slow with much memory, and no NIC can register it |
 //! | `FAKE_CUDA_SEED` | of all that is random (1) |
@@ -37,6 +38,8 @@
 //! | `garbage` | fresh memory holds bytes of 255 |
 //! | `nolibrary`, `noalgorithm` | CUDA's libraries do not start; they have no algorithm for anything |
 //! | `product=N`, `convolution=N` | the N-th matrix product of cuBLASLt's fails, or convolution of cuDNN's |
+//! | `compile=N` | NVRTC fails in the N-th program |
+//! | `program=N` | the N-th kernel of those that NVRTC compiled reads what is not there |
 //! | `nopeer`, `noexport`, `nodmabuf` | the GPU cannot do that |
 
 // the names are the driver's, and NCCL's
@@ -51,6 +54,7 @@ mod event;
 mod kernels;
 pub mod nccl;
 mod numbers;
+pub mod nvrtc;
 mod random;
 mod space;
 mod state;
@@ -62,6 +66,7 @@ use std::path::{Path, PathBuf};
 use tensorwire_device::sys::Functions;
 use tensorwire_device::sys::cublas_lt::CublasLtFunctions;
 use tensorwire_device::sys::cudnn::CudnnFunctions;
+use tensorwire_device::sys::nvrtc::NvrtcFunctions;
 
 /// Where cargo has put the library beside the calling test's program; none where it is not built.
 pub fn library() -> Option<PathBuf> {
@@ -79,10 +84,25 @@ pub fn library() -> Option<PathBuf> {
 /// When the folder takes no links.
 pub fn libraries(folder: &Path) -> std::io::Result<()> {
     let library = library().ok_or(std::io::ErrorKind::NotFound)?;
-    for name in ["libcublasLt.so.13", "libcudnn.so.9"] {
+    for name in ["libcublasLt.so.13", "libcudnn.so.9", "libnvrtc.so.12"] {
         std::os::unix::fs::symlink(&library, folder.join(name))?;
     }
     Ok(())
+}
+
+/// The functions of NVRTC by the types of its table.
+pub const NVRTC: NvrtcFunctions = nvrtc_functions();
+
+const fn nvrtc_functions() -> NvrtcFunctions {
+    macro_rules! table {
+        ($($name:ident)*) => { NvrtcFunctions { $($name: nvrtc::$name,)* } };
+    }
+    table! {
+        nvrtcVersion nvrtcGetErrorString nvrtcGetNumSupportedArchs nvrtcGetSupportedArchs
+        nvrtcCreateProgram nvrtcDestroyProgram nvrtcCompileProgram
+        nvrtcGetPTXSize nvrtcGetPTX nvrtcGetCUBINSize nvrtcGetCUBIN
+        nvrtcGetProgramLogSize nvrtcGetProgramLog
+    }
 }
 
 /// The functions of cuBLASLt by the types of its table.

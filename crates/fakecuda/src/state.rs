@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::event::Event;
 use crate::kernels::{Image, Kernel, Kernels};
 use crate::nccl::Member;
+use crate::nvrtc::Program;
 use crate::space::{Allocation, Bytes, Space};
 use crate::stream::Stream;
 
@@ -43,6 +44,9 @@ pub(crate) struct Fake {
     pub(crate) images: Handles<Image>,
     pub(crate) functions: Handles<Kernel>,
     pub(crate) members: Handles<Member>,
+    pub(crate) programs: Handles<Program>,
+    /// That run what NVRTC has compiled, by number, from 1 on.
+    pub(crate) libraries: Mutex<Vec<Arc<Kernels>>>,
 }
 
 /// How often something was done, for faults that come at a time.
@@ -56,6 +60,9 @@ pub(crate) struct Counts {
     pub(crate) products: AtomicU64,
     /// Of cuDNN's.
     pub(crate) convolutions: AtomicU64,
+    /// That NVRTC compiled, and launches of their kernels.
+    pub(crate) programs: AtomicU64,
+    pub(crate) program_launches: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -147,6 +154,8 @@ impl Fake {
             images: Handles::new(6),
             functions: Handles::new(7),
             members: Handles::new(8),
+            programs: Handles::new(9),
+            libraries: Mutex::default(),
             config,
         })
     }

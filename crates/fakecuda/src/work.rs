@@ -161,7 +161,14 @@ fn launch(fake: &Fake, stream: &Stream, launching: &Arc<Launching>) -> Outcome {
     if number == fake.config.faults.launch {
         return Err(CUDA_ERROR_LAUNCH_FAILED);
     }
-    let Some(kernels) = &fake.kernels else {
+    let of_program = launching.kernel.library.as_deref();
+    if of_program.is_some() {
+        let number = fake.counts.program_launches.fetch_add(1, Ordering::Relaxed) + 1;
+        if number == fake.config.faults.program {
+            return Err(CUDA_ERROR_ILLEGAL_ADDRESS);
+        }
+    }
+    let Some(kernels) = of_program.or(fake.kernels.as_ref()) else {
         say("a kernel was launched, and FAKE_CUDA_KERNELS names no library that runs it");
         return Err(CUDA_ERROR_LAUNCH_FAILED);
     };

@@ -50,6 +50,8 @@ pub enum KernelError {
         "{op} was put into the graph without a kernel; make it with tensorwire_kernels::custom"
     )]
     WithoutKernel { op: &'static str },
+    #[error("{op}, what computes it on GPUs: {why}")]
+    Program { op: &'static str, why: String },
     #[error("{op} refuses: {why}")]
     Refused { op: &'static str, why: String },
     #[error("the kernel of {op} panicked: {said}")]

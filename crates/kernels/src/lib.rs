@@ -87,6 +87,7 @@ mod gemm;
 mod lanes;
 mod launch;
 mod onednn;
+mod program;
 mod real;
 mod reference;
 
@@ -103,6 +104,10 @@ pub use error::{KernelError, Operand};
 pub use folding::{FoldElement, FoldKind, Folding, NoFold};
 pub use launch::custom::{Call, CustomKernel, custom};
 pub use onednn::OpenError;
+pub use program::{
+    CudaArgument, CudaCall, CudaKernel, CudaLaunch, CudaLaunches, CudaProgram, CudaSize, PtxEntry,
+    check_entry, custom_with_cuda,
+};
 
 /// Which back end to run on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

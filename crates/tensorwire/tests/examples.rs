@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use tensorwire_testkit::program;
+use tensorwire_testkit::shim::cuda_shim;
 use tensorwire_testkit::skip::skip;
 
 /// What an example prints, which must end well.
@@ -88,6 +89,30 @@ fn under_mpirun_the_processes_that_it_started_are_the_jobs() {
 fn an_operator_of_ones_own_is_checked_and_learns() {
     let said = example("custom_op", &[]);
     assert!(after(&said, "test accuracy ").parse::<f64>().unwrap() > 0.9, "{said}");
+}
+
+#[test]
+fn an_operator_that_brings_cuda_trains_on_gpus_as_on_the_host() {
+    let on_host = example("cuda_op", &[]);
+    // a driver without a GPU, whose compiler takes the same CUDA C
+    let kernels = match cuda_shim() {
+        Ok(kernels) => kernels,
+        Err(reason) => return skip(None, &reason),
+    };
+    let libraries = tempfile::tempdir().unwrap();
+    tensorwire_fakecuda::libraries(libraries.path()).unwrap();
+    let mut command = Command::new(program::example("cuda_op"));
+    command.arg("cuda").arg(tensorwire_fakecuda::library().unwrap()).arg(libraries.path());
+    command.env("FAKE_CUDA_KERNELS", kernels).env("FAKE_CUDA_DEVICES", "2");
+    let on_gpus = said(command);
+    assert!(on_gpus.contains("checked on a GPU"), "{on_gpus}");
+    let [found, expected] =
+        [&on_gpus, &on_host].map(|said| after(said, "loss ").parse::<f64>().unwrap());
+    // as of all models: sums are added in another order
+    assert!((found - expected).abs() < 1e-3, "{found} and {expected}");
+    // the losses of 20 steps, and nothing of the operator's
+    let copied: u64 = after(&on_gpus, "copied to the host ").parse().unwrap();
+    assert!(copied < 20 * 2 * 64, "{copied}");
 }
 
 #[test]

@@ -53,6 +53,7 @@ use strategy::{Connected, strategy};
 use whereabouts::{Phase, ProcessStanding};
 
 pub use alone::train_local;
+pub use computing::checked_gpu;
 pub use workload::{Supply, Workload};
 
 pub use strategy::values::StoreValue;

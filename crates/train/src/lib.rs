@@ -45,7 +45,9 @@ pub use config::{
 };
 pub use figures::ProcessFigures;
 pub use group::{ClientError, VectorReducer, link_cost};
-pub use job::{Prepared, StoreValue, Supply, TrainError, Workload, train_local, train_member};
+pub use job::{
+    Prepared, StoreValue, Supply, TrainError, Workload, checked_gpu, train_local, train_member,
+};
 pub use open_part::{
     OpenPart, OpenSessions, PartError, PartOptions, SessionRanks, open_part, open_sessions,
 };
@@ -61,6 +63,7 @@ pub use strategy::Strategy;
 pub use summary::{Summary, SummaryError};
 pub use tensorboard::{EventFile, EventFileError};
 pub use tensorwire_collectives::Algorithm;
+pub use tensorwire_cuda::CheckedGpu;
 pub use tensorwire_kernels::KernelChoice;
 pub use tensorwire_kvstore::{ServerLoad, TransferMode};
 pub use topology::{Pace, Topology, Weights};

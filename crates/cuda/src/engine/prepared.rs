@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tensorwire_device::{DeviceError, LIBRARY_ALIGNMENT};
+use tensorwire_device::{DeviceError, Function, LIBRARY_ALIGNMENT};
 use tensorwire_graph::Op;
 use tensorwire_kernels::{DeviceCall, DeviceOperand, KernelError};
 use tensorwire_tensor::TensorSpec;
@@ -11,7 +11,7 @@ use super::libraries::{Libraries, LibraryPlan};
 use crate::error::LowerError;
 use crate::{
     Addresses, Command, DeviceFault, Launch, LibraryConvolution, LibraryProduct, Lowered, Lowering,
-    MissingAddress, Rounding, lower,
+    MissingAddress, ProgramLaunch, Rounding, lower,
 };
 
 /// Why an operator is not made ready.
@@ -49,9 +49,11 @@ pub(super) struct Prepared {
     is_refused: bool,
     /// Of the libraries' commands, in their order.
     plans: Vec<LibraryPlan>,
+    /// Of a user's program, in the order of its launches.
+    functions: Vec<Function>,
     /// Where operands and workspace lay when `arguments` were made.
     at: Vec<u64>,
-    words: [u64; 2],
+    words: [u64; 3],
     /// Another one whenever anything of it changes.
     version: u64,
     /// By command: what a launch is given.
@@ -86,7 +88,7 @@ impl Prepared {
         } else {
             (lowered(&by_ours)?, Vec::new(), false)
         };
-        let (at, arguments, words, version) = (Vec::new(), Vec::new(), [0, 0], 0);
+        let (at, arguments, words, version) = (Vec::new(), Vec::new(), [0; 3], 0);
         Ok(Prepared {
             op,
             inputs,
@@ -96,6 +98,7 @@ impl Prepared {
             is_aligned,
             is_refused,
             plans,
+            functions: Vec::new(),
             at,
             words,
             version,
@@ -155,13 +158,35 @@ impl Prepared {
         })
     }
 
-    /// Takes note of where everything lies; returns how often that has changed. `words` are the addresses of the rate's factor
-    /// and of the fault.
+    /// The launches of a user's program.
+    pub(super) fn programs(&self) -> impl Iterator<Item = &ProgramLaunch> {
+        self.lowered.commands.iter().filter_map(|command| match command {
+            Command::Program(launch) => Some(launch),
+            _ => None,
+        })
+    }
+
+    /// Takes the kernels of the user's program, in the order of its launches.
+    pub(super) fn set_functions(&mut self, functions: Vec<Function>) {
+        self.functions = functions;
+    }
+
+    pub(super) fn functions(&self) -> impl Iterator<Item = &Function> {
+        self.functions.iter()
+    }
+
+    /// The name of the user's operator, if it has a program.
+    pub(super) fn name_of_program(&self) -> Option<&'static str> {
+        self.programs().next().map(|_| self.op.name())
+    }
+
+    /// Takes note of where everything lies; returns how often that has changed. `words` are the addresses of the rate's factor,
+    /// of the fault and of the progress.
     pub(super) fn give(
         &mut self,
         call: &DeviceCall<'_>,
         workspace: u64,
-        words: [u64; 2],
+        words: [u64; 3],
     ) -> Result<u64, MissingAddress> {
         // fits: addresses of this machine
         let of = |tensor: &DeviceOperand<'_>| tensor.address as u64;
@@ -178,6 +203,7 @@ impl Prepared {
         for command in &self.lowered.commands {
             arguments.push(match command {
                 Command::Launch(launch) => launch.bytes(&addresses)?,
+                Command::Program(launch) => launch.bytes(&addresses)?,
                 Command::Product(LibraryProduct { operands, .. })
                 | Command::Convolution(LibraryConvolution { operands, .. }) => {
                     for operand in operands {
@@ -212,10 +238,10 @@ impl Prepared {
 }
 
 /// `at` has the inputs, of which there are so many, the outputs and the workspace.
-fn addresses(at: &[u64], inputs: usize, [rate_factor, fault]: [u64; 2]) -> Addresses<'_> {
+fn addresses(at: &[u64], inputs: usize, [rate_factor, fault, progress]: [u64; 3]) -> Addresses<'_> {
     let (inputs, rest) = at.split_at(inputs.min(at.len()));
     let (workspace, outputs) = rest.split_last().map_or((0, rest), |(last, rest)| (*last, rest));
-    Addresses { inputs, outputs, workspace, rate_factor, fault }
+    Addresses { inputs, outputs, workspace, rate_factor, fault, progress }
 }
 
 /// True if a library takes all operands where they lie.

@@ -15,7 +15,7 @@ pub(super) fn tell(
 ) -> Result<(), DeviceError> {
     let addresses = prepared.addresses();
     let at = |address| addresses.resolve(address).unwrap_or_default();
-    let mut plans = prepared.plans();
+    let (mut plans, mut own) = (prepared.plans(), prepared.functions());
     for (command, arguments) in prepared.commands() {
         match command {
             Command::Launch(kernel) => launch(stream, functions, kernel, arguments)?,
@@ -26,6 +26,13 @@ pub(super) fn tell(
                 // SAFETY: as for a launch. The plan is that of this command, all operands were looked at when it was made,
                 // and parts of the workspace begin at multiples of 256; behind the operator's own it has room for any plan's.
                 unsafe { plan.launch(stream, operands, prepared.library_workspace())? };
+            }
+            Command::Program(program) => {
+                let Some(function) = own.next() else { continue };
+                let launch = &program.launch;
+                // SAFETY: as for a launch, but for the user's kernel: what it reaches is his duty, as in any program of
+                // CUDA's. Its parameters are as many bytes as it is given: that was held against its PTX.
+                unsafe { stream.launch(function, launch.grid, launch.block, 0, arguments)? };
             }
             Command::Copy { from, to, bytes } => {
                 // SAFETY: as for a launch; the lowering copies nothing onto itself.

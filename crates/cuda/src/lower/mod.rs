@@ -2,6 +2,7 @@
 
 mod attention;
 mod convolution;
+mod custom;
 mod element_wise;
 mod elements;
 mod images;
@@ -34,7 +35,6 @@ pub(crate) fn operator(builder: &mut Builder<'_>) -> Result<(), LowerError> {
         Family::Attention => attention::lower(builder),
         Family::Recurrence => recurrent::lower(builder),
         Family::Update => updates::lower(builder),
-        // what it computes is carried unseen
-        Family::Custom => Err(builder.no_kernel()),
+        Family::Custom => custom::lower(builder),
     }
 }

@@ -4,6 +4,7 @@
 //! names a driver that they run on alone.
 #![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
 
+mod custom;
 mod engine;
 mod faults;
 mod gpu;

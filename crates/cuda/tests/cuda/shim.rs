@@ -236,6 +236,7 @@ impl Device {
             workspace: workspace.address(),
             rate_factor: (&raw mut besides.rate_factor).expose_provenance() as u64,
             fault: (&raw mut besides.fault).expose_provenance() as u64,
+            progress: 0,
         };
         for command in &lowered.commands {
             self.command(op, command, &addresses);
@@ -255,6 +256,7 @@ impl Device {
                 let ran = unsafe { self.shim.launch(launch, &argument, self.order) };
                 ran.unwrap_or_else(|error| panic!("{}: {error}", op.name()));
             }
+            Command::Program(_) => panic!("{}: nothing compiles programs here", op.name()),
             Command::Product(_) | Command::Convolution(_) => {
                 panic!("{}: no library is here", op.name())
             }

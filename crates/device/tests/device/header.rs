@@ -11,6 +11,7 @@ use tensorwire_device::sys::cublas_lt::{
     cublasLtMatmulHeuristicResult_t,
 };
 use tensorwire_device::sys::cudnn::{CUDNN_CONSTANTS, CUDNN_PROTOTYPES};
+use tensorwire_device::sys::nvrtc::{NVRTC_CONSTANTS, NVRTC_PROTOTYPES};
 use tensorwire_device::sys::{CONSTANTS, PROTOTYPES, STRUCTURES};
 use tensorwire_testkit::skip::skip;
 
@@ -89,6 +90,31 @@ fn nccls_header_agrees() {
         std::fs::write(cuda.path().join(name), text).unwrap();
     }
     holds(NCCL_FOLDER, "nccl.h", &[folder, cuda.path().to_owned()], &of_nccl());
+}
+
+/// Names the folder of `nvrtc.h`: that of PyPI's nvidia-cuda-nvrtc or nvidia-cuda-nvrtc-cu12.
+const NVRTC_FOLDER: &str = "TENSORWIRE_NVRTC_INCLUDE";
+
+#[test]
+fn nvrtcs_header_agrees() {
+    let folder = std::env::var_os(NVRTC_FOLDER).map(PathBuf::from);
+    let folder = folder.unwrap_or_else(|| PathBuf::from("/usr/local/cuda/include"));
+    holds(NVRTC_FOLDER, "nvrtc.h", &[folder], &of_nvrtc());
+}
+
+/// As [`program`], of NVRTC.
+fn of_nvrtc() -> String {
+    let mut text = "#include <nvrtc.h>\n#include <type_traits>\n".to_owned();
+    let mut say = |line: String| writeln!(text, "{line}").unwrap();
+    for (name, arguments, result) in NVRTC_PROTOTYPES {
+        let arguments: Vec<String> = arguments.iter().map(|argument| c_type(argument)).collect();
+        let kind = format!("{} (*)({})", c_type(result), arguments.join(", "));
+        say(format!("static_assert(std::is_same<decltype(&{name}), {kind}>::value, \"{name}\");"));
+    }
+    for (name, value) in NVRTC_CONSTANTS {
+        say(format!("static_assert((long long){name} == {value}, \"{name}\");"));
+    }
+    text
 }
 
 /// As [`program`], of NCCL.

@@ -11,6 +11,7 @@ mod kernels;
 mod libraries;
 mod memory;
 mod nccl;
+mod nvrtc;
 mod streams;
 mod support;
 mod words;

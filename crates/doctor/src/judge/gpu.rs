@@ -156,7 +156,10 @@ fn direct(facts: &Facts) -> Option<Finding> {
 fn library(library: &CudaLibraryFacts) -> Option<Finding> {
     if let Some(obstacle) = &library.obstacle {
         let what = format!("{} cannot be used: {obstacle}", library.name);
-        let why = "this program's own kernels compute in its place";
+        let why = match library.name.as_str() {
+            "NVRTC" => "operators of your own whose kernels are CUDA C are compiled by it",
+            _ => "this program's own kernels compute in its place",
+        };
         let finding = Finding::new(Severity::Note, "cuda-library", what, why);
         let package = &library.package;
         return Some(finding.mended_by(format!("python3 -m pip install --upgrade {package}")));

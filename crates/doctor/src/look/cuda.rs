@@ -3,7 +3,7 @@
 
 use tensorwire_device::{
     CublasLt, CudaLibrary, Cudnn, DeviceError, DeviceFacts, Driver, FoundLibrary, LibrarySearch,
-    WritesOrdering,
+    Nvrtc, WritesOrdering,
 };
 use tensorwire_launch::Obstacle;
 
@@ -91,14 +91,26 @@ fn libraries(mut search: LibrarySearch) -> Vec<CudaLibraryFacts> {
     let facts = |library: CudaLibrary| {
         let (mut version, mut obstacle) = (None, None);
         let looked = match library {
-            CudaLibrary::CublasLt => Some(CublasLt::look(&search)),
-            CudaLibrary::Cudnn => Some(Cudnn::look(&search)),
-            CudaLibrary::Nvrtc | CudaLibrary::Nccl => None,
+            CudaLibrary::CublasLt => {
+                let loaded = CublasLt::look(&search);
+                Some(loaded.map(|it| (it.version().to_string(), it.found().clone())))
+            }
+            CudaLibrary::Cudnn => {
+                let loaded = Cudnn::look(&search);
+                Some(loaded.map(|it| (it.version().to_string(), it.found().clone())))
+            }
+            CudaLibrary::Nvrtc => {
+                let loaded = Nvrtc::look(&search);
+                let of =
+                    |it: Nvrtc| (it.library().version().to_string(), it.library().found().clone());
+                Some(loaded.map(of))
+            }
+            CudaLibrary::Nccl => None,
         };
         let found = match looked {
-            Some(Ok(loaded)) => {
-                version = Some(loaded.version().to_string());
-                Some(loaded.found().clone())
+            Some(Ok((said, found))) => {
+                version = Some(said);
+                Some(found)
             }
             Some(Err(error)) => {
                 obstacle = Some(error.to_string());

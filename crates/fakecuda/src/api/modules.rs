@@ -94,7 +94,13 @@ pub unsafe extern "C" fn cuModuleGetFunction(
         same(&image.context, context)?;
         // SAFETY: a name ends with a 0.
         let name = unsafe { CStr::from_ptr(name) };
-        let runs = fake.kernels.as_ref().is_none_or(|kernels| kernels.has(name));
+        let libraries = fake.libraries.lock();
+        let library = image.library.and_then(|number| libraries.get(number.checked_sub(1)?));
+        let library = library.cloned();
+        let runs = match (&library, &fake.kernels) {
+            (Some(library), _) => library.has(name),
+            (None, kernels) => kernels.as_ref().is_none_or(|kernels| kernels.has(name)),
+        };
         if !image.has(name) || !runs {
             return Err(CUDA_ERROR_NOT_FOUND);
         }
@@ -103,6 +109,7 @@ pub unsafe extern "C" fn cuModuleGetFunction(
             name: CString::from(name),
             shared_max: AtomicU32::new(SHARED_MAX),
             image: module.addr(),
+            library,
         };
         // SAFETY: room is the caller's duty.
         unsafe { put(function, pointer(fake.functions.add(Arc::new(made)))) }

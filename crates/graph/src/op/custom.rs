@@ -94,12 +94,13 @@ struct Carried {
     /// As it printed when it came: its identity.
     printed: String,
     kernel: Option<Arc<dyn Any + Send + Sync>>,
+    computes_on_devices: bool,
 }
 
 impl CustomOp {
     /// An operator that can be planned and differentiated, and has nothing that computes it.
     pub fn new(operator: impl CustomOperator) -> CustomOp {
-        CustomOp::carrying(Arc::new(operator), None)
+        CustomOp::carrying(Arc::new(operator), None, false)
     }
 
     /// As [`CustomOp::new`], with what computes it, which is the business of whoever runs the graph.
@@ -107,16 +108,32 @@ impl CustomOp {
         operator: Arc<dyn CustomOperator>,
         kernel: Arc<dyn Any + Send + Sync>,
     ) -> CustomOp {
-        CustomOp::carrying(operator, Some(kernel))
+        CustomOp::carrying(operator, Some(kernel), false)
+    }
+
+    /// As [`CustomOp::with_kernel`], of what computes it on the host and on devices.
+    pub fn with_device_kernel(
+        operator: Arc<dyn CustomOperator>,
+        kernel: Arc<dyn Any + Send + Sync>,
+    ) -> CustomOp {
+        CustomOp::carrying(operator, Some(kernel), true)
     }
 
     fn carrying(
         operator: Arc<dyn CustomOperator>,
         kernel: Option<Arc<dyn Any + Send + Sync>>,
+        computes_on_devices: bool,
     ) -> CustomOp {
         let (name, works_in_place) = (operator.name(), operator.works_in_place());
         let printed = format!("{operator:?}");
-        CustomOp(Arc::new(Carried { operator, name, works_in_place, printed, kernel }))
+        CustomOp(Arc::new(Carried {
+            operator,
+            name,
+            works_in_place,
+            printed,
+            kernel,
+            computes_on_devices,
+        }))
     }
 
     pub fn name(&self) -> &'static str {
@@ -126,6 +143,11 @@ impl CustomOp {
     /// True if its first output may be computed over its first input's bytes.
     pub fn works_in_place(&self) -> bool {
         self.0.works_in_place
+    }
+
+    /// True if it is computed where its task's tensors are, in a device's memory, too; else on the host alone.
+    pub fn computes_on_devices(&self) -> bool {
+        self.0.computes_on_devices
     }
 
     pub fn operator(&self) -> &dyn CustomOperator {

@@ -124,8 +124,8 @@ impl Spreader<'_> {
             return Space::Host;
         }
         match node.op.facts().kind {
-            // the user's own kernels compute on slices
-            Kind::Kernel(Family::Custom) => Space::Host,
+            // a user's own kernels compute on slices, where nothing else is said
+            Kind::Kernel(Family::Custom) if !computes_on_devices(&node.op) => Space::Host,
             Kind::Kernel(_) => Space::Device(device),
             Kind::State if matches!(node.op, Op::Variable { .. }) => Space::Device(device),
             Kind::View => match node.inputs.first() {
@@ -257,4 +257,9 @@ impl Spreader<'_> {
 
 fn task_of(node: &Node) -> Result<Task, GraphError> {
     node.task.ok_or_else(|| GraphError::Unplaced { node: node.name.clone() })
+}
+
+/// True of a user's operator that devices compute.
+fn computes_on_devices(op: &Op) -> bool {
+    matches!(op, Op::Custom(custom) if custom.computes_on_devices())
 }

@@ -23,7 +23,7 @@ use tensorwire_graph::{GraphError, Op, infer};
 use tensorwire_memory::{TensorMut, TensorRef};
 use tensorwire_tensor::{Fact, TensorSpec};
 
-use crate::{KernelError, Kernels, Opened, SimdLevel};
+use crate::{CudaLaunches, KernelError, Kernels, Opened, SimdLevel};
 
 pub use net::{Net, central_differences, gradient};
 pub use tensor::Tensor;
@@ -144,6 +144,8 @@ pub enum Mismatch {
     #[error("on {backend}: {source}")]
     Kernel { backend: String, source: KernelError },
     #[error(transparent)]
+    Program(#[from] KernelError),
+    #[error(transparent)]
     Graph(#[from] GraphError),
 }
 
@@ -159,7 +161,8 @@ pub fn backends() -> Vec<Kernels> {
 
 /// Runs `op` on each of `backends` and compares what it makes with `expected`. Where the operator works in place it is
 /// computed over its first input, too, and must give the same bits; and so it must on any number of threads. The bits of
-/// the outputs are all ones before: an operator that adds to what was there shows it.
+/// the outputs are all ones before: an operator that adds to what was there shows it. What a user's operator would launch on
+/// GPUs for such operands is checked without one, too.
 ///
 /// # Errors
 /// The first thing that is not as it should be.
@@ -180,6 +183,11 @@ pub fn agreement<C: Computes>(
             let (found, expected) = (found.to_string(), expected.spec().clone());
             return Err(Mismatch::Spec { op: op.name(), output, found, expected });
         }
+    }
+    if let Op::Custom(custom) = op {
+        // what it would launch on a GPU is looked at also where none is
+        let inputs: Vec<TensorSpec> = inputs.iter().map(|input| input.spec().clone()).collect();
+        CudaLaunches::of(custom, &inputs, &specs)?;
     }
     let mut firsts: Vec<(String, Vec<Tensor>)> = Vec::new();
     for kernels in backends {

@@ -13,6 +13,7 @@ use super::operands::Operands;
 use super::storage;
 use crate::cpu::Threads;
 use crate::error::{KernelError, Operand};
+use crate::program::CudaKernel;
 
 /// What computes an operator. With the operator's rules ([`CustomOperator`]) it becomes, by [`custom`], an [`Op`] that
 /// is placed, planned, sent and differentiated like any other.
@@ -38,12 +39,29 @@ pub trait CustomKernel: CustomOperator {
 /// The operator with its rules and what computes it.
 pub fn custom(operator: impl CustomKernel) -> Op {
     let operator = Arc::new(operator);
-    let kernel = Arc::new(Carried(operator.clone()));
+    let kernel = Arc::new(Carried { host: operator.clone(), cuda: None });
     CustomOp::with_kernel(operator, kernel).into()
 }
 
 /// What a graph carries without knowing it.
-struct Carried(Arc<dyn CustomKernel>);
+pub(crate) struct Carried {
+    host: Arc<dyn CustomKernel>,
+    cuda: Option<Arc<dyn CudaKernel>>,
+}
+
+impl Carried {
+    /// The operator with all of it.
+    pub(crate) fn with_cuda(operator: impl CudaKernel) -> Op {
+        let operator = Arc::new(operator);
+        let kernel = Carried { host: operator.clone(), cuda: Some(operator.clone()) };
+        CustomOp::with_device_kernel(operator, Arc::new(kernel)).into()
+    }
+
+    /// What computes it on GPUs.
+    pub(crate) fn cuda(&self) -> Option<&dyn CudaKernel> {
+        self.cuda.as_deref()
+    }
+}
 
 /// One call of a kernel: its operands, and the threads that it may use.
 #[derive(Debug)]
@@ -135,7 +153,7 @@ pub(super) fn run(
 ) -> Result<(), KernelError> {
     let carried =
         custom.kernel().and_then(|kernel: &(dyn Any + Send + Sync)| kernel.downcast_ref());
-    let Some(Carried(kernel)) = carried else {
+    let Some(Carried { host: kernel, .. }) = carried else {
         return Err(KernelError::WithoutKernel { op: custom.name() });
     };
     check_outputs(op, &operands)?;
@@ -195,10 +213,13 @@ fn compute(
             Ok(error) => *error,
             Err(refusal) => KernelError::Refused { op, why: refusal.to_string() },
         }),
-        Err(panic) => {
-            let said = panic.downcast_ref::<String>().map(String::as_str);
-            let said = said.or_else(|| panic.downcast_ref::<&str>().copied());
-            Err(KernelError::Panicked { op, said: said.unwrap_or("no message").to_owned() })
-        }
+        Err(panic) => Err(KernelError::Panicked { op, said: said(&*panic) }),
     }
+}
+
+/// What a panic said.
+pub(crate) fn said(panic: &(dyn Any + Send)) -> String {
+    let said = panic.downcast_ref::<String>().map(String::as_str);
+    let said = said.or_else(|| panic.downcast_ref::<&str>().copied());
+    said.unwrap_or("no message").to_owned()
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tensorwire_base::Rank;
-use tensorwire_cuda::{CudaDevices, CudaKernels, CudaOptions, Gpus, products};
+use tensorwire_cuda::{CheckedGpu, CudaDevices, CudaKernels, CudaOptions, Gpus, products};
 use tensorwire_kernels::{Kernels, SharedDevice};
 use tensorwire_runtime::Computing;
 
@@ -51,10 +51,8 @@ pub(super) fn open_device(part: &Part, rank: Rank) -> Result<Option<SharedDevice
     if devices == 0 {
         return Ok(None);
     }
-    let driver = config.cuda_driver.clone();
-    let count = Gpus::find(driver.as_deref())?.count();
-    let (libraries, rounding) = (config.cuda_libraries.search(), config.math.rounding());
-    let options = CudaOptions { driver, libraries, rounding };
+    let options = cuda_options(config);
+    let count = Gpus::find(options.driver.as_deref())?.count();
     let ordinals = ordinals(config, count, rank, devices > 1)?;
     Ok(Some(match ordinals[..] {
         [ordinal] => {
@@ -63,6 +61,24 @@ pub(super) fn open_device(part: &Part, rank: Rank) -> Result<Option<SharedDevice
         }
         _ => Arc::new(Mutex::new(CudaDevices::open(&options, &ordinals)?)),
     }))
+}
+
+/// Opens a GPU for the checks of [`tensorwire_kernels::check`], as a configuration has jobs open it: the one that it names, or
+/// the first.
+///
+/// # Errors
+/// When there is no driver or no such GPU.
+pub fn checked_gpu(config: &TrainConfig) -> Result<CheckedGpu, TrainError> {
+    let ordinal = match config.device {
+        DeviceChoice::Cuda { ordinal } => ordinal.unwrap_or(0),
+        DeviceChoice::Cpu | DeviceChoice::Auto => 0,
+    };
+    Ok(CheckedGpu::open(cuda_options(config), ordinal)?)
+}
+
+fn cuda_options(config: &TrainConfig) -> CudaOptions {
+    let (libraries, rounding) = (config.cuda_libraries.search(), config.math.rounding());
+    CudaOptions { driver: config.cuda_driver.clone(), libraries, rounding }
 }
 
 /// Returns what computes in the member of a rank, without opening it.
