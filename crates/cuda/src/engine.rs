@@ -6,6 +6,7 @@ mod flights;
 mod peers;
 mod prepared;
 mod segments;
+mod steps;
 mod telling;
 
 use std::collections::HashMap;
@@ -31,6 +32,7 @@ use ahead::Ahead;
 use flights::{Flights, Slots};
 use prepared::{PrepareError, Prepared};
 use segments::{Call, Segments};
+use steps::Steps;
 use telling::tell;
 
 /// By what GPUs compute.
@@ -60,6 +62,8 @@ const FAULT_OFFSET: usize = 8;
 /// A GPU that computes operators.
 #[derive(Debug)]
 pub struct CudaKernels {
+    /// Dropped before what the stream may still use: it opens the gates.
+    steps: Steps,
     device: Arc<Device>,
     stream: Stream,
     rounding: Rounding,
@@ -139,6 +143,7 @@ impl CudaKernels {
             functions: HashMap::new(),
             prepared: HashMap::new(),
             segments: Segments::default(),
+            steps: Steps::default(),
             workspace: None,
             words,
             ahead: None,
@@ -210,15 +215,19 @@ impl CudaKernels {
             let why = missing.to_string();
             Failed::Kernel(Some(call.node), KernelError::Refused { op: call.op.name(), why })
         })?;
-        self.segments.add((call.node, version));
+        self.segments.add(Call::Operator(call.node, version));
         Ok(())
     }
 
     /// Tells the stream what was started.
     fn flush(&mut self) -> Result<(), DeviceError> {
-        let CudaKernels { segments, prepared, functions, stream, .. } = self;
+        let CudaKernels { segments, prepared, functions, stream, steps, .. } = self;
         segments.flush(stream, &mut |stream: &Stream, calls: &[Call]| {
-            for (node, _) in calls {
+            for call in calls {
+                let Call::Operator(node, _) = call else {
+                    steps.tell(stream, *call)?;
+                    continue;
+                };
                 let Some(prepared) = prepared.get(node) else { continue };
                 tell(stream, functions, prepared)?;
             }
@@ -452,6 +461,52 @@ impl DeviceKernels for CudaKernels {
         self.kept(done)?;
         let done = self.land();
         self.kept(done)
+    }
+
+    fn prepare_steps(&mut self, gates: usize, signals: usize) -> Result<(), DeviceFailure> {
+        self.steps_prepared(gates, signals)
+    }
+
+    fn begin_step(&mut self) -> Result<(), DeviceFailure> {
+        let done = self.step_begun();
+        self.kept(done)
+    }
+
+    fn copy_in_step(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<(), DeviceFailure> {
+        self.step_copied(from, to);
+        Ok(())
+    }
+
+    fn wait_at_gate(&mut self, gate: usize) -> Result<(), DeviceFailure> {
+        self.add_to_step(Call::Wait(gate));
+        Ok(())
+    }
+
+    fn give_signal(&mut self, signal: usize) -> Result<(), DeviceFailure> {
+        self.add_to_step(Call::Signal(signal));
+        Ok(())
+    }
+
+    fn end_step(&mut self) -> Result<CopyId, DeviceFailure> {
+        let done = self.step_ended();
+        self.kept(done)
+    }
+
+    fn open_gate(&mut self, gate: usize, is_remote: bool) -> Result<(), DeviceFailure> {
+        let done = self.gate_opened(gate, is_remote);
+        self.kept(done)
+    }
+
+    fn takes_signal(&mut self, signal: usize) -> bool {
+        self.signal_taken(signal)
+    }
+
+    fn discard_step(&mut self) {
+        self.step_discarded();
+    }
+
+    fn makes_graphs(&self) -> bool {
+        self.segments.are_captured()
     }
 
     fn graphs_launched(&self) -> u64 {

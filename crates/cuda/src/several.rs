@@ -221,6 +221,10 @@ impl DeviceKernels for CudaDevices {
         Ok(())
     }
 
+    fn makes_graphs(&self) -> bool {
+        self.gpus.iter().all(|gpu| gpu.kernels.makes_graphs())
+    }
+
     fn graphs_launched(&self) -> u64 {
         self.gpus.iter().map(|gpu| gpu.kernels.graphs_launched()).sum()
     }
