@@ -17,6 +17,7 @@ use std::sync::Arc;
 use tensorwire_base::Deadline;
 use tensorwire_device::{
     CublasLt, Device, DeviceError, DeviceMemory, Driver, Function, LibrarySearch, Module, Stream,
+    WritesOrdering,
 };
 use tensorwire_graph::NodeId;
 use tensorwire_kernels::{
@@ -215,7 +216,7 @@ impl CudaKernels {
             let why = missing.to_string();
             Failed::Kernel(Some(call.node), KernelError::Refused { op: call.op.name(), why })
         })?;
-        self.segments.add(Call::Operator(call.node, version));
+        self.add_to_step(Call::Operator(call.node, version));
         Ok(())
     }
 
@@ -330,6 +331,7 @@ impl CudaKernels {
     /// Takes note of the copies that are over, and of what was found wrong before them.
     fn land(&mut self) -> Result<(), Failed> {
         self.check()?;
+        self.steps.land();
         if let Some(fault) = self.flights.land()? {
             return Err(self.explain(&fault));
         }
@@ -430,6 +432,7 @@ impl DeviceKernels for CudaKernels {
     }
 
     fn is_ahead_over(&mut self) -> Result<bool, DeviceFailure> {
+        self.steps.land();
         let done = match &mut self.ahead {
             Some(ahead) => ahead.is_over().map_err(Failed::from),
             None => Ok(true),
@@ -465,6 +468,11 @@ impl DeviceKernels for CudaKernels {
 
     fn prepare_steps(&mut self, gates: usize, signals: usize) -> Result<(), DeviceFailure> {
         self.steps_prepared(gates, signals)
+    }
+
+    fn sees_remote_writes(&self) -> bool {
+        let facts = self.device.facts();
+        facts.ordering != WritesOrdering::None || facts.flush
     }
 
     fn begin_step(&mut self) -> Result<(), DeviceFailure> {

@@ -193,6 +193,11 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
         Err(DeviceFailure::Device("it is told no whole steps".into()))
     }
 
+    /// True if a device that waits at a gate sees what a NIC has written when it is opened.
+    fn sees_remote_writes(&self) -> bool {
+        false
+    }
+
     /// Begins a step.
     ///
     /// # Errors

@@ -166,3 +166,77 @@ pub(crate) fn is_awaited(part: &Part, nodes: &[NodeId], recv: NodeId) -> bool {
         is_behind && (!is_end || is_awaited(part, nodes, *id))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use tensorwire_graph::{
+        Cluster, Graph, Hint, Placement, PlanOptions, RunSpec, place, plan as planned,
+    };
+
+    /// Two workers, each of which waits for the other six times in turn.
+    fn ping_pong() -> Plan {
+        let mut graph = Graph::new();
+        let mut before: Option<NodeId> = None;
+        for turn in 0..12 {
+            let hint = Hint::Replica(turn % 2);
+            let id = graph.add(&format!("turn {turn}"), hint, Op::NoOp, &[]).unwrap();
+            before.into_iter().for_each(|before| graph.control(before, id));
+            before = Some(id);
+        }
+        let cluster = Cluster::ParameterServers { workers: 2, servers: 1 };
+        let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
+        let roots = vec![before.unwrap()];
+        let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![] };
+        planned(&placed, &cluster.tasks(), &[run], PlanOptions::default()).unwrap()
+    }
+
+    /// Streams do their lines, each in its order, a Recv when its Send is done: how many items nobody comes to.
+    fn left(plan: &Plan, mut lines: Vec<Vec<Item>>) -> usize {
+        let mut sent: HashSet<EdgeId> = HashSet::new();
+        lines.iter_mut().for_each(|line| line.reverse());
+        let mut any = true;
+        while std::mem::take(&mut any) {
+            for (part, line) in plan.parts.iter().zip(&mut lines) {
+                while let Some(item) = line.last() {
+                    let Item::Node(id) = item else {
+                        line.pop();
+                        continue;
+                    };
+                    match part.graph.node(*id).op {
+                        Op::Recv { edge, .. } if !sent.contains(&edge) => break,
+                        Op::Send { edge } => drop(sent.insert(edge)),
+                        _ => {}
+                    }
+                    line.pop();
+                    any = true;
+                }
+            }
+        }
+        lines.iter().map(Vec::len).sum()
+    }
+
+    #[test]
+    fn streams_that_do_their_lines_in_order_come_to_the_end() {
+        let plan = ping_pong();
+        let lines = || (0..plan.parts.len()).map(|part| line(&plan, RunId(0), part));
+        let nodes: usize = plan.runs[0].nodes.iter().map(Vec::len).sum();
+        let of_nodes = |line: Vec<Item>| {
+            line.iter().filter(|item| matches!(item, Item::Node(_))).count()
+        };
+        assert_eq!(lines().map(of_nodes).sum::<usize>(), nodes);
+        assert_eq!(left(&plan, lines().collect()), 0);
+        // as it would be if all waits came first
+        let is_recv = |part: usize, item: &Item| match item {
+            Item::Node(id) => plan.parts[part].graph.node(*id).op.is_recv(),
+            Item::Sent(_) => false,
+        };
+        let waits_first = lines().enumerate().map(|(part, mut line)| {
+            line.sort_by_key(|item| !is_recv(part, item));
+            line
+        });
+        assert!(left(&plan, waits_first.collect()) > 0);
+    }
+}

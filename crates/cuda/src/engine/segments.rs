@@ -23,6 +23,8 @@ pub(super) enum Call {
     Wait(usize),
     /// A signal of a step's.
     Signal(usize),
+    /// The host may write again what a step has copied from it: so often that was said in the step.
+    Fed(u32),
 }
 
 /// What a segment is known by: its first and last call, whatever they were given, and their number.
@@ -35,6 +37,8 @@ impl Call {
             Call::Copy { to, .. } => (1, to),
             Call::Wait(gate) => (2, gate),
             Call::Signal(signal) => (3, signal),
+            // fits: usize is 64 bits wide
+            Call::Fed(times) => (4, times as usize),
         }
     }
 }

@@ -24,10 +24,14 @@ const SHUT: u32 = 0;
 pub(super) struct Steps {
     gates: Vec<Word>,
     signals: Vec<Word>,
-    /// A step is being told.
-    is_told: bool,
     copies: Vec<StepCopy>,
     loans: Vec<Loans>,
+    /// What it copies from the host, held until `fed` says that all of it is copied: the host fills it for the next step then.
+    held: Vec<Loans>,
+    fed: Option<Word>,
+    /// How often the present step writes `fed`, and whether it copies from the host behind the last time.
+    told: u32,
+    is_feeding: bool,
 }
 
 /// A copy of the step that is being told.
@@ -44,10 +48,7 @@ impl Steps {
         gates: usize,
         signals: usize,
     ) -> Result<(), DeviceError> {
-        let count = gates + signals;
-        if count == 0 {
-            return Ok(());
-        }
+        let count = gates + signals + 1;
         let slab = device.pinned(count * WORD_BYTES)?;
         let all = [Place { offset: 0, bytes: count * WORD_BYTES }];
         let buffers = Arena::new(&slab, &all).expect("the slab is new, and has room for them");
@@ -58,6 +59,7 @@ impl Steps {
         for word in &words {
             word.store(SHUT);
         }
+        self.fed = words.pop();
         self.signals = words.split_off(gates);
         self.gates = words;
         Ok(())
@@ -71,11 +73,32 @@ impl Steps {
                 stream.write_value32(&self.gates[gate], SHUT)
             }
             Call::Signal(signal) => stream.write_value32(&self.signals[signal], OPEN),
+            Call::Fed(times) => match &self.fed {
+                Some(fed) => stream.write_value32(fed, times),
+                None => Ok(()),
+            },
             Call::Copy { .. } => {
                 let copy = self.copies.iter().find(|copy| copy.call() == call);
                 copy.map_or(Ok(()), |copy| copy.tell(stream))
             }
             Call::Operator(..) => Ok(()),
+        }
+    }
+
+    /// What comes next in the step, if what the host feeds was copied just before.
+    fn says_fed(&mut self) -> Option<Call> {
+        let is_due = std::mem::take(&mut self.is_feeding) && self.fed.is_some();
+        is_due.then(|| {
+            self.told += 1;
+            Call::Fed(self.told)
+        })
+    }
+
+    /// Gives back what was copied from the host.
+    pub(super) fn land(&mut self) {
+        let is_fed = self.fed.as_ref().is_some_and(|fed| fed.load() == Some(self.told));
+        if is_fed && !self.is_feeding {
+            self.held.clear();
         }
     }
 
@@ -118,7 +141,7 @@ impl CudaKernels {
         signals: usize,
     ) -> Result<(), DeviceFailure> {
         let facts = self.device.facts();
-        if gates + signals > 0 && !facts.memory_operations {
+        if !facts.memory_operations {
             let why = format!("streams of GPU {} do not wait for words", facts.ordinal);
             return Err(DeviceFailure::Device(why.into()));
         }
@@ -130,19 +153,26 @@ impl CudaKernels {
         self.flush()?;
         self.steps.copies.clear();
         self.steps.loans.clear();
-        self.steps.is_told = true;
+        self.steps.held.clear();
+        (self.steps.told, self.steps.is_feeding) = (0, false);
+        if let Some(fed) = &self.steps.fed {
+            fed.store(0);
+        }
         Ok(())
     }
 
     pub(super) fn step_copied(&mut self, from: DeviceLoan, to: DeviceWriteLoan) {
         let (from, to) = (Arc::new(from), Arc::new(to));
         match (from.space(), to.space()) {
-            (Space::Host, _) => self.steps.loans.push(Loans::From { _from: from.clone() }),
+            (Space::Host, _) => {
+                self.steps.held.push(Loans::From { _from: from.clone() });
+                self.steps.is_feeding = true;
+            }
             (_, Space::Host) => self.steps.loans.push(Loans::To { _to: to.clone() }),
             // the stream's order stands for both
             _ => {}
         }
-        // what is a GPU's others of this step use behind the copy
+        // what lies on the GPU is used by others of this step, in the stream's order
         let from = if from.space().is_device() { Arc::new(relent(&from)) } else { from };
         let to = if to.space().is_device() { Arc::new(relent_to(&to)) } else { to };
         self.add_copy(StepCopy { from, to });
@@ -154,11 +184,17 @@ impl CudaKernels {
     }
 
     pub(super) fn add_to_step(&mut self, call: Call) {
+        if let Some(fed) = self.steps.says_fed() {
+            self.segments.add(fed);
+        }
         self.segments.add(call);
     }
 
     pub(super) fn step_ended(&mut self) -> Result<CopyId, Failed> {
         self.check()?;
+        if let Some(fed) = self.steps.says_fed() {
+            self.segments.add(fed);
+        }
         let fault = self.flights.free_place().filter(|_| self.has_checks);
         if let Some((_, place)) = &fault {
             let words = part(&self.words.slab(), FAULT_OFFSET, size_of::<DeviceFault>());
@@ -166,7 +202,6 @@ impl CudaKernels {
             self.add_copy(StepCopy { from, to: place.clone() });
         }
         self.flush()?;
-        self.steps.is_told = false;
         self.steps.copies.clear();
         let loans = std::mem::take(&mut self.steps.loans);
         Ok(self.flights.end(&self.stream, loans, fault)?)

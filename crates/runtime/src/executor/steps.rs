@@ -109,7 +109,11 @@ impl Executor {
         let Some(device) = self.workspace.device.clone() else { return };
         let here = &plan.parts[part];
         let exchange = self.exchange.as_ref();
+        let is_flushed = device.lock().sees_remote_writes();
         let ways = |edge| match exchange {
+            Some(exchange) if exchange.is_written_by_nic(edge) && !is_flushed => {
+                Some("is written by a NIC, and the driver flushes no such writes")
+            }
             Some(exchange) => exchange.why_in_parts(edge),
             None => None,
         };

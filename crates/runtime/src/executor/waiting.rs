@@ -14,6 +14,8 @@ use crate::timeline::EventKind;
 
 /// How long to wait before a send that found the queue full is tried again, if nothing happens.
 const RETRY_FULL: Duration = Duration::from_millis(1);
+/// How long to wait at most before a device is asked again, if nothing happens.
+const PAUSE_MAX: Duration = Duration::from_millis(1);
 /// How long a run waits before it tells whoever looks what it waits for.
 const TELLS_AFTER: Duration = Duration::from_secs(1);
 
@@ -36,12 +38,18 @@ impl Executor {
         // a full queue may have room again without any news for us
         let is_send = |node: &NodeId| part.graph.node(*node).op.is_send();
         let is_full = !self.prepared.is_empty() || self.ready.iter().any(is_send);
-        if is_on_device && !self.is_held_up && self.spin_for_device(part)? {
+        let waited = patience.saturating_sub(deadline.remaining());
+        // copies are over soon; a step that was told as a whole may wait for others for long
+        let (spins, pause) = match self.copying.is_empty() {
+            true => (waited < PAUSE_MAX, (waited / 8).clamp(ASK_AGAIN, PAUSE_MAX)),
+            false => (!self.is_held_up, ASK_AGAIN),
+        };
+        if is_on_device && spins && self.spin_for_device(part)? {
             return Ok(Deadline::after(Duration::ZERO));
         }
         Ok(match (is_on_device, is_full) {
             // nobody tells when it is over
-            (true, _) => deadline.min(Deadline::after(ASK_AGAIN)),
+            (true, _) => deadline.min(Deadline::after(pause)),
             (_, true) => deadline.min(Deadline::after(RETRY_FULL)),
             _ => deadline,
         })
