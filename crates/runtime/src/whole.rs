@@ -223,9 +223,8 @@ mod tests {
         let plan = ping_pong();
         let lines = || (0..plan.parts.len()).map(|part| line(&plan, RunId(0), part));
         let nodes: usize = plan.runs[0].nodes.iter().map(Vec::len).sum();
-        let of_nodes = |line: Vec<Item>| {
-            line.iter().filter(|item| matches!(item, Item::Node(_))).count()
-        };
+        let of_nodes =
+            |line: Vec<Item>| line.iter().filter(|item| matches!(item, Item::Node(_))).count();
         assert_eq!(lines().map(of_nodes).sum::<usize>(), nodes);
         assert_eq!(left(&plan, lines().collect()), 0);
         // as it would be if all waits came first

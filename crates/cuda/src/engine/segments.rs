@@ -73,7 +73,9 @@ pub(super) type Tell<'a> = &'a mut dyn FnMut(&Stream, &[Call]) -> Result<(), Dev
 impl Segments {
     /// True if the operator waits to be told.
     pub(super) fn has(&self, node: NodeId) -> bool {
-        self.pending.iter().any(|call| matches!(call, Call::Operator(pending, _) if *pending == node))
+        self.pending
+            .iter()
+            .any(|call| matches!(call, Call::Operator(pending, _) if *pending == node))
     }
 
     pub(super) fn add(&mut self, call: Call) {

@@ -54,8 +54,7 @@ impl Steps {
         let buffers = Arena::new(&slab, &all).expect("the slab is new, and has room for them");
         let loan = buffers.into_buffers().remove(0).lend_to_device_for_writing();
         let loan = Arc::new(loan.expect("the buffer is new"));
-        let mut words: Vec<Word> =
-            (0..count).map(|at| Word::new(&loan, at * WORD_BYTES)).collect();
+        let mut words: Vec<Word> = (0..count).map(|at| Word::new(&loan, at * WORD_BYTES)).collect();
         for word in &words {
             word.store(SHUT);
         }

@@ -425,9 +425,7 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        // others learn first that this process gives up, and only then does its stream go on
-        self.exchange = None;
-        self.events = None;
+        // before memory goes, for which the stream is waited for
         self.discard_step();
     }
 }
