@@ -5,7 +5,7 @@ use std::time::Duration;
 use tensorwire_base::Deadline;
 use tensorwire_cuda::{CudaKernels, CudaOptions};
 use tensorwire_kernels::{CopyId, DeviceKernels};
-use tensorwire_memory::{Arena, Buffer, Place, Slab};
+use tensorwire_memory::{Buffer, Place, Slab};
 
 use crate::engine::{in_a_process, is_own_process};
 
