@@ -8,6 +8,7 @@ mod peers;
 mod prepared;
 mod programs;
 mod segments;
+mod steps;
 mod telling;
 
 use std::collections::HashMap;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use tensorwire_base::Deadline;
 use tensorwire_device::{
     Device, DeviceError, DeviceMemory, Driver, Function, LibrarySearch, Module, Stream, Word,
+    WritesOrdering,
 };
 use tensorwire_graph::NodeId;
 use tensorwire_kernels::{
@@ -34,6 +36,7 @@ use libraries::Libraries;
 use prepared::{PrepareError, Prepared};
 use programs::Programs;
 use segments::{Call, Segments};
+use steps::Steps;
 use telling::tell;
 
 /// By what GPUs compute.
@@ -63,6 +66,8 @@ const FAULT_OFFSET: usize = 8;
 /// A GPU that computes operators.
 #[derive(Debug)]
 pub struct CudaKernels {
+    /// Dropped before what the stream may still use: it opens the gates.
+    steps: Steps,
     device: Arc<Device>,
     stream: Stream,
     rounding: Rounding,
@@ -152,6 +157,7 @@ impl CudaKernels {
             programs: Programs::new(options.libraries.as_ref()),
             prepared: HashMap::new(),
             segments: Segments::default(),
+            steps: Steps::default(),
             workspace: None,
             words,
             progress,
@@ -254,17 +260,21 @@ impl CudaKernels {
             let why = missing.to_string();
             Failed::Kernel(Some(call.node), KernelError::Refused { op: call.op.name(), why })
         })?;
-        self.segments.add((call.node, version));
+        self.add_to_step(Call::Operator(call.node, version));
         Ok(())
     }
 
     /// Tells the stream what was started.
     fn flush(&mut self) -> Result<(), Failed> {
-        let CudaKernels { segments, prepared, functions, stream, .. } = self;
+        let CudaKernels { segments, prepared, functions, stream, steps, .. } = self;
         // whose launches a driver refused
         let mut refused = None;
         let told = segments.flush(stream, &mut |stream: &Stream, calls: &[Call]| {
-            for (node, _) in calls {
+            for call in calls {
+                let Call::Operator(node, _) = call else {
+                    steps.tell(stream, *call)?;
+                    continue;
+                };
                 let Some(prepared) = prepared.get(node) else { continue };
                 let name = prepared.name_of_program();
                 refused = name.map(|op| (*node, op));
@@ -374,6 +384,7 @@ impl CudaKernels {
     /// Takes note of the copies that are over, and of what was found wrong before them.
     fn land(&mut self) -> Result<(), Failed> {
         self.check()?;
+        self.steps.land();
         if let Some(fault) = self.flights.land()? {
             return Err(self.explain(&fault));
         }
@@ -467,6 +478,7 @@ impl DeviceKernels for CudaKernels {
     }
 
     fn is_ahead_over(&mut self) -> Result<bool, DeviceFailure> {
+        self.steps.land();
         let done = match &mut self.ahead {
             Some(ahead) => ahead.is_over().map_err(Failed::from),
             None => Ok(true),
@@ -498,6 +510,57 @@ impl DeviceKernels for CudaKernels {
         self.kept(done)?;
         let done = self.land();
         self.kept(done)
+    }
+
+    fn prepare_steps(&mut self, gates: usize, signals: usize) -> Result<(), DeviceFailure> {
+        self.steps_prepared(gates, signals)
+    }
+
+    fn sees_remote_writes(&self) -> bool {
+        let facts = self.device.facts();
+        facts.ordering != WritesOrdering::None || facts.flush
+    }
+
+    fn begin_step(&mut self) -> Result<(), DeviceFailure> {
+        let done = self.step_begun();
+        self.kept(done)
+    }
+
+    fn copy_in_step(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<(), DeviceFailure> {
+        self.step_copied(from, to);
+        Ok(())
+    }
+
+    fn wait_at_gate(&mut self, gate: usize) -> Result<(), DeviceFailure> {
+        self.add_to_step(Call::Wait(gate));
+        Ok(())
+    }
+
+    fn give_signal(&mut self, signal: usize) -> Result<(), DeviceFailure> {
+        self.add_to_step(Call::Signal(signal));
+        Ok(())
+    }
+
+    fn end_step(&mut self) -> Result<CopyId, DeviceFailure> {
+        let done = self.step_ended();
+        self.kept(done)
+    }
+
+    fn open_gate(&mut self, gate: usize, is_remote: bool) -> Result<(), DeviceFailure> {
+        let done = self.gate_opened(gate, is_remote);
+        self.kept(done)
+    }
+
+    fn takes_signal(&mut self, signal: usize) -> bool {
+        self.signal_taken(signal)
+    }
+
+    fn discard_step(&mut self) {
+        self.step_discarded();
+    }
+
+    fn makes_graphs(&self) -> bool {
+        self.segments.are_captured()
     }
 
     fn graphs_launched(&self) -> u64 {

@@ -221,6 +221,14 @@ impl DeviceKernels for CudaDevices {
         Ok(())
     }
 
+    fn prepare_steps(&mut self, _: usize, _: usize) -> Result<(), DeviceFailure> {
+        Err(DeviceFailure::Device("the process has several devices".into()))
+    }
+
+    fn makes_graphs(&self) -> bool {
+        self.gpus.iter().all(|gpu| gpu.kernels.makes_graphs())
+    }
+
     fn graphs_launched(&self) -> u64 {
         self.gpus.iter().map(|gpu| gpu.kernels.graphs_launched()).sum()
     }

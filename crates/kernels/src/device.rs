@@ -184,6 +184,82 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
     /// When something failed that was started before, or the deadline passed.
     fn wait(&mut self, copy: CopyId, deadline: Deadline) -> Result<(), DeviceFailure>;
 
+    /// Makes ready to be told whole steps, whose stream waits at gates and gives signals, so many of each, numbered from 0.
+    /// From [`DeviceKernels::begin_step`] to [`DeviceKernels::end_step`] the device is told a step, all of it at once at the end.
+    ///
+    /// # Errors
+    /// When the device cannot wait for words, or several devices are one: their steps are told in parts.
+    fn prepare_steps(&mut self, _gates: usize, _signals: usize) -> Result<(), DeviceFailure> {
+        Err(DeviceFailure::Device("it is told no whole steps".into()))
+    }
+
+    /// True if a device that waits at a gate sees what a NIC has written when it is opened.
+    fn sees_remote_writes(&self) -> bool {
+        false
+    }
+
+    /// Begins a step.
+    ///
+    /// # Errors
+    /// As everywhere.
+    fn begin_step(&mut self) -> Result<(), DeviceFailure> {
+        Ok(())
+    }
+
+    /// Copies in the step's order. The host's end is held until the step is over; the device's is guarded by its order. The
+    /// host's end is pinned.
+    ///
+    /// # Errors
+    /// As everywhere.
+    fn copy_in_step(&mut self, _: DeviceLoan, _: DeviceWriteLoan) -> Result<(), DeviceFailure> {
+        Ok(())
+    }
+
+    /// Has what follows in the step wait until the gate is opened, and shuts it again.
+    ///
+    /// # Errors
+    /// As everywhere.
+    fn wait_at_gate(&mut self, _gate: usize) -> Result<(), DeviceFailure> {
+        Ok(())
+    }
+
+    /// Gives a signal when all that comes before it in the step is done.
+    ///
+    /// # Errors
+    /// As everywhere.
+    fn give_signal(&mut self, _signal: usize) -> Result<(), DeviceFailure> {
+        Ok(())
+    }
+
+    /// Starts the step; over when it has waited at all gates, too.
+    ///
+    /// # Errors
+    /// As everywhere.
+    fn end_step(&mut self) -> Result<CopyId, DeviceFailure> {
+        self.mark()
+    }
+
+    /// Opens a gate, once a step that waits there; `is_remote`: for what a NIC has written to the device's memory.
+    ///
+    /// # Errors
+    /// As everywhere.
+    fn open_gate(&mut self, _gate: usize, _is_remote: bool) -> Result<(), DeviceFailure> {
+        Ok(())
+    }
+
+    /// True if a signal was given, once.
+    fn takes_signal(&mut self, _signal: usize) -> bool {
+        false
+    }
+
+    /// Gives up a step that waits: nobody opens its gates any more. What of it is not done is not to be used.
+    fn discard_step(&mut self) {}
+
+    /// True as long as graphs are made of what comes again and again: some driver makes none.
+    fn makes_graphs(&self) -> bool {
+        true
+    }
+
     /// Returns how often one was told a graph in the place of the kernels that one is made of.
     fn graphs_launched(&self) -> u64 {
         0

@@ -5,6 +5,8 @@
 
 mod device;
 mod kernel;
+mod steps;
+mod waiting;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -25,12 +27,8 @@ use crate::standing::Standing;
 use crate::storage::{Storage, Tensor};
 use crate::timeline::{Event, EventKind, Timeline};
 use crate::workspace::Workspace;
-use device::{ASK_AGAIN, Copying, Gates, Landing};
-
-/// How long to wait before a send that found the queue full is tried again, if nothing happens.
-const RETRY_FULL: Duration = Duration::from_millis(1);
-/// How long a run waits before it tells whoever looks what it waits for.
-const TELLS_AFTER: Duration = Duration::from_secs(1);
+use device::{Copying, Gates, Landing};
+use steps::Steps;
 
 /// What an executor did, summed over its runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +40,8 @@ pub struct Counters {
     /// Times a Recv was asked whether its tensor is there, and how often it was not.
     pub polls: u64,
     pub poll_misses: u64,
+    /// Runs that a device was told as a whole.
+    pub whole_steps: u64,
     /// Times there was nothing to do but wait for an event.
     pub waits: u64,
     /// Time lost: in polls that found nothing, and blocked in waits.
@@ -109,6 +109,7 @@ pub(crate) struct Executor {
     /// Tensors of which some pieces have come.
     landing: HashMap<EdgeId, Landing>,
     gates: Gates,
+    pub(crate) steps: Steps,
     finished_nodes: Vec<NodeId>,
     /// What is to be sent or fetched as soon as the queue has room.
     prepared: HashMap<EdgeId, Tensor>,
@@ -167,6 +168,7 @@ impl Executor {
             staged: HashMap::new(),
             landing: HashMap::new(),
             gates: Gates::new(graph, &plan.parts[part].order),
+            steps: Steps::default(),
             finished_nodes: Vec::new(),
             prepared: HashMap::new(),
             deadline: None,
@@ -204,6 +206,9 @@ impl Executor {
         part: &Part,
         frontier: &mut Frontier,
     ) -> Result<Advance, RunError> {
+        if self.steps.is_whole() {
+            return self.advance_step(part);
+        }
         // turns in a row that did nothing; a round of them means that nothing can run
         let mut misses = 0;
         while !frontier.finished() {
@@ -508,85 +513,6 @@ impl Executor {
 
     pub(crate) fn set_step_deadline(&mut self, patience: Duration) {
         self.options.step_deadline = patience;
-    }
-
-    /// Until when to wait for news at most; an error if nothing has come for too long.
-    pub(crate) fn patience(&mut self, part: &Part) -> Result<Deadline, RunError> {
-        let step = self.counters.steps;
-        let patience = self.options.step_deadline;
-        let deadline = *self.deadline.get_or_insert_with(|| Deadline::after(patience));
-        if deadline.passed() || self.events.is_none() && self.copying.is_empty() {
-            let waited_s = if deadline.passed() { patience.as_secs() } else { 0 };
-            let (missing, is_own) = (self.missing(part), !self.waits_for_others(part));
-            return Err(RunError::Stalled { step, waited_s, missing, is_own });
-        }
-        if !self.is_told && deadline.remaining() + TELLS_AFTER.min(patience / 2) <= patience {
-            self.is_told = true;
-            self.standing.waits(self.missing(part), !self.waits_for_others(part));
-        }
-        // a full queue may have room again without any news for us
-        let is_send = |node: &NodeId| part.graph.node(*node).op.is_send();
-        let is_full = !self.prepared.is_empty() || self.ready.iter().any(is_send);
-        let is_copying = !self.copying.is_empty();
-        if is_copying && !self.is_held_up && self.spin_for_copy(part)? {
-            return Ok(Deadline::after(Duration::ZERO));
-        }
-        Ok(match (is_copying, is_full) {
-            // nobody tells when it is over
-            (true, _) => deadline.min(Deadline::after(ASK_AGAIN)),
-            (_, true) => deadline.min(Deadline::after(RETRY_FULL)),
-            _ => deadline,
-        })
-    }
-
-    /// Blocks until something may have changed since the last turn that did something, or `until`.
-    pub(crate) fn wait_until(&mut self, until: Deadline) -> Result<(), RunError> {
-        let step = self.counters.steps;
-        pulse::beat();
-        let Some(events) = &mut self.events else {
-            std::thread::sleep(until.remaining().min(ASK_AGAIN));
-            return Ok(());
-        };
-        self.counters.waits += 1;
-        let start_ns = Clock::now_ns();
-        let waited = events.wait(until.min(Deadline::after(pulse::BEAT)));
-        let end_ns = Clock::now_ns();
-        self.counters.wait_ns += end_ns - start_ns;
-        self.record(EventKind::Wait, start_ns, end_ns);
-        waited.map_err(|source| RunError::Exchange { step, source })
-    }
-
-    /// True if anything is missing that others send, take or do together with this process.
-    fn waits_for_others(&self, part: &Part) -> bool {
-        let is_of_others = |node: &NodeId| {
-            let op = &part.graph.node(*node).op;
-            op.is_send() || matches!(op, Op::Recv { .. } | Op::RecvDynamic { .. })
-        };
-        let is_under_way = !self.flights.is_empty() || !self.collectives.is_empty();
-        is_under_way || self.ready.iter().any(is_of_others)
-    }
-
-    /// What the run waits for, for people.
-    fn missing(&self, part: &Part) -> String {
-        let name = |node: NodeId| part.graph.node(node).name.clone();
-        let waiting = self.ready.iter().map(|node| match part.graph.node(*node).op {
-            Op::Recv { edge, .. } | Op::RecvDynamic { edge, .. } => {
-                self.edge_names[edge.index()].clone()
-            }
-            ref op if op.is_send() => format!("room in the queue for '{}'", name(*node)),
-            _ => format!("'{}', whose variable another session is sending", name(*node)),
-        });
-        let sends =
-            self.flights.values().map(|flight| format!("the end of '{}'", name(flight.node)));
-        let collectives =
-            self.collectives.keys().map(|node| format!("the group's '{}'", name(*node)));
-        let copies = self.copying.iter().map(|copying| format!("'{}'", name(copying.node)));
-        let mut missing: Vec<String> =
-            waiting.chain(sends).chain(collectives).chain(copies).collect();
-        let more = missing.len().saturating_sub(4);
-        missing.truncate(4);
-        let list = missing.join(", ");
-        if more == 0 { list } else { format!("{list} and {more} more") }
     }
 
     pub(crate) fn record(&mut self, what: EventKind, start_ns: u64, end_ns: u64) {

@@ -18,6 +18,7 @@ mod sessions;
 mod standing;
 mod storage;
 mod timeline;
+mod whole;
 mod workspace;
 
 pub use dynamic::LaneUse;

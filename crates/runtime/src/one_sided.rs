@@ -108,6 +108,8 @@ struct Inbound {
     announced: Option<Metadata>,
     /// Where it lands on its way to the device.
     staged: Option<Arc<[Buffer]>>,
+    /// A NIC writes it into the device's memory.
+    is_by_nic: bool,
 }
 
 /// An announced tensor, which its receiver reads.
@@ -418,6 +420,16 @@ impl TensorExchange for OneSided {
 
     fn way_to_device(&self, edge: EdgeId) -> Option<Arc<[Buffer]>> {
         self.inbound.get(&edge)?.staged.clone()
+    }
+
+    fn why_in_parts(&self, edge: EdgeId) -> Option<&'static str> {
+        let sent = self.outbound.get(&edge).and_then(|route| route.staged.as_ref());
+        let comes = self.inbound.get(&edge).and_then(|inbound| inbound.staged.as_ref());
+        sent.or(comes).map(|_| "goes by way of the host's memory, in pieces")
+    }
+
+    fn is_written_by_nic(&self, edge: EdgeId) -> bool {
+        self.inbound.get(&edge).is_some_and(|inbound| inbound.is_by_nic)
     }
 
     fn pieces_arrived(&mut self, edge: EdgeId, epoch: u64) -> Result<usize, ExchangeError> {

@@ -148,6 +148,17 @@ pub trait TensorExchange: Send {
         Ok(0)
     }
 
+    /// Why a device cannot be told of an edge before its tensor is there, or is sent; none: it can, for the exchange takes
+    /// no part in where the tensor lies.
+    fn why_in_parts(&self, _edge: EdgeId) -> Option<&'static str> {
+        Some("crosses by messages or a store")
+    }
+
+    /// True if a NIC writes an edge's tensors into a device's memory here.
+    fn is_written_by_nic(&self, _edge: EdgeId) -> bool {
+        false
+    }
+
     /// Takes note that nothing reads what came over an edge any more in this run.
     fn released(&mut self, _edge: EdgeId) {}
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tensorwire_base::{Clock, Deadline, Space};
 use tensorwire_fabric::pulse;
 use tensorwire_graph::{Lane, NodeId, Op, Output, Part, Plan, RunId};
-use tensorwire_kernels::{Kernels, SharedDevice};
-use tensorwire_memory::{Copies, CopyPurpose};
+use tensorwire_kernels::{DeviceFailure, Kernels, SharedDevice};
+use tensorwire_memory::{Copies, CopyPurpose, Keepalive};
 use tensorwire_tensor::{Dim, TensorSpec};
 
 use crate::ahead::comes_ahead_to;
@@ -78,6 +78,7 @@ impl Session {
         let here = plan.parts[part].clone();
         check_ports(plan, part, ports.as_ref())?;
         let frontiers = plan.runs.iter().map(|r| Frontier::new(&here, &r.nodes[part])).collect();
+        let mut is_pinned = true;
         let mirrors = match &computing.device {
             Some(device) => {
                 for (number, bytes) in (0..).zip(&here.memory.device_bytes) {
@@ -91,7 +92,9 @@ impl Session {
                 }
                 // without it copies take longer, and are as right
                 let pinned = storage.on_host().map(|slab| device.lock().pin(slab));
-                let pinned = pinned.filter_map(Result::ok).collect();
+                let pinned: Vec<Result<Keepalive, DeviceFailure>> = pinned.collect();
+                is_pinned = pinned.iter().all(Result::is_ok);
+                let pinned = pinned.into_iter().filter_map(Result::ok).collect();
                 Some(Mirrors::new(device.clone(), pinned, options.step_deadline))
             }
             None if here.graph.nodes().any(|(_, node)| node.space.is_device()) => {
@@ -99,7 +102,8 @@ impl Session {
             }
             None => None,
         };
-        let executor = Executor::new(plan, part, storage, computing, ports, options);
+        let mut executor = Executor::new(plan, part, storage, computing, ports, options);
+        executor.plan_steps(plan, part, is_pinned);
         Ok(Session { part: here, frontiers, executor, mirrors, run: RunId(0) })
     }
 
@@ -122,7 +126,10 @@ impl Session {
     /// Begins a run, to be driven by [`Session::advance`]: for a thread that has several sessions.
     pub fn start(&mut self, run: RunId) {
         self.run = run;
-        self.executor.start(&mut self.frontiers[run.0]);
+        match self.executor.steps.has(run) && !self.executor.leaves_out_kernels {
+            true => self.executor.start_step(run, &self.frontiers[run.0]),
+            false => self.executor.start(&mut self.frontiers[run.0]),
+        }
     }
 
     /// Gives nodes of the run that was started their turns until one did something, or none can; never
@@ -346,6 +353,17 @@ impl Session {
     pub fn graphs_launched(&self) -> u64 {
         let device = self.executor.workspace.device.as_ref();
         device.map_or(0, |device| device.lock().graphs_launched())
+    }
+
+    /// Says how a device is told a run: as a whole, or in parts, between which the host looks at what it did, and why. None
+    /// where there is no device.
+    pub fn how_told(&self, run: RunId) -> Option<String> {
+        let makes_graphs = self.executor.workspace.device.as_ref()?.lock().makes_graphs();
+        let what = if makes_graphs { "graph" } else { "list of single launches" };
+        Some(match self.executor.steps.why_in_parts(run) {
+            None => format!("one {what} a step"),
+            Some(why) => format!("a {what} between two looks of the host: {why}"),
+        })
     }
 
     /// Returns how many matrix products and convolutions a device left to a library.

@@ -133,6 +133,9 @@ pub struct TrainReport {
     /// Graphs that a device was told in the place of single kernels.
     #[serde(default)]
     pub graphs_launched: u64,
+    /// How a device is told a step, and why so; none without one.
+    #[serde(default)]
+    pub device_steps: Option<String>,
     /// Matrix products and convolutions that a device left to a library.
     #[serde(default)]
     pub library_calls: u64,

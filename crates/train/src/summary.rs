@@ -67,6 +67,9 @@ pub struct Summary {
     pub store_bytes: u64,
     /// Graphs that devices were told in the place of single kernels.
     pub graphs_launched: u64,
+    /// How the first member's device is told a step, and why so; none without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_steps: Option<String>,
     /// Matrix products and convolutions that devices left to a library.
     pub library_calls: u64,
     /// Operators that devices computed because a library that they have does not take them.
@@ -153,6 +156,7 @@ impl Summary {
             registered_bytes: sum(|report| report.registered_bytes),
             store_bytes: sum(|report| report.store_bytes),
             graphs_launched: sum(|report| report.graphs_launched),
+            device_steps: reports().find_map(|report| report.device_steps.clone()),
             library_calls: sum(|report| report.library_calls),
             library_refusals: sum(|report| report.library_refusals),
             bytes_copied_ahead: sum(|report| report.bytes_copied_ahead),

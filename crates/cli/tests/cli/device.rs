@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
+use tensorwire_testkit::long;
 use tensorwire_testkit::shim::cuda_shim;
 use tensorwire_testkit::skip::skip;
 
@@ -65,6 +66,9 @@ pub(crate) fn hash(result: &Value) -> String {
     result["weights_sha256"].as_str().expect("weights were hashed").to_owned()
 }
 
+/// How a device is told a step where nothing of it is the host's.
+const WHOLE: &str = "one graph a step";
+
 /// Parameters of the small job, and labels and samples that each worker is fed in a step.
 const WEIGHTS: u64 = 4_349_962 * 4;
 
@@ -76,8 +80,9 @@ fn the_same_bits_by_every_way_to_cross() {
     let Some(driver) = driver() else { return };
     let alone = driver.train(&format!("--strategy local {SMALL}"), &[]);
     assert!(alone["kernels"].as_str().unwrap().starts_with("cuda: GPU 0"), "{alone}");
-    // the third step is told as graphs, and so are later batches of the evaluation
+    // the third step is told as a graph, and so are later batches of the evaluation
     assert!(number(&alone, "graphs_launched") > 0, "{alone}");
+    assert_eq!(alone["device_steps"], WHOLE, "{alone}");
     // the second step's batches and the third's come while the step before computes, unless they are made too late: 28·28
     // numbers and a label of each of 8 samples
     let ahead = number(&alone, "bytes_copied_ahead");
@@ -92,6 +97,7 @@ fn the_same_bits_by_every_way_to_cross() {
     // from memory to memory: not a byte goes by the host but what is fed, shown or evaluated
     for way in ["", "--exchange write", "--servers 1 --split-above 0"] {
         let result = same(&format!("--strategy ps {way}"));
+        assert_eq!(result["device_steps"], WHOLE, "{way}: {result}");
         assert_eq!(number(&result, "bytes_copied"), 0, "{way}");
         let of_alone = number(&alone, "bytes_copied_to_host");
         assert!(number(&result, "bytes_copied_to_host") <= 2 * of_alone, "{way}: {result}");
@@ -99,6 +105,7 @@ fn the_same_bits_by_every_way_to_cross() {
     // by way of the host: gradients there, weights back
     for way in ["--strategy ps --transport tcp", "--strategy dist-sgd --transport tcp"] {
         let result = same(way);
+        assert!(result["device_steps"].as_str().unwrap().contains("between two looks"), "{result}");
         assert!(number(&result, "bytes_copied_to_host") >= 2 * 3 * WEIGHTS, "{way}: {result}");
     }
     // messages are made on the host, where both share memory, too
@@ -120,6 +127,27 @@ fn the_same_bits_by_every_way_to_cross() {
         same(&format!("--strategy ps --colocate --split-above 1KiB {way}"));
     }
     assert_ne!(hash(&alone), hash(&on_processor()), "sums are added in another order");
+}
+
+/// A step more is one graph more of each process that has a device, whatever crosses in it.
+#[test]
+fn a_step_is_one_graph() {
+    let Some(driver) = driver() else { return };
+    let graphs = |strategy: &str, steps: u32| {
+        let job = format!("--strategy {strategy} --model mlp --data synthetic:4 --batch 1");
+        let result = driver.train(&format!("{job} --steps {steps}"), &[]);
+        assert_eq!(result["device_steps"], WHOLE, "{result}");
+        number(&result, "graphs_launched")
+    };
+    let all = [
+        ("ps --servers 1", 3),
+        ("allreduce", 2),
+        ("local", 1),
+        ("ps --servers 1 --exchange write", 3),
+    ];
+    for (strategy, processes) in &all[..long::of(1, 4) as usize] {
+        assert_eq!(graphs(strategy, 5) - graphs(strategy, 3), 2 * processes, "{strategy}");
+    }
 }
 
 /// Means are made in the order of the workers, whoever makes which, and however they cross.

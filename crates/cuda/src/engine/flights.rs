@@ -34,9 +34,17 @@ pub(super) struct Slots {
 struct Flight {
     id: u64,
     event: Event,
-    _loans: Option<(Arc<DeviceLoan>, Arc<DeviceWriteLoan>)>,
+    loans: Vec<Loans>,
     /// Where the fault comes to, if one may have been found.
-    fault: Option<(Buffer, DeviceWriteLoan)>,
+    fault: Option<(Buffer, Arc<DeviceWriteLoan>)>,
+}
+
+/// What a copy holds.
+#[derive(Clone, Debug)]
+pub(super) enum Loans {
+    Both { _from: Arc<DeviceLoan>, _to: Arc<DeviceWriteLoan> },
+    From { _from: Arc<DeviceLoan> },
+    To { _to: Arc<DeviceWriteLoan> },
 }
 
 /// The copies that are under way, the first that was started first.
@@ -123,7 +131,7 @@ impl Flights {
             (Space::Host, Space::Host) => {}
         }
         let fault = fault.filter(|_| to.space() == Space::Host);
-        self.behind(stream, Some((from.clone(), to.clone())), fault, offset)
+        self.behind(stream, vec![both(from, to)], fault, offset)
     }
 
     /// Starts a copy from another GPU's memory.
@@ -135,7 +143,7 @@ impl Flights {
         bytes: usize,
     ) -> Result<CopyId, DeviceError> {
         stream.copy_from_peer(peer, from, from_at..from_at + bytes, to, to_at)?;
-        self.behind(stream, Some((from.clone(), to.clone())), None, 0)
+        self.behind(stream, vec![both(from, to)], None, 0)
     }
 
     /// Marks what the stream was told so far, and has it bring along the fault.
@@ -145,13 +153,13 @@ impl Flights {
         fault: Option<&Slab>,
         offset: usize,
     ) -> Result<CopyId, DeviceError> {
-        self.behind(stream, None, fault, offset)
+        self.behind(stream, Vec::new(), fault, offset)
     }
 
     fn behind(
         &mut self,
         stream: &Stream,
-        loans: Option<(Arc<DeviceLoan>, Arc<DeviceWriteLoan>)>,
+        loans: Vec<Loans>,
         fault: Option<&Slab>,
         offset: usize,
     ) -> Result<CopyId, DeviceError> {
@@ -164,11 +172,21 @@ impl Flights {
             }
             None => None,
         };
+        self.end(stream, loans, fault)
+    }
+
+    /// Marks what the stream was told so far, with what it holds until then and where it brings a fault to.
+    pub(super) fn end(
+        &mut self,
+        stream: &Stream,
+        loans: Vec<Loans>,
+        fault: Option<(Buffer, Arc<DeviceWriteLoan>)>,
+    ) -> Result<CopyId, DeviceError> {
         let event = self.idle.pop().map_or_else(|| self.device.event(), Ok)?;
         event.record(stream)?;
         self.started += 1;
         let id = self.started;
-        self.flights.push_back(Flight { id, event, _loans: loans, fault });
+        self.flights.push_back(Flight { id, event, loans, fault });
         Ok(CopyId(id))
     }
 
@@ -178,7 +196,8 @@ impl Flights {
             if !first.event.has_passed()? {
                 break;
             }
-            let Some(Flight { id, event, fault, .. }) = self.flights.pop_front() else { break };
+            let Some(Flight { id, event, loans, fault }) = self.flights.pop_front() else { break };
+            drop(loans);
             self.landed = id;
             self.idle.push(event);
             let fault = fault.and_then(|(place, loan)| {
@@ -205,11 +224,15 @@ impl Flights {
     }
 
     /// A place that no copy uses; none where all are in use: a later copy brings the news.
-    fn free_place(&self) -> Option<(Buffer, DeviceWriteLoan)> {
-        self.faults
-            .iter()
-            .find_map(|place| Some((place.clone(), place.lend_to_device_for_writing().ok()?)))
+    pub(super) fn free_place(&self) -> Option<(Buffer, Arc<DeviceWriteLoan>)> {
+        self.faults.iter().find_map(|place| {
+            Some((place.clone(), Arc::new(place.lend_to_device_for_writing().ok()?)))
+        })
     }
+}
+
+fn both(from: &Arc<DeviceLoan>, to: &Arc<DeviceWriteLoan>) -> Loans {
+    Loans::Both { _from: from.clone(), _to: to.clone() }
 }
 
 fn read(bytes: &[u8]) -> DeviceFault {
@@ -227,7 +250,7 @@ fn whole(slab: &Slab) -> DeviceWriteLoan {
     lent.expect("the buffer is new")
 }
 
-fn part(slab: &Slab, offset: usize, bytes: usize) -> Buffer {
-    // SAFETY: words that one stream alone reads and writes, in its order.
+pub(super) fn part(slab: &Slab, offset: usize, bytes: usize) -> Buffer {
+    // SAFETY: memory that one stream alone reads and writes, in its order: words of ours, and what a step copies.
     unsafe { Buffer::within(slab, Place { offset, bytes }) }
 }

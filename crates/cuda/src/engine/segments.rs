@@ -12,16 +12,45 @@ const CALLS_MIN: usize = 4;
 /// More segments than any run of a session has: whoever has more makes them anew in each step.
 const SEGMENTS_MAX: usize = 256;
 
-/// An operator, and how often what it is given was made anew.
-pub(super) type Call = (NodeId, u64);
+/// What a stream is told, so that two that are equal are told alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    /// An operator, and how often what it is given was made anew.
+    Operator(NodeId, u64),
+    /// A copy of a step's: the two addresses, and how much.
+    Copy { from: usize, to: usize, bytes: usize },
+    /// A gate of a step's.
+    Wait(usize),
+    /// A signal of a step's.
+    Signal(usize),
+    /// The host may write again what a step has copied from it: so often that was said in the step.
+    Fed(u32),
+}
+
+/// What a segment is known by: its first and last call, whatever they were given, and their number.
+type Key = ((u8, usize), (u8, usize), usize);
+
+impl Call {
+    fn name(&self) -> (u8, usize) {
+        match *self {
+            Call::Operator(node, _) => (0, node.index()),
+            Call::Copy { to, .. } => (1, to),
+            Call::Wait(gate) => (2, gate),
+            Call::Signal(signal) => (3, signal),
+            // fits: usize is 64 bits wide
+            Call::Fed(times) => (4, times as usize),
+        }
+    }
+}
 
 /// What was started and not told the stream yet, and the segments of before.
 #[derive(Debug, Default)]
 pub(super) struct Segments {
     pending: Vec<Call>,
-    /// By first and last operator and their number.
-    known: HashMap<(NodeId, NodeId, usize), Segment>,
+    known: HashMap<Key, Segment>,
     launched: u64,
+    /// The driver refused one.
+    is_refused: bool,
 }
 
 #[derive(Debug)]
@@ -44,7 +73,9 @@ pub(super) type Tell<'a> = &'a mut dyn FnMut(&Stream, &[Call]) -> Result<(), Dev
 impl Segments {
     /// True if the operator waits to be told.
     pub(super) fn has(&self, node: NodeId) -> bool {
-        self.pending.iter().any(|(pending, _)| *pending == node)
+        self.pending
+            .iter()
+            .any(|call| matches!(call, Call::Operator(pending, _) if *pending == node))
     }
 
     pub(super) fn add(&mut self, call: Call) {
@@ -56,13 +87,16 @@ impl Segments {
         self.launched
     }
 
+    /// True as long as the driver made a graph of every segment that came again.
+    pub(super) fn are_captured(&self) -> bool {
+        !self.is_refused
+    }
+
     /// Tells the stream what is pending.
     pub(super) fn flush(&mut self, stream: &Stream, tell: Tell<'_>) -> Result<(), DeviceError> {
         let calls = std::mem::take(&mut self.pending);
-        let (Some((first, _)), Some((last, _))) = (calls.first(), calls.last()) else {
-            return Ok(());
-        };
-        let key = (*first, *last, calls.len());
+        let (Some(first), Some(last)) = (calls.first(), calls.last()) else { return Ok(()) };
+        let key = (first.name(), last.name(), calls.len());
         if calls.len() < CALLS_MIN {
             return tell(stream, &calls);
         }
@@ -80,6 +114,7 @@ impl Segments {
                 }
                 None => {
                     segment.state = State::Refused;
+                    self.is_refused = true;
                     tell(stream, &calls)?;
                 }
             },

@@ -15,6 +15,7 @@ mod modules;
 mod ranks;
 mod rounding;
 mod shim;
+mod steps;
 mod storage;
 mod targets;
 

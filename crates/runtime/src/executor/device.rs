@@ -442,11 +442,11 @@ impl Executor {
         sending.map_err(|source| RunError::Exchange { step, source })
     }
 
-    /// Asks for the copies for a moment; true if one is over.
-    pub(super) fn spin_for_copy(&self, part: &Part) -> Result<bool, RunError> {
+    /// Asks for the copies, or for the step that was told as a whole, for a moment; true if there is news.
+    pub(super) fn spin_for_device(&mut self, part: &Part) -> Result<bool, RunError> {
         let begun = Clock::now_ns();
         while Clock::now_ns() - begun < SPIN_NS {
-            if self.first_over(part)?.is_some() {
+            if self.first_over(part)?.is_some() || self.has_news_of_step(part)? {
                 return Ok(true);
             }
             std::thread::yield_now();
@@ -489,7 +489,7 @@ impl Executor {
         }
     }
 
-    fn without_device(&self, part: &Part, id: NodeId) -> RunError {
+    pub(super) fn without_device(&self, part: &Part, id: NodeId) -> RunError {
         let source = DeviceFailure::Device("there is no device".into());
         self.device_failed(part, id, source)
     }
@@ -500,7 +500,7 @@ pub(crate) fn device_of(part: &Part, output: Output) -> Option<u32> {
     number_of(part.graph.node(output.node).space)
 }
 
-fn number_of(space: Space) -> Option<u32> {
+pub(super) fn number_of(space: Space) -> Option<u32> {
     match space {
         Space::Device(device) => Some(device),
         Space::Host => None,

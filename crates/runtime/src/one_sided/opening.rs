@@ -346,8 +346,18 @@ impl Opening {
                     let (fact, ack) = (edge.fact.clone(), ear.map(|ear| ArrivalSlot(ear.slot)));
                     let staged = self.staging().and_then(|staging| staging.of(edge.id));
                     let announced = None;
-                    let ear =
-                        Inbound { name, channel, slot, fact, ack, metadata, announced, staged };
+                    let is_by_nic = by_nic && staged.is_none() && is_written_on_device(edge);
+                    let ear = Inbound {
+                        name,
+                        channel,
+                        slot,
+                        fact,
+                        ack,
+                        metadata,
+                        announced,
+                        staged,
+                        is_by_nic,
+                    };
                     inbound.insert(edge.id, ear);
                 }
             }

@@ -529,6 +529,7 @@ impl Trainer<'_> {
     pub(super) fn report_copies(&self, report: &mut TrainReport) {
         report.copies = self.session.copies();
         report.graphs_launched = self.session.graphs_launched();
+        report.device_steps = self.session.how_told(Program::TRAIN);
         report.library_calls = self.session.library_calls();
         report.library_refusals = self.session.library_refusals();
         report.bytes_copied_ahead = self.session.bytes_copied_ahead();

@@ -1,0 +1,251 @@
+//! Steps that the stream is told as a whole, with what crosses in them: copies are told among the launches, and the stream
+//! waits at gates and gives signals, words in pinned memory. A gate is open at 1; who waits there shuts it, so that the graph
+//! can be launched again. Who gives up a step opens all gates, so that no stream waits for good.
+
+use std::sync::Arc;
+
+use tensorwire_base::Space;
+use tensorwire_device::{Device, DeviceError, Stream, Until, Word, WritesOrdering};
+use tensorwire_kernels::{CopyId, DeviceFailure};
+use tensorwire_memory::{Arena, DeviceLoan, DeviceWriteLoan, Place};
+
+use super::flights::{Loans, part};
+use super::segments::Call;
+use super::{CudaKernels, FAULT_OFFSET, Failed};
+use crate::DeviceFault;
+
+/// From one word to the next: the host asks for one while the GPU writes another.
+const WORD_BYTES: usize = 64;
+const OPEN: u32 = 1;
+const SHUT: u32 = 0;
+
+/// The words of steps, and what the present one holds.
+#[derive(Debug, Default)]
+pub(super) struct Steps {
+    gates: Vec<Word>,
+    signals: Vec<Word>,
+    copies: Vec<StepCopy>,
+    loans: Vec<Loans>,
+    /// What it copies from the host, held until `fed` says that all of it is copied: the host fills it for the next step then.
+    held: Vec<Loans>,
+    fed: Option<Word>,
+    /// How often the present step writes `fed`, and whether it copies from the host behind the last time.
+    told: u32,
+    is_feeding: bool,
+}
+
+/// A copy of the step that is being told.
+#[derive(Clone, Debug)]
+struct StepCopy {
+    from: Arc<DeviceLoan>,
+    to: Arc<DeviceWriteLoan>,
+}
+
+impl Steps {
+    fn prepare(
+        &mut self,
+        device: &Arc<Device>,
+        gates: usize,
+        signals: usize,
+    ) -> Result<(), DeviceError> {
+        let count = gates + signals + 1;
+        let slab = device.pinned(count * WORD_BYTES)?;
+        let all = [Place { offset: 0, bytes: count * WORD_BYTES }];
+        let buffers = Arena::new(&slab, &all).expect("the slab is new, and has room for them");
+        let loan = buffers.into_buffers().remove(0).lend_to_device_for_writing();
+        let loan = Arc::new(loan.expect("the buffer is new"));
+        let mut words: Vec<Word> = (0..count).map(|at| Word::new(&loan, at * WORD_BYTES)).collect();
+        for word in &words {
+            word.store(SHUT);
+        }
+        self.fed = words.pop();
+        self.signals = words.split_off(gates);
+        self.gates = words;
+        Ok(())
+    }
+
+    /// Tells a stream a call of a step.
+    pub(super) fn tell(&self, stream: &Stream, call: Call) -> Result<(), DeviceError> {
+        match call {
+            Call::Wait(gate) => {
+                stream.wait_value32(&self.gates[gate], Until::Equal(OPEN))?;
+                stream.write_value32(&self.gates[gate], SHUT)
+            }
+            Call::Signal(signal) => stream.write_value32(&self.signals[signal], OPEN),
+            Call::Fed(times) => match &self.fed {
+                Some(fed) => stream.write_value32(fed, times),
+                None => Ok(()),
+            },
+            Call::Copy { .. } => {
+                let copy = self.copies.iter().find(|copy| copy.call() == call);
+                copy.map_or(Ok(()), |copy| copy.tell(stream))
+            }
+            Call::Operator(..) => Ok(()),
+        }
+    }
+
+    /// What comes next in the step, if what the host feeds was copied just before.
+    fn says_fed(&mut self) -> Option<Call> {
+        let is_due = std::mem::take(&mut self.is_feeding) && self.fed.is_some();
+        is_due.then(|| {
+            self.told += 1;
+            Call::Fed(self.told)
+        })
+    }
+
+    /// Gives back what was copied from the host.
+    pub(super) fn land(&mut self) {
+        let is_fed = self.fed.as_ref().is_some_and(|fed| fed.load() == Some(self.told));
+        if is_fed && !self.is_feeding {
+            self.held.clear();
+        }
+    }
+
+    fn open_all(&self) {
+        for gate in &self.gates {
+            gate.store(OPEN);
+        }
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        self.open_all();
+    }
+}
+
+impl StepCopy {
+    fn call(&self) -> Call {
+        let StepCopy { from, to } = self;
+        Call::Copy { from: from.address(), to: to.address(), bytes: from.bytes().min(to.bytes()) }
+    }
+
+    fn tell(&self, stream: &Stream) -> Result<(), DeviceError> {
+        let StepCopy { from, to } = self;
+        let bytes = 0..from.bytes().min(to.bytes());
+        match (from.space(), to.space()) {
+            (Space::Host, Space::Device(_)) => stream.copy_to_device(from, bytes, to, 0),
+            (Space::Device(_), Space::Device(_)) => stream.copy_within_device(from, bytes, to, 0),
+            (Space::Device(_), Space::Host) => stream.copy_to_host(from, bytes, to, 0),
+            // the stream has no word for it, and the runtime asks for none
+            (Space::Host, Space::Host) => Ok(()),
+        }
+    }
+}
+
+impl CudaKernels {
+    pub(super) fn steps_prepared(
+        &mut self,
+        gates: usize,
+        signals: usize,
+    ) -> Result<(), DeviceFailure> {
+        let facts = self.device.facts();
+        if !facts.memory_operations {
+            let why = format!("streams of GPU {} do not wait for words", facts.ordinal);
+            return Err(DeviceFailure::Device(why.into()));
+        }
+        Ok(self.steps.prepare(&self.device, gates, signals).map_err(Failed::from)?)
+    }
+
+    pub(super) fn step_begun(&mut self) -> Result<(), Failed> {
+        self.check()?;
+        self.flush()?;
+        self.steps.copies.clear();
+        self.steps.loans.clear();
+        self.steps.held.clear();
+        (self.steps.told, self.steps.is_feeding) = (0, false);
+        if let Some(fed) = &self.steps.fed {
+            fed.store(0);
+        }
+        Ok(())
+    }
+
+    pub(super) fn step_copied(&mut self, from: DeviceLoan, to: DeviceWriteLoan) {
+        let (from, to) = (Arc::new(from), Arc::new(to));
+        match (from.space(), to.space()) {
+            (Space::Host, _) => {
+                self.steps.held.push(Loans::From { _from: from.clone() });
+                self.steps.is_feeding = true;
+            }
+            (_, Space::Host) => self.steps.loans.push(Loans::To { _to: to.clone() }),
+            // the stream's order stands for both
+            _ => {}
+        }
+        // what lies on the GPU is used by others of this step, in the stream's order
+        let from = if from.space().is_device() { Arc::new(relent(&from)) } else { from };
+        let to = if to.space().is_device() { Arc::new(relent_to(&to)) } else { to };
+        self.add_copy(StepCopy { from, to });
+    }
+
+    fn add_copy(&mut self, copy: StepCopy) {
+        self.segments.add(copy.call());
+        self.steps.copies.push(copy);
+    }
+
+    pub(super) fn add_to_step(&mut self, call: Call) {
+        if let Some(fed) = self.steps.says_fed() {
+            self.segments.add(fed);
+        }
+        self.segments.add(call);
+    }
+
+    pub(super) fn step_ended(&mut self) -> Result<CopyId, Failed> {
+        self.check()?;
+        if let Some(fed) = self.steps.says_fed() {
+            self.segments.add(fed);
+        }
+        let fault = self.flights.free_place().filter(|_| self.has_checks);
+        if let Some((_, place)) = &fault {
+            let words = part(&self.words.slab(), FAULT_OFFSET, size_of::<DeviceFault>());
+            let from = Arc::new(words.lend_to_device().expect("the buffer is new"));
+            self.add_copy(StepCopy { from, to: place.clone() });
+        }
+        self.flush()?;
+        self.steps.copies.clear();
+        let loans = std::mem::take(&mut self.steps.loans);
+        Ok(self.flights.end(&self.stream, loans, fault)?)
+    }
+
+    pub(super) fn gate_opened(&mut self, gate: usize, is_remote: bool) -> Result<(), Failed> {
+        self.check()?;
+        if is_remote {
+            self.remote_writes_flushed()?;
+        }
+        self.steps.gates[gate].store(OPEN);
+        Ok(())
+    }
+
+    /// Sees to it that a stream that waits already sees what a NIC has written (CUDA's guide to GPUDirect RDMA).
+    fn remote_writes_flushed(&self) -> Result<(), DeviceError> {
+        let facts = self.device.facts();
+        match facts.ordering {
+            WritesOrdering::None if facts.flush => self.device.flush_remote_writes(),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn signal_taken(&mut self, signal: usize) -> bool {
+        let signal = &self.steps.signals[signal];
+        let is_given = signal.load() == Some(OPEN);
+        if is_given {
+            signal.store(SHUT);
+        }
+        is_given
+    }
+
+    pub(super) fn step_discarded(&mut self) {
+        self.steps.open_all();
+    }
+}
+
+fn relent(loan: &DeviceLoan) -> DeviceLoan {
+    let slab = loan.slab();
+    let part = part(slab, loan.address() - slab.address(), loan.bytes());
+    part.lend_to_device().expect("the buffer is new")
+}
+
+fn relent_to(loan: &DeviceWriteLoan) -> DeviceWriteLoan {
+    let slab = loan.slab();
+    let part = part(slab, loan.address() - slab.address(), loan.bytes());
+    part.lend_to_device_for_writing().expect("the buffer is new")
+}

@@ -1,0 +1,142 @@
+//! Steps that a stream is told as a whole: gates, signals, what a NIC has written behind a gate.
+
+use std::time::Duration;
+
+use tensorwire_base::Deadline;
+use tensorwire_cuda::{CudaKernels, CudaOptions};
+use tensorwire_kernels::{CopyId, DeviceKernels};
+use tensorwire_memory::{Buffer, Place, Slab};
+
+use crate::engine::{in_a_process, is_own_process};
+
+const BYTES: usize = 64;
+
+/// A device, with memory there and in the host's, where a step copies what it has behind a gate.
+struct Machine {
+    kernels: CudaKernels,
+    here: Slab,
+    there: Slab,
+}
+
+fn whole(slab: &Slab) -> Buffer {
+    let place = Place { offset: 0, bytes: slab.bytes() };
+    // SAFETY: whoever else has the slab uses it in turn: the stream, or this thread when it is idle.
+    unsafe { Buffer::within(slab, place) }
+}
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(20))
+}
+
+impl Machine {
+    fn open() -> Machine {
+        let driver = std::env::var_os(tensorwire_testkit::cuda::TEST_CUDA).map(Into::into);
+        let options = CudaOptions { driver, ..CudaOptions::default() };
+        let mut kernels = CudaKernels::open(&options, 0).unwrap();
+        kernels.prepare_steps(1, 1).unwrap();
+        let here = kernels.alloc(0, BYTES).unwrap();
+        let there = kernels.alloc_on_host(BYTES).unwrap();
+        Machine { kernels, here, there }
+    }
+
+    /// Writes to the device's memory, as the host has it done.
+    fn write(&mut self, byte: u8) {
+        whole(&self.there).write().unwrap().fill(byte);
+        let from = whole(&self.there).lend_to_device().unwrap();
+        let to = whole(&self.here).lend_to_device_for_writing().unwrap();
+        let copy = self.kernels.copy(from, to).unwrap();
+        self.kernels.wait(copy, soon()).unwrap();
+    }
+
+    /// Tells the step: wait at the gate, copy to the host, give the signal.
+    fn step(&mut self) -> CopyId {
+        self.kernels.begin_step().unwrap();
+        self.kernels.wait_at_gate(0).unwrap();
+        // twice: of fewer calls no graph is made
+        for _ in 0..2 {
+            let from = whole(&self.here).lend_to_device().unwrap();
+            let to = whole(&self.there).lend_to_device_for_writing().unwrap();
+            self.kernels.copy_in_step(from, to).unwrap();
+        }
+        self.kernels.give_signal(0).unwrap();
+        self.kernels.end_step().unwrap()
+    }
+
+    fn read(&self) -> Vec<u8> {
+        whole(&self.there).read().unwrap().to_vec()
+    }
+}
+
+/// As a NIC would.
+fn write_remotely(to: &Slab, bytes: &[u8]) {
+    type Write = unsafe extern "C" fn(u64, *const u8, usize) -> u32;
+    let driver = tensorwire_fakecuda::library().unwrap();
+    // SAFETY: the library is loaded already; the function is of this type, and so many bytes are there.
+    let status = unsafe {
+        let library = libloading::Library::new(driver).unwrap();
+        let write = library.get::<Write>(b"fakeCudaRemoteWrite").unwrap();
+        write(to.address() as u64, bytes.as_ptr(), bytes.len())
+    };
+    assert_eq!(status, 0);
+}
+
+#[test]
+fn a_gate_lets_one_step_pass() {
+    if !is_own_process() {
+        in_a_process(&["--exact", "steps::a_gate_lets_one_step_pass"], false, &[]);
+        return;
+    }
+    let mut machine = Machine::open();
+    // the third and later are launched as one graph: each waits again
+    for byte in 1..6 {
+        machine.write(byte);
+        let end = machine.step();
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(!machine.kernels.takes_signal(0), "the gate is shut");
+        assert!(!machine.kernels.is_over(end).unwrap());
+        machine.kernels.open_gate(0, false).unwrap();
+        machine.kernels.wait(end, soon()).unwrap();
+        assert!(machine.kernels.takes_signal(0) && !machine.kernels.takes_signal(0));
+        assert_eq!(machine.read(), [byte; BYTES]);
+    }
+    assert!(machine.kernels.graphs_launched() >= 3);
+    // nobody opens it: whoever gives up does
+    let end = machine.step();
+    machine.kernels.discard_step();
+    machine.kernels.wait(end, soon()).unwrap();
+}
+
+#[test]
+fn a_device_that_goes_while_its_stream_waits_opens_the_gates() {
+    if !is_own_process() {
+        let name = "steps::a_device_that_goes_while_its_stream_waits_opens_the_gates";
+        in_a_process(&["--exact", name], false, &[]);
+        return;
+    }
+    let mut machine = Machine::open();
+    machine.step();
+    let begun = std::time::Instant::now();
+    drop(machine);
+    // a stream that is stuck would be waited for so long
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn what_a_nic_has_written_is_flushed_before_its_gate_opens() {
+    if !is_own_process() {
+        let name = "steps::what_a_nic_has_written_is_flushed_before_its_gate_opens";
+        in_a_process(&["--exact", name], false, &[("FAKE_CUDA_FAULTS", "stale")]);
+        return;
+    }
+    let mut machine = Machine::open();
+    assert!(machine.kernels.sees_remote_writes());
+    for (is_remote, seen) in [(true, 2), (false, 1), (true, 2)] {
+        machine.write(1);
+        let end = machine.step();
+        write_remotely(&machine.here, &[2; BYTES]);
+        machine.kernels.open_gate(0, is_remote).unwrap();
+        machine.kernels.wait(end, soon()).unwrap();
+        machine.kernels.takes_signal(0);
+        assert_eq!(machine.read(), [seen; BYTES], "remote: {is_remote}");
+    }
+}
