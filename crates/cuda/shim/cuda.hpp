@@ -17,7 +17,12 @@
 #define DEVICE_IN inline
 #define DEVICE_OF inline
 #define DEVICE_CALL [[maybe_unused]] static
-#define UNROLL
+// what a thread sums stays in registers, as on a GPU
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
 #define UNROLL_BY(n)
 #define KERNEL(kernel, Args) \
     static void kernel(const Args &a); \
@@ -53,6 +58,8 @@ struct Index {
 struct Here {
     Index thread, block, block_dim, grid_dim;
     unsigned char *shared;
+    // of these, what a kernel asked for last
+    size_t shared_bytes;
 };
 
 extern __thread Here here SHIM_TLS;
@@ -72,6 +79,7 @@ struct Entry {
 // The block's memory: a kernel has one structure there.
 template <class Type> Type &shared() {
     static_assert(sizeof(Type) <= SHARED_BYTES, "a block has 48 KiB");
+    here.shared_bytes = sizeof(Type);
     return *reinterpret_cast<Type *>(here.shared);
 }
 

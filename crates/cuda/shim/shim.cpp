@@ -246,6 +246,7 @@ int run(const Entry &entry, const unsigned grid[3], const unsigned block[3], con
     here.block_dim = Index{block[0], block[1], block[2]};
     here.grid_dim = Index{grid[0], grid[1], grid[2]};
     here.shared = m.shared;
+    here.shared_bytes = SHARED_BYTES;
     uint64_t blocks = uint64_t(grid[0]) * grid[1] * grid[2];
     for (uint64_t turn = 0; turn < blocks; turn++) {
         uint64_t at = block_at(turn, blocks);
@@ -255,7 +256,7 @@ int run(const Entry &entry, const unsigned grid[3], const unsigned block[3], con
             continue;
         }
         // what nobody wrote is no number
-        std::memset(m.shared, 0xff, sizeof m.shared);
+        std::memset(m.shared, 0xff, here.shared_bytes);
         if (int failed = run_fibers(m, threads)) return failed;
     }
     return 0;

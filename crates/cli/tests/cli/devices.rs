@@ -6,11 +6,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::device::{Driver, LIMIT, SMALL, driver, hash, number, refused};
+use crate::device::{Driver, LIMIT, MODEL, SMALL, WEIGHTS, driver, hash, number, refused};
 use crate::support::{Job, send};
-
-/// Parameters of the small job, in bytes.
-const WEIGHTS: u64 = 5_824_522 * 4;
 
 /// So many GPUs.
 fn gpus(count: &'static str) -> [(&'static str, &'static str); 1] {
@@ -30,14 +27,16 @@ fn two_of_two(driver: &Driver, way: &str) -> Value {
 fn a_worker_of_two_gpus_learns_what_two_workers_learn() {
     let Some(driver) = driver() else { return };
     // a mean of two is the same bits wherever it is made; what is dropped is what two workers drop
-    for model in ["mlp --data synthetic:16 --batch 4", "gpt-mini --data synthetic:4 --batch 1"] {
-        let job = format!("--strategy ps --steps 2 --model {model}");
+    let sequences = "--model gpt-mini --data synthetic:4 --sequence 16";
+    for model in [&format!("{MODEL} --batch 4"), &format!("{sequences} --batch 1")] {
+        let job = format!("--strategy ps --steps 2 {model}");
         let two = driver.train(&format!("{job} --workers 2"), &gpus("2"));
         for strategy in ["local", "ps"] {
-            let job = format!("--strategy {strategy} --steps 2 --model {model} --workers 1");
+            let job = format!("--strategy {strategy} --steps 2 {model} --workers 1");
             let one = driver.train(&format!("{job} --devices-per-worker 2"), &gpus("2"));
             assert_eq!(hash(&one), hash(&two), "{strategy}, {model}");
-            assert_eq!(loss(&one), loss(&two), "{strategy}, {model}");
+            // a worker says the mean of its losses as f32, and a job that of its workers as f64
+            assert_eq!(loss(&one) as f32, loss(&two) as f32, "{strategy}, {model}");
             assert!(number(&one, "bytes_copied_between_devices") > 0, "{one}");
         }
     }
@@ -114,7 +113,9 @@ fn gpus_that_are_late_or_out_of_reach_change_no_bit() {
 #[test]
 fn a_checkpoint_of_several_gpus_goes_on_to_the_same_bits() {
     let Some(driver) = driver() else { return };
-    let learn = "--strategy ps --devices-per-worker 2 --data synthetic:16 --batch 4 --optimizer adamw --lr 1e-3";
+    let learn = format!(
+        "--strategy ps --devices-per-worker 2 {MODEL} --batch 4 --optimizer adamw --lr 1e-3"
+    );
     let whole = driver.train(&format!("{learn} --steps 4"), &gpus("4"));
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
@@ -155,7 +156,7 @@ fn a_gpu_that_fails_beside_others_ends_the_job_and_is_named() {
         let faults = [("FAKE_CUDA_DEVICES", "2"), ("FAKE_CUDA_FAULTS", fault)];
         refused(&driver.start(&job, &faults).end(LIMIT), 1, &[said]);
     }
-    let little = [("FAKE_CUDA_DEVICES", "2"), ("FAKE_CUDA_MEMORY", "8388608")];
+    let little = [("FAKE_CUDA_DEVICES", "2"), ("FAKE_CUDA_MEMORY", "2097152")];
     refused(&driver.start(&job, &little).end(LIMIT), 1, &["GPU 0", "free", "batch"]);
 }
 

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tensorwire_base::Deadline;
@@ -57,6 +58,28 @@ fn members(size: usize, body: impl Fn(&Machine, NcclCommunicator) + Sync) {
     });
 }
 
+/// Where members meet. Pinned memory goes once the whole GPU is idle, so nobody copies while one waits there for what another
+/// has not told yet.
+struct Met {
+    size: usize,
+    came: AtomicUsize,
+}
+
+impl Met {
+    fn new(size: usize) -> Met {
+        Met { size, came: AtomicUsize::new(0) }
+    }
+
+    fn wait(&self) {
+        let round = self.came.fetch_add(1, Ordering::AcqRel) / self.size;
+        let deadline = soon();
+        while self.came.load(Ordering::Acquire) < (round + 1) * self.size {
+            assert!(!deadline.passed(), "a member does not come");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
 fn vector<T: Copy>(machine: &Machine, values: &[T], bytes_of: impl Fn(T) -> Vec<u8>) -> Buffer {
     let bytes: Vec<u8> = values.iter().copied().flat_map(bytes_of).collect();
     let buffer = whole(&machine.memory(bytes.len() as u64).slab());
@@ -74,21 +97,25 @@ fn all_have_the_sum_and_the_mean_of_all() {
     on_fake(&[("FAKE_CUDA_FAULTS", "delay=300,garbage")], || {
         // more than a slot of the stand-in, and no whole number of them
         for count in [1, 7, 50_001] {
+            let met = Met::new(3);
             members(3, |machine, mut member| {
                 let rank = member.rank() as f32;
                 let values: Vec<f32> = (0..count).map(|at| (at % 97) as f32 + rank).collect();
                 let here = vector(machine, &values, |value: f32| value.to_ne_bytes().to_vec());
                 let stream = machine.stream();
+                met.wait();
                 // the mean of what all have alike is that
                 for reduction in [NcclReduction::Sum, NcclReduction::Mean] {
                     let how = (NcclElement::F32, reduction);
                     member.all_reduce(&stream, &writing(&here), how, soon()).unwrap();
                     member.synchronize(&stream, soon()).unwrap();
+                    met.wait();
                     let wanted = (0..count).map(|at| 3.0 * (at % 97) as f32 + 3.0);
                     assert!(
                         f32s(machine, &here).into_iter().eq(wanted),
                         "{reduction:?} of {count}"
                     );
+                    met.wait();
                 }
             });
         }
@@ -98,19 +125,22 @@ fn all_have_the_sum_and_the_mean_of_all() {
 #[test]
 fn narrow_and_wide_elements_are_reduced_and_anything_is_broadcast() {
     on_fake(&[], || {
+        let met = Met::new(2);
         members(2, |machine, mut member| {
             let (rank, stream) = (member.rank(), machine.stream());
             let wide = vector(machine, &[0.1 + rank as f64], |v: f64| v.to_ne_bytes().to_vec());
-            let how = (NcclElement::F64, NcclReduction::Sum);
-            member.all_reduce(&stream, &writing(&wide), how, soon()).unwrap();
             // 1.0 and 2^-8: half a unit in the last place, which goes to the even one
             let narrow = [0x3f80u16, 0x3b80][rank];
             let narrow = vector(machine, &[narrow], |v: u16| v.to_ne_bytes().to_vec());
+            let bytes = vector(machine, &pattern(1000, rank), |byte: u8| vec![byte]);
+            met.wait();
+            let how = (NcclElement::F64, NcclReduction::Sum);
+            member.all_reduce(&stream, &writing(&wide), how, soon()).unwrap();
             let how = (NcclElement::BF16, NcclReduction::Sum);
             member.all_reduce(&stream, &writing(&narrow), how, soon()).unwrap();
-            let bytes = vector(machine, &pattern(1000, rank), |byte: u8| vec![byte]);
             member.broadcast(&stream, &writing(&bytes), (NcclElement::Byte, 1), soon()).unwrap();
             member.synchronize(&stream, soon()).unwrap();
+            met.wait();
             assert_eq!(download(machine, &wide), (0.1f64 + 1.1).to_ne_bytes());
             assert_eq!(download(machine, &narrow), 0x3f80u16.to_ne_bytes());
             assert_eq!(download(machine, &bytes), pattern(1000, 1));
