@@ -180,7 +180,7 @@ mod tests {
     use tensorwire_launch::{JobUpdate, Transport};
 
     /// What `tensorwire train --json` prints, which scripts rely on.
-    const KEYS: [&str; 50] = [
+    const KEYS: [&str; 51] = [
         "async",
         "batch",
         "bytes_copied",

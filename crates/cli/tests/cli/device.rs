@@ -408,40 +408,6 @@ fn products_are_left_to_a_library_that_is_found() {
     refused(&ended, 1, &["cuBLASLt", "CUBLAS_STATUS_EXECUTION_FAILED", "--cuda-libs none"]);
 }
 
-/// Of a model with convolutions of 3×3 and 5×5 places: forward and back, and what is said where one of both libraries is
-/// there alone.
-#[test]
-fn convolutions_are_left_to_a_library_that_is_found() {
-    let Some(driver) = driver() else { return };
-    let folder = tempfile::tempdir().unwrap();
-    tensorwire_fakecuda::libraries(folder.path()).unwrap();
-    let libraries = format!("--cuda-libs {}", folder.path().display());
-    let job = "--strategy local --model cifar --data synthetic:2 --batch 1 --steps 1";
-    let train =
-        |faults: &str| driver.train(&format!("{job} {libraries}"), &[("FAKE_CUDA_FAULTS", faults)]);
-    let both = train("");
-    assert_eq!(number(&both, "library_refusals"), 0, "{both}");
-    assert_eq!(hash(&train("")), hash(&both));
-    let refused_all = train("noalgorithm");
-    assert_eq!(number(&refused_all, "library_calls"), 0, "{refused_all}");
-    assert_eq!(
-        number(&refused_all, "library_refusals"),
-        number(&both, "library_calls"),
-        "{refused_all}"
-    );
-    std::fs::remove_file(folder.path().join("libcudnn.so.9")).unwrap();
-    let products = train("");
-    let kernels = products["kernels"].as_str().unwrap();
-    let by = "products by cuBLASLt 13.1.0, convolutions by own kernels (no cuDNN was found (libcudnn.so.9: ";
-    assert!(kernels.contains(by), "{kernels}");
-    // each of them forward, to the weight, and but for the first to the input
-    assert!(number(&products, "library_calls") + 3 <= number(&both, "library_calls"), "{products}");
-    let loss = |result: &Value| result["final_loss"].as_f64().unwrap();
-    for other in [&refused_all, &products] {
-        assert!((loss(&both) - loss(other)).abs() < 1e-4 * loss(other), "{both} and {other}");
-    }
-}
-
 #[test]
 fn a_rounding_of_nothing_is_refused() {
     let Some(driver) = driver() else { return };
