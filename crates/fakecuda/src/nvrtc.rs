@@ -106,14 +106,14 @@ pub unsafe extern "C" fn nvrtcCreateProgram(
     program: *mut nvrtcProgram,
     source: *const c_char,
     name: *const c_char,
-    headers: c_int,
+    header_count: c_int,
     _headers: *const *const c_char,
     _names: *const *const c_char,
 ) -> nvrtcResult {
     answer(|| {
         let fake = fake()?;
         // no program of the project's brings headers
-        if program.is_null() || headers != 0 {
+        if program.is_null() || header_count != 0 {
             return Err(NVRTC_ERROR_INVALID_INPUT);
         }
         // SAFETY: the caller's duty.

@@ -7,7 +7,7 @@ use std::any::Any;
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tensorwire_graph::{CustomOp, Op, Refusal};
+use tensorwire_graph::{CustomOp, GraphError, Op, Refusal};
 use tensorwire_tensor::{DType, TensorSpec};
 
 use crate::error::KernelError;
@@ -46,10 +46,12 @@ pub trait CudaKernel: CustomKernel {
 ///
 /// # Errors
 /// When the program is none, as far as that is seen without a compiler.
-pub fn custom_with_cuda(operator: impl CudaKernel) -> Result<Op, KernelError> {
+pub fn custom_with_cuda(operator: impl CudaKernel) -> Result<Op, GraphError> {
     let program = operator.program();
-    let why = |why| KernelError::Program { op: operator.name(), why };
-    program.check().map_err(why)?;
+    program.check().map_err(|why| GraphError::Invalid {
+        node: operator.name().to_owned(),
+        what: format!("cannot compute on GPUs: {why}"),
+    })?;
     Ok(Carried::with_cuda(operator))
 }
 
