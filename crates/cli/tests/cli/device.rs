@@ -139,7 +139,12 @@ fn a_step_is_one_graph() {
         assert_eq!(result["device_steps"], WHOLE, "{result}");
         number(&result, "graphs_launched")
     };
-    let all = [("ps --servers 1", 3), ("allreduce", 2), ("local", 1), ("ps --servers 1 --exchange write", 3)];
+    let all = [
+        ("ps --servers 1", 3),
+        ("allreduce", 2),
+        ("local", 1),
+        ("ps --servers 1 --exchange write", 3),
+    ];
     for (strategy, processes) in &all[..long::of(1, 4) as usize] {
         assert_eq!(graphs(strategy, 5) - graphs(strategy, 3), 2 * processes, "{strategy}");
     }
