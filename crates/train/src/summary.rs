@@ -173,7 +173,7 @@ mod tests {
     use tensorwire_launch::{JobUpdate, Transport};
 
     /// What `tensorwire train --json` prints, which scripts rely on.
-    const KEYS: [&str; 50] = [
+    const KEYS: [&str; 51] = [
         "async",
         "batch",
         "bytes_copied",
@@ -183,6 +183,7 @@ mod tests {
         "bytes_copied_broadcast",
         "bytes_copied_checkpoint",
         "bytes_copied_feeding",
+        "bytes_copied_from_peers",
         "bytes_copied_messages",
         "bytes_copied_reduction",
         "bytes_copied_rows",

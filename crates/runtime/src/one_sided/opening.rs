@@ -132,6 +132,14 @@ impl Opening {
             None if crosses_there => return Err(SessionError::NoDevice { part }.into()),
             None => None,
         };
+        let is_mapped = on_device.as_ref().is_some_and(OnDevice::is_mapped);
+        let needs_map = |edge: &&Edge| {
+            edge.space.is_device() && edge.transfer == Transfer::Dynamic && !is_mapped
+        };
+        if let Some(edge) = edges.iter().find(needs_map) {
+            let (peer, edge) = (options.ranks[peer(edge)], edge.name.clone());
+            return Err(ConnectEdgesError::NotMapped { peer, edge });
+        }
         let mut opening = Opening {
             fabric: fabric.clone(),
             options,
@@ -346,8 +354,18 @@ impl Opening {
                     let (fact, ack) = (edge.fact.clone(), ear.map(|ear| ArrivalSlot(ear.slot)));
                     let staged = self.staging().and_then(|staging| staging.of(edge.id));
                     let announced = None;
-                    let ear =
-                        Inbound { name, channel, slot, fact, ack, metadata, announced, staged };
+                    let region = lane.clone();
+                    let ear = Inbound {
+                        name,
+                        channel,
+                        region,
+                        slot,
+                        fact,
+                        ack,
+                        metadata,
+                        announced,
+                        staged,
+                    };
                     inbound.insert(edge.id, ear);
                 }
             }

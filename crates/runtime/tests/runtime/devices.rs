@@ -40,7 +40,26 @@ const PIECE_BYTES: usize = 64;
 struct OnDevices {
     sessions: Vec<Session>,
     fabrics: Vec<Fabric>,
-    network: SimNetwork,
+    network: Network,
+}
+
+/// What is between devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Between {
+    /// A network that does as a seed likes, and the host's memory in pieces.
+    Pieces,
+    /// They map each other's memory.
+    Maps,
+}
+
+/// None where devices share memory.
+struct Network(Option<SimNetwork>);
+
+impl Network {
+    /// Moves what is in flight; false where nothing was, as far as anybody knows.
+    fn advance(&self) -> bool {
+        self.0.as_ref().is_some_and(SimNetwork::advance)
+    }
 }
 
 fn device(part: usize) -> SharedDevice {
@@ -49,15 +68,18 @@ fn device(part: usize) -> SharedDevice {
     Arc::new(Mutex::new(CudaKernels::open(&options, part).unwrap()))
 }
 
-fn open(job: &Job, random: &mut Random) -> OnDevices {
+fn open(job: &Job, random: &mut Random, between: Between) -> OnDevices {
     let network = SimNetwork::new(random.draw(), job.knobs);
+    let (backend, network) = match between {
+        Between::Pieces => (Backend::Sim(network.clone()), Network(Some(network))),
+        Between::Maps => (Backend::Shm, Network(None)),
+    };
     let options = support::options(Duration::from_secs(5));
-    let fabrics =
-        mesh::open(&Backend::Sim(network.clone()), job.plan.parts.len() as u32, |config| {
-            (config.queue_depth, config.queue_pairs_per_peer) = (job.queue_depth, job.queue_pairs);
-            config.completion_queues = 1;
-            config.arrival_slots = 512;
-        });
+    let fabrics = mesh::open(&backend, job.plan.parts.len() as u32, |config| {
+        (config.queue_depth, config.queue_pairs_per_peer) = (job.queue_depth, job.queue_pairs);
+        config.completion_queues = 1;
+        config.arrival_slots = 512;
+    });
     mesh::connect(&fabrics);
     let devices: Vec<SharedDevice> = (0..fabrics.len()).map(device).collect();
     let told = |part: usize| OneSidedOptions {
@@ -78,12 +100,13 @@ fn open(job: &Job, random: &mut Random) -> OnDevices {
     OnDevices { sessions, fabrics, network }
 }
 
-fn job(random: &mut Random) -> Job {
-    let options = PlanOptions {
-        devices: DeviceTasks::All,
-        device_crossing: DeviceCrossing::Direct,
-        ..PlanOptions::default()
+fn job(random: &mut Random, between: Between) -> Job {
+    let device_crossing = match between {
+        Between::Pieces => DeviceCrossing::Direct,
+        Between::Maps => DeviceCrossing::Mapped,
     };
+    let options =
+        PlanOptions { devices: DeviceTasks::All, device_crossing, ..PlanOptions::default() };
     Job::new(random, options, Size::Small)
 }
 
@@ -95,14 +118,19 @@ struct Seen {
     staged: usize,
     in_pieces: usize,
     died: u64,
+    /// Bytes of unknown size that a device read in the memory of another process's, and that were copied first for that.
+    read: u64,
+    copied_first: u64,
+    /// Tensors that were made where peers map them.
+    placed: u64,
 }
 
 /// All steps of a job, on late streams.
-fn run_seed(seed: u64) -> Result<Seen, String> {
+fn run_seed(seed: u64, between: Between) -> Result<Seen, String> {
     let mut random = Random::new(seed);
-    let job = job(&mut random);
+    let job = job(&mut random, between);
     let mut expected = Expected::new(&job, seed).nearly();
-    let OnDevices { mut sessions, fabrics: _fabrics, network } = open(&job, &mut random);
+    let OnDevices { mut sessions, fabrics: _fabrics, network } = open(&job, &mut random, between);
     let begun = Instant::now();
     // what nothing moves in the network may still move in a device
     let mut moves = || {
@@ -124,21 +152,25 @@ fn run_seed(seed: u64) -> Result<Seen, String> {
     if edges().count() > 0 && copied == 0 {
         return Err("nothing was copied to a device".to_string());
     }
+    let of = |purpose| sessions.iter().map(|session| session.copies().of(purpose)).sum();
     let is_large = |edge: &&tensorwire_graph::Edge| edge.bytes() > Some(PIECE_BYTES);
     Ok(Seen {
         verified: expected.verified,
         staged: edges().count(),
         in_pieces: edges().filter(is_large).count(),
         died: 0,
+        read: of(CopyPurpose::FromPeers),
+        copied_first: of(CopyPurpose::Staging),
+        placed: sessions.iter().map(Session::placed_to_send).sum(),
     })
 }
 
 /// A part dies while others wait for it, its device with work or without: they end in time, and by its name if it is the cause.
-fn run_dying(seed: u64) -> Result<Seen, String> {
+fn run_dying(seed: u64, between: Between) -> Result<Seen, String> {
     let mut random = Random::new(seed);
-    let job = job(&mut random);
+    let job = job(&mut random, between);
     let mut expected = Expected::new(&job, seed).nearly();
-    let OnDevices { sessions, fabrics, network } = open(&job, &mut random);
+    let OnDevices { sessions, fabrics, network } = open(&job, &mut random, between);
     let mut members: Vec<Option<(Session, Fabric)>> =
         sessions.into_iter().zip(fabrics).map(Some).collect();
     let victim = random.below(members.len());
@@ -194,7 +226,7 @@ fn run_dying(seed: u64) -> Result<Seen, String> {
 
 /// A kernel fails: what is told first is that, of the GPU that it failed on. True if the job was not over before.
 fn run_failing(seed: u64) -> bool {
-    match run_seed(seed) {
+    match run_seed(seed, Between::Pieces) {
         Ok(_) => false,
         Err(what) => {
             let first = what.lines().next().unwrap_or_default();
@@ -204,11 +236,11 @@ fn run_failing(seed: u64) -> bool {
     }
 }
 
-fn see(seed: u64) -> Seen {
-    let seen = if seed % 4 == 3 { run_dying(seed) } else { run_seed(seed) };
+fn see(seed: u64, between: Between) -> Seen {
+    let seen = if seed % 4 == 3 { run_dying(seed, between) } else { run_seed(seed, between) };
     seen.unwrap_or_else(|what| {
         panic!(
-            "seed {seed}: {what}\nsee it again: TENSORWIRE_SEED={seed} cargo test -p tensorwire-runtime --test runtime \
+            "seed {seed}, {between:?}: {what}\nsee it again: TENSORWIRE_SEED={seed} cargo test -p tensorwire-runtime --test runtime \
              devices::one_seed -- --nocapture"
         )
     })
@@ -256,7 +288,8 @@ fn run_child(command: &mut Command) -> String {
 fn one_seed() {
     if let Some(seeds) = own_seeds() {
         seeds.for_each(|seed| {
-            see(seed);
+            see(seed, Between::Pieces);
+            see(seed, Between::Maps);
         });
         return;
     }
@@ -269,13 +302,13 @@ fn one_seed() {
 fn a_thousand_seeds() {
     if let Some(seeds) = own_seeds() {
         let mut total = Seen::default();
-        for seen in seeds.clone().map(see) {
+        for seen in seeds.clone().map(|seed| see(seed, Between::Pieces)) {
             total.verified += seen.verified;
             total.staged += seen.staged;
             total.in_pieces += seen.in_pieces;
             total.died += seen.died;
         }
-        let Seen { verified, staged, in_pieces, died } = total;
+        let Seen { verified, staged, in_pieces, died, .. } = total;
         println!(
             "{seeds:?}: {verified} tensors, {staged} edges by the host, {in_pieces} in pieces, {died} deaths"
         );
@@ -289,6 +322,34 @@ fn a_thousand_seeds() {
     // each process has a driver with delays of its own
     for first in (0..seeds).step_by(50) {
         let Some(mut command) = child((first, 50), LATE) else { return };
+        println!("{}", run_child(&mut command));
+    }
+}
+
+/// The same of devices that map each other's memory, where tensors of unknown size go from one to the other, too.
+#[test]
+fn seeds_of_devices_that_map_each_other() {
+    if let Some(seeds) = own_seeds() {
+        let (mut verified, mut died, mut placed) = (0, 0, 0);
+        let (mut read, mut copied_first) = (0, 0);
+        for seen in seeds.clone().map(|seed| see(seed, Between::Maps)) {
+            verified += seen.verified;
+            died += seen.died;
+            placed += seen.placed;
+            read += seen.read;
+            copied_first += seen.copied_first;
+        }
+        println!(
+            "{seeds:?}: {verified} tensors, {read} bytes read, {copied_first} copied first, {placed} placed, {died} deaths"
+        );
+        let count = seeds.end - seeds.start;
+        assert!(verified > 5 * count && died > count / 20);
+        // in the first step alone, but for what a site that sends made elsewhere
+        assert!(read > 1000 && copied_first < read && placed > count);
+        return;
+    }
+    for first in (0..long::of(40, 400)).step_by(40) {
+        let Some(mut command) = child((first, 40), LATE) else { return };
         println!("{}", run_child(&mut command));
     }
 }
