@@ -32,11 +32,13 @@ pub enum CopyPurpose {
     ToHost,
     /// Tensors from a device's memory to that of another of the same process, by the devices.
     BetweenDevices,
+    /// Tensors of unknown size from the memory of another process's device to that of one's own, by the latter.
+    FromPeers,
 }
 
 impl CopyPurpose {
     /// All purposes, in the order in which they are shown.
-    pub const ALL: [CopyPurpose; 12] = [
+    pub const ALL: [CopyPurpose; 13] = [
         CopyPurpose::Staging,
         CopyPurpose::Messages,
         CopyPurpose::Store,
@@ -49,6 +51,7 @@ impl CopyPurpose {
         CopyPurpose::ToDevice,
         CopyPurpose::ToHost,
         CopyPurpose::BetweenDevices,
+        CopyPurpose::FromPeers,
     ];
 
     /// Its name in reports, in lower case.
@@ -66,6 +69,7 @@ impl CopyPurpose {
             CopyPurpose::ToDevice => "to_device",
             CopyPurpose::ToHost => "to_host",
             CopyPurpose::BetweenDevices => "between_devices",
+            CopyPurpose::FromPeers => "from_peers",
         }
     }
 

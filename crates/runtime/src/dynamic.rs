@@ -95,6 +95,12 @@ impl Pool {
         LaneUse { in_use: self.in_use(), peak: self.peak, reserved: self.reserved() }
     }
 
+    /// True if it is memory of this pool.
+    pub(crate) fn has(&self, buffer: &Buffer) -> bool {
+        let address = buffer.slab().address();
+        self.chunks.iter().any(|chunk| chunk.slab().address() == address)
+    }
+
     /// Memory of `bytes` bytes, which comes back to the pool when its last user drops it.
     pub(crate) fn alloc(
         &mut self,

@@ -25,6 +25,8 @@ pub enum ExchangeError {
     Metadata { edge: String, peer: Rank, what: String },
     #[error("reading '{edge}' at rank {peer}: {source}")]
     Open { edge: String, peer: Rank, source: OpenRegionError },
+    #[error("mapping '{edge}' of rank {peer}'s device: {source}")]
+    Map { edge: String, peer: Rank, source: Box<AllocError> },
     #[error(transparent)]
     Region(#[from] RegionError),
     /// What is behind the exchange is no fabric, and says itself what happened.
@@ -79,6 +81,8 @@ pub enum ConnectEdgesError {
     Open { peer: Rank, source: OpenRegionError },
     #[error("mapping the memory of rank {peer}'s device: {source}")]
     Device { peer: Rank, source: DeviceFailure },
+    #[error("rank {peer} has '{edge}' in its device's memory, which ours does not map")]
+    NotMapped { peer: Rank, edge: String },
 }
 
 /// Why a session could not be made, or asked for something it has not.

@@ -275,7 +275,7 @@ impl Executor {
                     None => self.poll(node, *edge),
                 }
             }
-            Op::RecvDynamic { edge, .. } => self.receive(node, *edge),
+            Op::RecvDynamic { edge, .. } => self.receive_anywhere(part, node, *edge),
             Op::AllReduce { .. } | Op::Broadcast { .. } => self.collective(part, node),
             op => {
                 // a user's kernel may do anything

@@ -5,11 +5,13 @@
 
 mod completions;
 mod introduction;
+mod mapping;
 mod metadata;
 mod opening;
 mod staging;
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tensorwire_base::{Deadline, Rank, Space};
@@ -22,7 +24,7 @@ use tensorwire_memory::{Buffer, DeviceLoan, Loan, Slab, WriteLoan};
 use tensorwire_tensor::{Fact, TensorSpec};
 
 use crate::error::ExchangeError;
-use crate::ports::{DeviceWay, Events, Ports, Sending, TensorExchange};
+use crate::ports::{DeviceWay, Events, OnPeer, Ports, Sending, TensorExchange};
 use completions::Completions;
 use introduction::Ear;
 use metadata::Metadata;
@@ -43,6 +45,8 @@ pub struct OneSided {
     options: OneSidedOptions,
     /// All memory that can be sent from and fetched into, by the address of its first byte.
     regions: HashMap<usize, Region>,
+    /// By which peers map memory of the device, by its first address.
+    shown: HashMap<usize, Region>,
     outbound: HashMap<EdgeId, Outbound>,
     inbound: HashMap<EdgeId, Inbound>,
     /// The registered lane.
@@ -53,6 +57,8 @@ pub struct OneSided {
     flights: BTreeMap<EdgeId, Flight>,
     /// Peers' memory that dynamic tensors were found in, by peer and key.
     opened: HashMap<(Rank, u64), RemoteRegion>,
+    /// The same in memory of their devices.
+    mapped: HashMap<(Rank, u64), Buffer>,
     completions: Completions,
     /// By which tensors of the device go, where peers do not reach its memory.
     staging: Option<Staging>,
@@ -99,6 +105,8 @@ struct Outbound {
 struct Inbound {
     name: String,
     channel: Channel,
+    /// The sender's lane, of which an acknowledgement writes nothing.
+    region: RemoteRegion,
     slot: ArrivalSlot,
     fact: Fact,
     /// Where the sender awaits the acknowledgement (dynamic edges).
@@ -117,7 +125,7 @@ struct Inbound {
 struct Flight {
     epoch: u64,
     /// The tensor and what was written about it.
-    _loans: [Loan; 2],
+    _loans: [Lent; 2],
     /// The fabric has taken what was written.
     is_written: bool,
 }
@@ -153,12 +161,14 @@ impl OneSided {
             fabric,
             options,
             regions: regions.collect(),
+            shown: HashMap::new(),
             lane,
             outbound,
             inbound,
             loans: HashMap::new(),
             flights: BTreeMap::new(),
             opened: HashMap::new(),
+            mapped: HashMap::new(),
             completions,
             staging: None,
             device_way: None,
@@ -298,13 +308,13 @@ impl TensorExchange for OneSided {
         };
         let metadata = Metadata {
             epoch,
-            region: self.region_of(tensor).descriptor(),
+            region: self.announced_in(tensor),
             // fits: an offset into memory of this process
             offset: tensor.place().offset as u64,
             spec: spec.clone(),
         };
         metadata.encode(&mut slot.write().map_err(lent)?);
-        let loans = [self.lend(edge, tensor)?, self.lend(edge, &slot)?];
+        let loans = [self.lend_anywhere(edge, tensor)?, self.lend_anywhere(edge, &slot)?];
         let sending = self.write(edge, epoch, Some(&slot))?;
         if sending == Sending::Started {
             let flight = Flight { epoch, _loans: loans, is_written: false };
@@ -364,6 +374,33 @@ impl TensorExchange for OneSided {
                 self.loans.insert(edge, Some(Lent::Filled { _loan: loan }));
                 Ok(Sending::Started)
             }
+            Err(source) => self.refused(name, channel.peer(), source),
+        }
+    }
+
+    fn on_peer(
+        &mut self,
+        edge: EdgeId,
+        deadline: Deadline,
+    ) -> Result<Option<OnPeer>, ExchangeError> {
+        let announced = self.inbound[&edge].announced.clone();
+        let Metadata { region, offset, .. } = announced.expect("announced before it is read");
+        // fits: it is inside of the region, which is mapped
+        Ok(Some((self.map(edge, region, deadline)?, offset as usize)))
+    }
+
+    fn acknowledge(&mut self, edge: EdgeId, epoch: u64) -> Result<Sending, ExchangeError> {
+        let Inbound { name, channel, region, ack, .. } = &self.inbound[&edge];
+        let posted = channel.memcpy(Memcpy {
+            local: LocalSlice { region: &self.lane, offset: 0 },
+            remote: RemoteSlice { region, offset: 0 },
+            bytes: 0,
+            direction: Direction::Write,
+            signal: ack.map(|slot| Signal { slot, epoch }),
+            token: self.completions.token(edge),
+        });
+        match posted {
+            Ok(()) => Ok(Sending::Started),
             Err(source) => self.refused(name, channel.peer(), source),
         }
     }
@@ -487,8 +524,15 @@ impl TensorExchange for OneSided {
         Ok(region.slab())
     }
 
+    fn show(&mut self, memory: &Slab, file: OwnedFd) -> Result<(), ExchangeError> {
+        let region = self.fabric.offer_file(file)?;
+        self.shown.insert(memory.address(), region);
+        Ok(())
+    }
+
     fn free(&mut self, slab: &Slab) {
         self.regions.remove(&slab.address());
+        self.shown.remove(&slab.address());
     }
 }
 

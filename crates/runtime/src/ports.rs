@@ -2,6 +2,7 @@
 //! with, and one source of events to wait on. Adapters fit the fabric, a store, messages and groups of processes to
 //! these ports, so that how tensors are exchanged is one field of a configuration.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tensorwire_base::Deadline;
@@ -82,8 +83,11 @@ pub enum DeviceWay {
     Sent,
 }
 
-/// Sends and receives tensors along the edges of a plan. No call blocks, except [`TensorExchange::fetch`] where the
-/// sender's memory is seen for the first time. `epoch` counts the tensors of an edge from 1.
+/// What was announced, in memory of its sender's device that is mapped here: the whole of that, and the first byte in it.
+pub type OnPeer = (Buffer, usize);
+
+/// Sends and receives tensors along the edges of a plan. No call blocks, except [`TensorExchange::fetch`] and
+/// [`TensorExchange::on_peer`] where the sender's memory is seen for the first time. `epoch` counts the tensors of an edge from 1.
 pub trait TensorExchange: Send {
     /// Starts sending `tensor` (none: no bytes, only the signal) along an edge whose size is known. It is
     /// over when the tensor may be written again as far as the exchange is concerned.
@@ -121,6 +125,21 @@ pub trait TensorExchange: Send {
         into: &Buffer,
         deadline: Deadline,
     ) -> Result<Sending, ExchangeError>;
+
+    /// Where what [`TensorExchange::announced`] described lies, for this process's device to read; none, if it does not lie in
+    /// memory of a device.
+    fn on_peer(
+        &mut self,
+        _edge: EdgeId,
+        _deadline: Deadline,
+    ) -> Result<Option<OnPeer>, ExchangeError> {
+        Ok(None)
+    }
+
+    /// Tells the sender of a dynamic edge that the device has read what was announced.
+    fn acknowledge(&mut self, _edge: EdgeId, _epoch: u64) -> Result<Sending, ExchangeError> {
+        Ok(Sending::Full)
+    }
 
     /// How a tensor in a device's memory goes along an edge.
     fn way_from_device(&self, _edge: EdgeId) -> DeviceWay {
@@ -169,7 +188,13 @@ pub trait TensorExchange: Send {
     /// [`TensorExchange::free`].
     fn alloc(&mut self, bytes: usize) -> Result<Slab, ExchangeError>;
 
-    /// Forgets memory of [`TensorExchange::alloc`], of which nothing is lent.
+    /// Lets peers map memory of the device, which they are told of by [`TensorExchange::announce`], until it is given to
+    /// [`TensorExchange::free`].
+    fn show(&mut self, _memory: &Slab, _file: OwnedFd) -> Result<(), ExchangeError> {
+        Ok(())
+    }
+
+    /// Forgets memory of [`TensorExchange::alloc`] or [`TensorExchange::show`], of which nothing is lent.
     fn free(&mut self, slab: &Slab);
 }
 

@@ -383,6 +383,12 @@ impl Session {
         self.executor.workspace.dynamic_use(lane)
     }
 
+    /// How many tensors of the device were allocated where peers map them, since what their operator makes is sent (Xue et al.
+    /// §3.4).
+    pub fn placed_to_send(&self) -> u64 {
+        self.executor.workspace.placed_to_send
+    }
+
     /// When nodes ran, if [`SessionOptions::timeline`] asked for it.
     pub fn timeline(&mut self) -> Option<&mut Timeline> {
         self.executor.timeline.as_mut()

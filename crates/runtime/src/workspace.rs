@@ -22,12 +22,16 @@ pub(crate) struct Workspace {
     private: Pool,
     /// By device.
     on_devices: HashMap<u32, Pool>,
+    /// Memory of the first device that peers map.
+    shown: Pool,
     bytes_max: usize,
     pub(crate) device: Option<SharedDevice>,
     send_from: SendFrom,
     /// Outputs that the plan gave no place: how many users are still to come in this run.
     users: HashMap<Output, u32>,
     pub(crate) copies: Copies,
+    /// Tensors of the first device that were allocated where peers map them, since their site sends.
+    pub(crate) placed_to_send: u64,
 }
 
 /// Memory that peers can access.
@@ -54,6 +58,22 @@ impl Source for OfDevice<'_> {
     fn free(&mut self, _slab: &Slab) {
         // what was started comes before it goes; a device that failed says so when it is told to compute
         let _ = self.0.lock().mark();
+    }
+}
+
+/// Memory of the first device that peers map.
+struct Shown<'a>(OfDevice<'a>, &'a mut (dyn TensorExchange + 'static));
+
+impl Source for Shown<'_> {
+    fn alloc(&mut self, bytes: usize) -> Result<Slab, AllocError> {
+        let (slab, file) = self.0.0.lock().alloc_shared(bytes)?;
+        self.1.show(&slab, file?)?;
+        Ok(slab)
+    }
+
+    fn free(&mut self, slab: &Slab) {
+        self.0.free(slab);
+        self.1.free(slab);
     }
 }
 
@@ -85,6 +105,10 @@ impl Transients {
     }
 }
 
+fn no_device() -> DeviceFailure {
+    DeviceFailure::Device("there is no device".into())
+}
+
 /// Is the output there only while it is needed?
 pub(crate) fn is_transient(part: &Part, output: Output) -> bool {
     // a Recv without a place reads the sender's
@@ -105,11 +129,13 @@ impl Workspace {
             registered: Pool::new("registered", bytes_max),
             private: Pool::new("private", bytes_max),
             on_devices: HashMap::new(),
+            shown: Pool::new("shown device's", bytes_max),
             bytes_max,
             device,
             send_from,
             users: HashMap::new(),
             copies: Copies::default(),
+            placed_to_send: 0,
         }
     }
 
@@ -160,20 +186,62 @@ impl Workspace {
         Ok(Tensor { spec, buffer, lane })
     }
 
-    /// Fresh memory of a device for an output.
+    /// Fresh memory of a device for an output, which peers map where its site is known to send.
     pub(crate) fn alloc_on_device(
         &mut self,
         number: u32,
+        output: Output,
         spec: TensorSpec,
+        exchange: Option<&mut (dyn TensorExchange + 'static)>,
     ) -> Result<Tensor, AllocError> {
-        let Some(device) = &self.device else {
-            return Err(DeviceFailure::Device("there is no device".into()).into());
+        let site = Site { node: output.node, index: output.index };
+        let is_sent = number == 0 && self.sites.lane(site) == Lane::Registered;
+        let tensor = match exchange.filter(|_| is_sent) {
+            Some(exchange) => {
+                let tensor = self.alloc_shown(spec, exchange)?;
+                self.placed_to_send += 1;
+                tensor
+            }
+            None => {
+                let device = self.device.as_ref().ok_or_else(no_device)?;
+                let bytes_max = self.bytes_max;
+                let pool = self.on_devices.entry(number);
+                let pool = pool.or_insert_with(|| Pool::new("device's", bytes_max));
+                let buffer = pool.alloc(spec.bytes(), &mut OfDevice(device, number))?;
+                Tensor { spec, buffer, lane: Lane::Device(number) }
+            }
         };
-        let bytes_max = self.bytes_max;
-        let pool = self.on_devices.entry(number);
-        let pool = pool.or_insert_with(|| Pool::new("device's", bytes_max));
-        let buffer = pool.alloc(spec.bytes(), &mut OfDevice(device, number))?;
-        Ok(Tensor { spec, buffer, lane: Lane::Device(number) })
+        self.sites.note(site, &tensor.buffer);
+        Ok(tensor)
+    }
+
+    /// Memory of the first device that peers map, for a tensor that goes there.
+    fn alloc_shown(
+        &mut self,
+        spec: TensorSpec,
+        exchange: &mut (dyn TensorExchange + 'static),
+    ) -> Result<Tensor, AllocError> {
+        let device = self.device.as_ref().ok_or_else(no_device)?;
+        let mut source = Shown(OfDevice(device, 0), exchange);
+        let buffer = self.shown.alloc(spec.bytes(), &mut source)?;
+        Ok(Tensor { spec, buffer, lane: Lane::Device(0) })
+    }
+
+    /// As [`Workspace::sendable`], of a tensor in the first device's memory: the tensor itself where peers map it, else memory
+    /// that they map, for the device to copy it there; and from the next step on its site allocates such memory.
+    pub(crate) fn sendable_on_device(
+        &mut self,
+        tensor: &Tensor,
+        exchange: &mut (dyn TensorExchange + 'static),
+    ) -> Result<Option<Tensor>, AllocError> {
+        if self.shown.has(&tensor.buffer) {
+            return Ok(None);
+        }
+        self.sites.note_sent(&tensor.buffer);
+        let copy = self.alloc_shown(tensor.spec.clone(), exchange)?;
+        // fits: a length is at most isize::MAX
+        self.copies.add(CopyPurpose::Staging, copy.buffer.bytes() as u64);
+        Ok(Some(copy))
     }
 
     /// Memory that a peer can write, for a tensor that comes from there.

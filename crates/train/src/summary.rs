@@ -190,6 +190,7 @@ mod tests {
         "bytes_copied_broadcast",
         "bytes_copied_checkpoint",
         "bytes_copied_feeding",
+        "bytes_copied_from_peers",
         "bytes_copied_messages",
         "bytes_copied_reduction",
         "bytes_copied_rows",

@@ -165,6 +165,40 @@ fn a_step_is_one_graph() {
     }
 }
 
+/// Gradients of embeddings are rows, as many as a batch has words: servers read them in the memory of the workers' devices.
+#[test]
+fn rows_go_from_device_to_device() {
+    let Some(driver) = driver() else { return };
+    let rows = "--model seq2seq --data reverse:16 --batch 2 --steps";
+    let train =
+        |how: &str, faults: &[(&str, &str)]| driver.train(&format!("--strategy {how}"), faults);
+    let alone = train(&format!("local {rows} 3"), &[]);
+    let of_alone = number(&alone, "bytes_copied_to_host");
+    let late = [("FAKE_CUDA_SEED", "4"), ("FAKE_CUDA_FAULTS", "delay=1000,garbage")];
+    let mut copied_first = 0;
+    for (way, faults) in [("", &[][..]), ("--exchange write", &[]), ("", &late)] {
+        let result = train(&format!("ps {way} {rows} 3"), faults);
+        assert_eq!(hash(&result), hash(&alone), "{way}");
+        assert!(number(&result, "bytes_copied_from_peers") > 0, "{result}");
+        // losses, and nothing that crosses
+        assert!(number(&result, "bytes_copied_to_host") <= 2 * of_alone, "{way}: {result}");
+        copied_first = number(&result, "bytes_copied_staging");
+    }
+    // in the first step, of which it learns where to allocate what is sent
+    assert!(copied_first > 0);
+    let more = train(&format!("ps {rows} 6"), &[]);
+    assert_eq!(number(&more, "bytes_copied_staging"), copied_first);
+    let by_host = train(&format!("ps --transport tcp {rows} 3"), &[]);
+    assert_eq!(hash(&by_host), hash(&alone));
+    assert_eq!(number(&by_host, "bytes_copied_from_peers"), 0);
+    // a worker dies while servers read what it announced
+    let mut job = driver.start(&format!("--strategy ps {rows} 100000 --deadline 5"), &late);
+    let members = job.members(4);
+    std::thread::sleep(Duration::from_secs(2));
+    send(members[0], Signal::KILL);
+    refused(&job.end(Duration::from_secs(60)), 1, &["worker 0"]);
+}
+
 /// Means are made in the order of the workers, whoever makes which, and however they cross.
 #[test]
 fn groups_of_any_size_have_the_bits_of_one() {

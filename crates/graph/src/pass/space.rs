@@ -25,14 +25,17 @@ pub enum DeviceTasks {
     All,
 }
 
-/// How tensors of known size go from one process's device to another's.
+/// How tensors go from one process's device to another's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceCrossing {
     /// By way of the host's memory, at both ends.
     #[default]
     ByHost,
-    /// From memory to memory: the devices of all processes reach each other's.
+    /// From memory to memory, where their size is known.
     Direct,
+    /// From memory to memory, also where their size is known only when they exist: the devices of all processes map each
+    /// other's.
+    Mapped,
 }
 
 impl DeviceTasks {
@@ -142,11 +145,13 @@ impl Spreader<'_> {
     /// The space in which an output is at a task without a copy made there.
     fn comes_in(&self, output: Output, task: Task) -> Space {
         let node = self.out.node(output.node);
-        // of a tensor whose size is not known the host announces where it lies; peers reach the first device's memory
-        let goes = self.crossing == DeviceCrossing::Direct
-            && self.devices.has(task)
-            && node.space == Space::Device(0)
-            && self.out.fact(output).spec().is_some();
+        let reaches = match self.crossing {
+            DeviceCrossing::ByHost => false,
+            DeviceCrossing::Direct => self.out.fact(output).spec().is_some(),
+            DeviceCrossing::Mapped => true,
+        };
+        // peers reach the first device's memory
+        let goes = reaches && self.devices.has(task) && node.space == Space::Device(0);
         match node.task == Some(task) || goes {
             true => node.space,
             false => Space::Host,

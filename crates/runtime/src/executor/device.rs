@@ -2,6 +2,8 @@
 //! its output on the device comes behind it there, and what the host or another device uses comes by a copy, which is done
 //! when it is over, but for what came ahead: that is moved within the device, as by a kernel. What else waits for a kernel, on another device, has that device wait for it ([`Gates`]).
 
+mod reading;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +48,8 @@ enum Then {
     Piece { edge: EdgeId, index: usize, is_last: bool },
     /// The node is a Recv, of which more pieces come.
     More,
+    /// The node is a Recv of what a peer announced, which may be told now that it was read.
+    Read { edge: EdgeId },
 }
 
 /// A tensor that comes in pieces.
@@ -251,12 +255,18 @@ impl Executor {
         let node = part.graph.node(id);
         let lent = |source: LoanError| RunError::Lent { step, node: node.name.clone(), source };
         let way = self.exchange.as_ref().map(|exchange| exchange.way_from_device(edge));
-        let target = match way {
+        let mut target = match way {
             Some(DeviceWay::Copied(target)) => Some(target),
             Some(DeviceWay::Staged(pieces)) => return self.stage(part, id, edge, &pieces),
             _ => None,
         };
         let source = node.inputs.first().and_then(|input| self.workspace.storage.tensor(*input));
+        let source = source.cloned();
+        if let (Op::SendDynamic { .. }, Space::Device(_), Some(tensor)) =
+            (&node.op, node.space, &source)
+        {
+            target = self.prepare_announcement(part, id, edge, tensor)?;
+        }
         let loans = match target.zip(source) {
             Some((to, from)) => {
                 let from = from.buffer.lend_to_device().map_err(lent)?;
@@ -404,6 +414,12 @@ impl Executor {
                 self.is_held_up = true;
                 break;
             }
+            if let Copying { node, start_ns, then: Then::Read { edge }, .. } = self.copying[at]
+                && self.acknowledge(node, edge, start_ns)? == Sending::Full
+            {
+                self.is_held_up = true;
+                break;
+            }
             let Some(Copying { node, start_ns, then, .. }) = self.copying.remove(at) else {
                 break;
             };
@@ -427,7 +443,7 @@ impl Executor {
                     // from the first piece on there are completions to look for: the queue may be full of them
                     self.flights.entry(edge).or_insert(Flight { node, start_ns, tensor: None });
                 }
-                Then::More => {}
+                Then::More | Then::Read { .. } => {}
             }
             any = true;
         }

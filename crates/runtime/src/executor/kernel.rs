@@ -126,7 +126,9 @@ impl Executor {
                 None => {
                     let exchange = self.exchange.as_deref_mut();
                     let made = match device_of(part, output) {
-                        Some(device) => self.workspace.alloc_on_device(device, spec),
+                        Some(device) => {
+                            self.workspace.alloc_on_device(device, output, spec, exchange)
+                        }
                         None => self.workspace.alloc(output, spec, exchange),
                     };
                     made.map_err(memory)?

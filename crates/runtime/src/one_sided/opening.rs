@@ -132,6 +132,14 @@ impl Opening {
             None if crosses_there => return Err(SessionError::NoDevice { part }.into()),
             None => None,
         };
+        let is_mapped = on_device.as_ref().is_some_and(OnDevice::is_mapped);
+        let needs_map = |edge: &&Edge| {
+            edge.space.is_device() && edge.transfer == Transfer::Dynamic && !is_mapped
+        };
+        if let Some(edge) = edges.iter().find(needs_map) {
+            let (peer, edge) = (options.ranks[peer(edge)], edge.name.clone());
+            return Err(ConnectEdgesError::NotMapped { peer, edge });
+        }
         let mut opening = Opening {
             fabric: fabric.clone(),
             options,
@@ -347,9 +355,11 @@ impl Opening {
                     let staged = self.staging().and_then(|staging| staging.of(edge.id));
                     let announced = None;
                     let is_by_nic = by_nic && staged.is_none() && is_written_on_device(edge);
+                    let region = lane.clone();
                     let ear = Inbound {
                         name,
                         channel,
+                        region,
                         slot,
                         fact,
                         ack,

@@ -42,13 +42,21 @@ struct OnDevices {
     sessions: Vec<Session>,
     fabrics: Vec<Fabric>,
     network: SimNetwork,
-    /// Devices map each other's memory.
-    is_mapped: bool,
 }
 
-/// True if a seed's devices map each other's memory.
-fn is_mapped(seed: u64) -> bool {
-    seed / 4 % 2 == 1
+/// What is between devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Between {
+    /// A network that does as a seed likes, and the host's memory in pieces.
+    Pieces,
+    /// They map each other's memory.
+    Maps,
+}
+
+impl Between {
+    fn of(seed: u64) -> Between {
+        if seed / 4 % 2 == 1 { Between::Maps } else { Between::Pieces }
+    }
 }
 
 fn device(part: usize) -> SharedDevice {
@@ -57,9 +65,12 @@ fn device(part: usize) -> SharedDevice {
     Arc::new(Mutex::new(CudaKernels::open(&options, part).unwrap()))
 }
 
-fn open(job: &Job, random: &mut Random, is_mapped: bool) -> OnDevices {
+fn open(job: &Job, random: &mut Random, between: Between) -> OnDevices {
     let network = SimNetwork::new(random.draw(), job.knobs);
-    let backend = if is_mapped { Backend::Shm } else { Backend::Sim(network.clone()) };
+    let backend = match between {
+        Between::Pieces => Backend::Sim(network.clone()),
+        Between::Maps => Backend::Shm,
+    };
     let options = support::options(Duration::from_secs(5));
     let fabrics = mesh::open(&backend, job.plan.parts.len() as u32, |config| {
         (config.queue_depth, config.queue_pairs_per_peer) = (job.queue_depth, job.queue_pairs);
@@ -83,17 +94,20 @@ fn open(job: &Job, random: &mut Random, is_mapped: bool) -> OnDevices {
         Session::new(&job.plan, part, storage, computing, ports, options).unwrap()
     };
     let sessions = opened.into_iter().enumerate().map(session).collect();
-    OnDevices { sessions, fabrics, network, is_mapped }
+    OnDevices { sessions, fabrics, network }
 }
 
-fn job(random: &mut Random, is_mapped: bool) -> Job {
-    let shared_memory = match is_mapped {
-        true => [SharedMemory::Used, SharedMemory::Unused][random.below(2)].clone(),
-        false => SharedMemory::None,
+fn job(random: &mut Random, between: Between) -> Job {
+    let (device_crossing, shared_memory) = match between {
+        Between::Pieces => (DeviceCrossing::Direct, SharedMemory::None),
+        Between::Maps => {
+            let shared = [SharedMemory::Used, SharedMemory::Unused][random.below(2)].clone();
+            (DeviceCrossing::Mapped, shared)
+        }
     };
     let options = PlanOptions {
         devices: DeviceTasks::All,
-        device_crossing: DeviceCrossing::Direct,
+        device_crossing,
         shared_memory,
         ..PlanOptions::default()
     };
@@ -110,15 +124,20 @@ struct Seen {
     /// Runs that a device was told as a whole.
     whole_steps: u64,
     died: u64,
+    /// Bytes of unknown size that a device read in the memory of another process's, and that were copied first for that.
+    read: u64,
+    copied_first: u64,
+    /// Tensors that were made where peers map them.
+    placed: u64,
 }
 
 /// All steps of a job, on late streams.
 fn run_seed(seed: u64) -> Result<Seen, String> {
     let mut random = Random::new(seed);
-    let job = job(&mut random, is_mapped(seed));
+    let between = Between::of(seed);
+    let job = job(&mut random, between);
     let mut expected = Expected::new(&job, seed).nearly();
-    let OnDevices { mut sessions, fabrics: _fabrics, network, is_mapped } =
-        open(&job, &mut random, is_mapped(seed));
+    let OnDevices { mut sessions, fabrics: _fabrics, network } = open(&job, &mut random, between);
     let begun = Instant::now();
     // what nothing moves in the network may still move in a device
     let mut moves = || {
@@ -130,32 +149,35 @@ fn run_seed(seed: u64) -> Result<Seen, String> {
     drive(&mut sessions, &mut moves, &mut random, job.burst_max, &mut expected)
         .map_err(|what| format!("{what}\n{}", job.describe()))?;
     let edges = || {
-        let edges = job.plan.edges.iter();
+        let edges = job.plan.edges.iter().filter(|_| between == Between::Pieces);
         edges
             .filter(|edge| edge.space.is_device())
             .filter(|edge| matches!(edge.transfer, Transfer::Write(_)))
     };
-    let copied: u64 =
-        sessions.iter().map(|session| session.copies().of(CopyPurpose::ToDevice)).sum();
-    if !is_mapped && edges().count() > 0 && copied == 0 {
+    let of = |purpose| sessions.iter().map(|session| session.copies().of(purpose)).sum::<u64>();
+    if edges().count() > 0 && of(CopyPurpose::ToDevice) == 0 {
         return Err("nothing was copied to a device".to_string());
     }
     let is_large = |edge: &&tensorwire_graph::Edge| edge.bytes() > Some(PIECE_BYTES);
     Ok(Seen {
         verified: expected.verified,
-        staged: if is_mapped { 0 } else { edges().count() },
-        in_pieces: if is_mapped { 0 } else { edges().filter(is_large).count() },
+        staged: edges().count(),
+        in_pieces: edges().filter(is_large).count(),
         whole_steps: sessions.iter().map(|session| session.counters().whole_steps).sum(),
         died: 0,
+        read: of(CopyPurpose::FromPeers),
+        copied_first: of(CopyPurpose::Staging),
+        placed: sessions.iter().map(Session::placed_to_send).sum(),
     })
 }
 
 /// A part dies while others wait for it, its device with work or without: they end in time, and by its name if it is the cause.
 fn run_dying(seed: u64) -> Result<Seen, String> {
     let mut random = Random::new(seed);
-    let job = job(&mut random, is_mapped(seed));
+    let between = Between::of(seed);
+    let job = job(&mut random, between);
     let mut expected = Expected::new(&job, seed).nearly();
-    let OnDevices { sessions, fabrics, network, .. } = open(&job, &mut random, is_mapped(seed));
+    let OnDevices { sessions, fabrics, network } = open(&job, &mut random, between);
     let mut members: Vec<Option<(Session, Fabric)>> =
         sessions.into_iter().zip(fabrics).map(Some).collect();
     let victim = random.below(members.len());
@@ -190,7 +212,7 @@ fn run_dying(seed: u64) -> Result<Seen, String> {
                 Ok(Advance::Finished) => {
                     let ended = expected.end(part, *step, session);
                     // a step that is given up goes on behind its gates: what others make from then on is not for use
-                    if !(is_mapped(seed) && died == 1) {
+                    if !(between == Between::Maps && died == 1) {
                         ended?;
                     }
                     (*step, *is_running) = (*step + 1, false);
@@ -299,16 +321,22 @@ fn a_thousand_seeds() {
             total.in_pieces += seen.in_pieces;
             total.whole_steps += seen.whole_steps;
             total.died += seen.died;
+            total.read += seen.read;
+            total.copied_first += seen.copied_first;
+            total.placed += seen.placed;
         }
-        let Seen { verified, staged, in_pieces, whole_steps, died } = total;
+        let Seen { verified, staged, in_pieces, whole_steps, died, .. } = total;
+        let Seen { read, copied_first, placed, .. } = total;
         println!(
             "{seeds:?}: {verified} tensors, {staged} edges by the host, {in_pieces} in pieces, {whole_steps} whole steps, \
-             {died} deaths"
+             {read} bytes read from peers, {copied_first} copied first, {placed} placed, {died} deaths"
         );
         // the generator still makes what this is about
         let count = seeds.end - seeds.start;
         assert!(verified > 5 * count && staged as u64 > count / 2 && in_pieces as u64 > count / 20);
         assert!(whole_steps > count / 4);
+        // in the first step alone, but for what a site that sends made elsewhere
+        assert!(read > 10 * count && copied_first < read && placed > count / 4);
         assert!(died > count / 20);
         return;
     }

@@ -142,7 +142,11 @@ impl DeviceChoice {
                 AllReduceBy::Edges { groups: topology.groups, split_above }
             }
         };
-        let (devices, device_crossing) = (DeviceTasks::All, DeviceCrossing::Direct);
+        let device_crossing = match all_share {
+            true => DeviceCrossing::Mapped,
+            false => DeviceCrossing::Direct,
+        };
+        let devices = DeviceTasks::All;
         PlanOptions { devices, device_crossing, all_reduce, ..options }
     }
 
@@ -330,7 +334,7 @@ mod tests {
             (options.devices, options.device_crossing)
         };
         let cuda = DeviceChoice::Cuda { ordinal: None };
-        assert_eq!(of(cuda, false), (DeviceTasks::All, DeviceCrossing::Direct));
+        assert_eq!(of(cuda, false), (DeviceTasks::All, DeviceCrossing::Mapped));
         assert_eq!(of(cuda, true), (DeviceTasks::Workers, DeviceCrossing::ByHost));
         assert_eq!(of(DeviceChoice::Cpu, true), (options.devices, options.device_crossing));
     }

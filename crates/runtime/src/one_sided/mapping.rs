@@ -1,0 +1,58 @@
+//! Memory of devices that tensors of unknown size are announced in: that of peers, mapped here, and one's own, by whose file
+//! peers map it.
+
+use tensorwire_base::Deadline;
+use tensorwire_fabric::RegionDescriptor;
+use tensorwire_graph::EdgeId;
+use tensorwire_memory::{Arena, Buffer, Place};
+
+use super::{Inbound, OPENED_MAX, OneSided};
+use crate::error::{AllocError, ExchangeError};
+
+impl OneSided {
+    /// Memory of a peer's device; the first time this asks the peer for it, and maps it.
+    pub(super) fn map(
+        &mut self,
+        edge: EdgeId,
+        region: RegionDescriptor,
+        deadline: Deadline,
+    ) -> Result<Buffer, ExchangeError> {
+        let Inbound { channel, name, .. } = &self.inbound[&edge];
+        let (peer, RegionDescriptor { key, bytes }) = (channel.peer(), region);
+        if let Some(memory) = self.mapped.get(&(peer, key)) {
+            return Ok(memory.clone());
+        }
+        let edge = || name.clone();
+        let taken = channel.take_file(&RegionDescriptor { key, bytes: 0 }, deadline);
+        let file = taken.map_err(|source| ExchangeError::Open { edge: edge(), peer, source })?;
+        let device = self.options.device.as_ref().expect("what crosses there has a device");
+        // fits: usize is 64 bits wide, and the driver holds it against the file
+        let imported = device.lock().import(file, bytes as usize);
+        let cut = imported.map_err(AllocError::from).and_then(|slab| {
+            let whole = Place { offset: 0, bytes: slab.bytes() };
+            Ok(Arena::new(&slab, &[whole])?.into_buffers().remove(0))
+        });
+        let memory = cut.map_err(|source| {
+            let source = Box::new(source);
+            ExchangeError::Map { edge: edge(), peer, source }
+        })?;
+        // what is read now keeps its memory itself
+        if self.mapped.keys().filter(|(owner, _)| *owner == peer).count() >= OPENED_MAX {
+            self.mapped.retain(|(owner, _), _| *owner != peer);
+        }
+        self.mapped.insert((peer, key), memory.clone());
+        Ok(memory)
+    }
+
+    /// What a tensor is announced in: of memory of the device, the key by which peers map it.
+    pub(super) fn announced_in(&self, tensor: &Buffer) -> RegionDescriptor {
+        match self.shown.get(&tensor.slab().address()) {
+            Some(region) => {
+                let key = region.descriptor().key;
+                // fits: usize is 64 bits wide
+                RegionDescriptor { key, bytes: tensor.slab().bytes() as u64 }
+            }
+            None => self.region_of(tensor).descriptor(),
+        }
+    }
+}
