@@ -3,6 +3,7 @@
 
 mod ahead;
 mod flights;
+mod group;
 mod peers;
 mod prepared;
 mod segments;
@@ -29,6 +30,7 @@ use crate::kernels::modules;
 use crate::{DeviceFault, Rounding};
 use ahead::Ahead;
 use flights::{Flights, Slots};
+use group::Membership;
 use prepared::{PrepareError, Prepared};
 use segments::{Call, Segments};
 use telling::tell;
@@ -60,6 +62,8 @@ const FAULT_OFFSET: usize = 8;
 /// A GPU that computes operators.
 #[derive(Debug)]
 pub struct CudaKernels {
+    /// In a group of devices that reduce among themselves. Gone first: the stream comes free of it.
+    membership: Option<Membership>,
     device: Arc<Device>,
     stream: Stream,
     rounding: Rounding,
@@ -129,6 +133,7 @@ impl CudaKernels {
         // fits: a few words
         let words = device.alloc(WORDS_BYTES as u64)?;
         let mut kernels = CudaKernels {
+            membership: None,
             factors: Slots::new(&device)?,
             flights: Flights::new(&device)?,
             stream,
@@ -291,7 +296,9 @@ impl CudaKernels {
     fn copied_ahead(&mut self, from: DeviceLoan, to: &DeviceWriteLoan) -> Result<(), Failed> {
         self.check()?;
         // what computes does so meanwhile
-        self.flush()?;
+        if !self.is_held() {
+            self.flush()?;
+        }
         let mut ahead = match self.ahead.take() {
             Some(ahead) => ahead,
             None => Ahead::new(&self.device)?,
@@ -460,6 +467,10 @@ impl DeviceKernels for CudaKernels {
 
     fn library_calls(&self) -> u64 {
         self.library_calls
+    }
+
+    fn reductions(&self) -> u64 {
+        self.membership.as_ref().map_or(0, Membership::reductions)
     }
 
     fn set_rate_factor(&mut self, factor: f64) -> Result<(), DeviceFailure> {

@@ -136,6 +136,9 @@ pub struct TrainReport {
     /// Matrix products and convolutions that a device left to a library.
     #[serde(default)]
     pub library_calls: u64,
+    /// Vectors that NCCL reduced with the devices of others.
+    #[serde(default)]
+    pub nccl_reductions: u64,
     /// Of what was copied to devices, the bytes that were while the step before computed.
     #[serde(default)]
     pub bytes_copied_ahead: u64,

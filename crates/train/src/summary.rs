@@ -69,6 +69,8 @@ pub struct Summary {
     pub graphs_launched: u64,
     /// Matrix products and convolutions that devices left to a library.
     pub library_calls: u64,
+    /// Vectors that NCCL reduced, once for each member.
+    pub nccl_reductions: u64,
     /// Of what was copied to devices, the bytes that were while the step before computed.
     pub bytes_copied_ahead: u64,
     /// Of the member that had most memory at once.
@@ -152,6 +154,7 @@ impl Summary {
             store_bytes: sum(|report| report.store_bytes),
             graphs_launched: sum(|report| report.graphs_launched),
             library_calls: sum(|report| report.library_calls),
+            nccl_reductions: sum(|report| report.nccl_reductions),
             bytes_copied_ahead: sum(|report| report.bytes_copied_ahead),
             peak_bytes: reports().map(|report| report.peak_bytes).max(),
             polling: polling.into(),
@@ -173,7 +176,7 @@ mod tests {
     use tensorwire_launch::{JobUpdate, Transport};
 
     /// What `tensorwire train --json` prints, which scripts rely on.
-    const KEYS: [&str; 50] = [
+    const KEYS: [&str; 51] = [
         "async",
         "batch",
         "bytes_copied",
@@ -200,6 +203,7 @@ mod tests {
         "kernels",
         "library_calls",
         "model",
+        "nccl_reductions",
         "peak_bytes",
         "poll_misses",
         "poll_us",

@@ -19,7 +19,7 @@ pub(crate) const SMALL: &str = "--model mlp --data synthetic:16 --batch 4 --step
 /// The driver, and the kernels that it runs.
 pub(crate) struct Driver {
     pub(crate) library: PathBuf,
-    kernels: PathBuf,
+    pub(crate) kernels: PathBuf,
 }
 
 /// None where this machine cannot build kernels, and says so.

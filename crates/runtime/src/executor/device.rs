@@ -81,7 +81,7 @@ impl Gates {
             waits.sort_unstable();
             waits.dedup();
             match node.op.facts().kind {
-                Kind::Kernel(_) => {
+                Kind::Kernel(_) | Kind::Group => {
                     pending[id.index()].extend(number_of(node.space));
                     behind[id.index()] = waits;
                 }
@@ -91,7 +91,7 @@ impl Gates {
                     behind[id.index()] = waits;
                 }
                 Kind::Copy => behind[id.index()] = waits,
-                Kind::State | Kind::Recv | Kind::Group => {}
+                Kind::State | Kind::Recv => {}
             }
         }
         // in a run that has both, the second comes behind the first; it need not come behind it in the graph
@@ -113,7 +113,7 @@ impl Gates {
     }
 
     /// Has a device wait for the others that a node on it comes behind.
-    fn follow(
+    pub(super) fn follow(
         &self,
         devices: &mut dyn DeviceKernels,
         id: NodeId,
@@ -489,7 +489,7 @@ impl Executor {
         }
     }
 
-    fn without_device(&self, part: &Part, id: NodeId) -> RunError {
+    pub(super) fn without_device(&self, part: &Part, id: NodeId) -> RunError {
         let source = DeviceFailure::Device("there is no device".into());
         self.device_failed(part, id, source)
     }
@@ -500,7 +500,7 @@ pub(crate) fn device_of(part: &Part, output: Output) -> Option<u32> {
     number_of(part.graph.node(output.node).space)
 }
 
-fn number_of(space: Space) -> Option<u32> {
+pub(super) fn number_of(space: Space) -> Option<u32> {
     match space {
         Space::Device(device) => Some(device),
         Space::Host => None,

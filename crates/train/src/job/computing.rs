@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tensorwire_base::Rank;
-use tensorwire_cuda::{CudaDevices, CudaKernels, CudaOptions, Gpus, products};
+use tensorwire_cuda::{CudaOptions, Gpus, OpenedGpus, products};
 use tensorwire_kernels::{Kernels, SharedDevice};
 use tensorwire_runtime::Computing;
 
@@ -18,17 +17,29 @@ pub(super) fn computing(
     rank: Rank,
     kernels: Arc<Kernels>,
 ) -> Result<(Computing, String), TrainError> {
-    let device = open_device(part, rank)?;
+    Ok(computing_on(open_device(part, rank)?, kernels))
+}
+
+/// As [`computing`], of GPUs that were opened, if there are some.
+pub(super) fn computing_on(
+    device: Option<SharedDevice>,
+    kernels: Arc<Kernels>,
+) -> (Computing, String) {
     let host = kernels.description();
     let description = match &device {
         Some(device) => format!("{}; on the host {host}", device.lock().description()),
         None => host,
     };
-    Ok((Computing { kernels, device }, description))
+    (Computing { kernels, device }, description)
+}
+
+/// As [`open_gpus`], for sessions.
+pub(super) fn open_device(part: &Part, rank: Rank) -> Result<Option<SharedDevice>, TrainError> {
+    Ok(open_gpus(part, rank)?.map(|gpus| gpus.shared()))
 }
 
 /// Opens the GPUs of the member of a rank, if its part of the plan has something on one.
-pub(super) fn open_device(part: &Part, rank: Rank) -> Result<Option<SharedDevice>, TrainError> {
+pub(super) fn open_gpus(part: &Part, rank: Rank) -> Result<Option<OpenedGpus>, TrainError> {
     let Part { config, topology, plan, .. } = part;
     let DeviceChoice::Cuda { .. } = config.device else { return Ok(None) };
     let is_alone = config.strategy == Strategy::Local;
@@ -43,13 +54,7 @@ pub(super) fn open_device(part: &Part, rank: Rank) -> Result<Option<SharedDevice
     let (libraries, rounding) = (config.cuda_libraries.search(), config.math.rounding());
     let options = CudaOptions { driver, libraries, rounding };
     let ordinals = ordinals(config, count, rank, devices > 1)?;
-    Ok(Some(match ordinals[..] {
-        [ordinal] => {
-            let kernels = CudaKernels::open(&options, ordinal)?;
-            Arc::new(Mutex::new(kernels))
-        }
-        _ => Arc::new(Mutex::new(CudaDevices::open(&options, &ordinals)?)),
-    }))
+    Ok(Some(OpenedGpus::open(&options, &ordinals)?))
 }
 
 /// Returns what computes in the member of a rank, without opening it.

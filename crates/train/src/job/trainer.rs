@@ -530,6 +530,7 @@ impl Trainer<'_> {
         report.copies = self.session.copies();
         report.graphs_launched = self.session.graphs_launched();
         report.library_calls = self.session.library_calls();
+        report.nccl_reductions = self.session.reductions();
         report.bytes_copied_ahead = self.session.bytes_copied_ahead();
         report.add_copies(&self.carried.copies());
     }
