@@ -2,6 +2,8 @@
 //! hold (Mamidala et al. §6, §7.3). Each measurement is a job of new processes. The launcher's side.
 
 mod devices;
+mod gpus;
+mod gpus_member;
 mod member;
 mod payload;
 mod tune;
@@ -24,6 +26,8 @@ use crate::statistics::Quantiles;
 use member::MemberReport;
 
 pub use devices::DeviceThreads;
+pub use gpus::{GPU_ALLREDUCE, GpuAllreduceResult, GpuAllreduceSpec, GpuSystem, gpu_allreduce};
+pub use gpus_member::{GpuAllreduceError, gpu_allreduce_member};
 pub use member::{AllreduceError, allreduce_member};
 pub use payload::CONTRIBUTORS_MAX;
 pub use tune::tuned_rows;
@@ -326,8 +330,14 @@ fn by_host(round: &[MemberReport]) -> BTreeMap<u32, u64> {
 
 /// Of each repetition of a round, the time of the slowest process.
 fn slowest(round: &[MemberReport]) -> Vec<f64> {
-    let repetitions = round.iter().map(|member| member.times_ns.len()).min().unwrap_or(0);
-    let of = |at: usize| round.iter().map(move |member| member.times_ns[at]).fold(0.0, f64::max);
+    let times: Vec<&[f64]> = round.iter().map(|member| &member.times_ns[..]).collect();
+    slowest_of(&times)
+}
+
+/// Of what each process took for each repetition, what the slowest took.
+fn slowest_of(times_ns: &[&[f64]]) -> Vec<f64> {
+    let repetitions = times_ns.iter().map(|times| times.len()).min().unwrap_or(0);
+    let of = |at: usize| times_ns.iter().map(move |times| times[at]).fold(0.0, f64::max);
     (0..repetitions).map(of).collect()
 }
 

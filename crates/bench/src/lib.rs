@@ -23,7 +23,9 @@ mod write;
 
 pub use allreduce::{
     ALLREDUCE, AllreduceError, AllreduceResult, AllreduceSpec, CONTRIBUTORS_MAX, CollectiveKind,
-    DeviceTensor, DeviceThreads, Way, allreduce, allreduce_member, tuned_rows,
+    DeviceTensor, DeviceThreads, GPU_ALLREDUCE, GpuAllreduceError, GpuAllreduceResult,
+    GpuAllreduceSpec, GpuSystem, Way, allreduce, allreduce_member, gpu_allreduce,
+    gpu_allreduce_member, tuned_rows,
 };
 pub use by_name::ByName;
 pub use error::BenchError;

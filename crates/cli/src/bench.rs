@@ -3,6 +3,7 @@
 mod allreduce;
 mod check;
 mod evaluation;
+mod gpu_allreduce;
 mod kvstore;
 mod modes;
 mod write;

@@ -33,6 +33,9 @@ pub(crate) fn part(member: &Member) -> Result<(), String> {
         tensorwire_bench::ALLREDUCE => {
             tensorwire_bench::allreduce_member(member).map_err(|error| error.to_string())
         }
+        tensorwire_bench::GPU_ALLREDUCE => {
+            tensorwire_bench::gpu_allreduce_member(member).map_err(|error| error.to_string())
+        }
         tensorwire_bench::WRITE => {
             tensorwire_bench::write_member(member).map_err(|error| error.to_string())
         }

@@ -3,6 +3,7 @@
 
 mod ahead;
 mod flights;
+mod group;
 mod libraries;
 mod peers;
 mod prepared;
@@ -32,6 +33,7 @@ use crate::kernels::modules;
 use crate::{DeviceFault, Rounding};
 use ahead::Ahead;
 use flights::{Flights, Slots};
+use group::Membership;
 use libraries::Libraries;
 use prepared::{PrepareError, Prepared};
 use programs::Programs;
@@ -66,6 +68,8 @@ const FAULT_OFFSET: usize = 8;
 /// A GPU that computes operators.
 #[derive(Debug)]
 pub struct CudaKernels {
+    /// In a group of devices that reduce among themselves. Gone first: the stream comes free of it.
+    membership: Option<Membership>,
     /// Dropped before what the stream may still use: it opens the gates.
     steps: Steps,
     device: Arc<Device>,
@@ -145,6 +149,7 @@ impl CudaKernels {
         let progress = unsafe { Word::in_slab(&device.pinned(size_of::<u64>())?, 0) };
         progress.store(0);
         let mut kernels = CudaKernels {
+            membership: None,
             factors: Slots::new(&device)?,
             flights: Flights::new(&device)?,
             stream,
@@ -354,7 +359,9 @@ impl CudaKernels {
     fn copied_ahead(&mut self, from: DeviceLoan, to: &DeviceWriteLoan) -> Result<(), Failed> {
         self.check()?;
         // what computes does so meanwhile
-        self.flush()?;
+        if !self.is_held() {
+            self.flush()?;
+        }
         let mut ahead = match self.ahead.take() {
             Some(ahead) => ahead,
             None => Ahead::new(&self.device)?,
@@ -573,6 +580,10 @@ impl DeviceKernels for CudaKernels {
 
     fn library_refusals(&self) -> u64 {
         self.library_refusals
+    }
+
+    fn reductions(&self) -> u64 {
+        self.membership.as_ref().map_or(0, Membership::reductions)
     }
 
     fn set_rate_factor(&mut self, factor: f64) -> Result<(), DeviceFailure> {

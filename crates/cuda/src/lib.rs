@@ -43,6 +43,7 @@ mod fault;
 mod gpus;
 mod kernels;
 mod lower;
+mod opened;
 mod several;
 
 use tensorwire_graph::Op;
@@ -59,8 +60,10 @@ pub use error::LowerError;
 pub use fault::DeviceFault;
 pub use gpus::{Gpus, products};
 pub use kernels::{PtxModule, kernel_names, modules};
+pub use opened::OpenedGpus;
 pub use several::CudaDevices;
 pub use tensorwire_device::LibrarySearch;
+pub use tensorwire_device::nccl::{Nccl, NcclError, NcclId, NcclReduction, NcclVersion};
 
 /// How operators are lowered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -56,6 +56,11 @@ impl CudaDevices {
         Ok(CudaDevices { gpus, started: HashMap::new(), count: 0, is_by_host })
     }
 
+    /// The first one, which reduces with others.
+    pub(crate) fn first(&mut self) -> Option<&mut CudaKernels> {
+        self.gpus.first_mut().map(|gpu| &mut gpu.kernels)
+    }
+
     fn gpu(&mut self, device: u32) -> Result<&mut Gpu, DeviceFailure> {
         let count = self.gpus.len();
         // fits: GPUs of a process are few
@@ -239,6 +244,10 @@ impl DeviceKernels for CudaDevices {
 
     fn library_refusals(&self) -> u64 {
         self.gpus.iter().map(|gpu| gpu.kernels.library_refusals()).sum()
+    }
+
+    fn reductions(&self) -> u64 {
+        self.gpus.iter().map(|gpu| gpu.kernels.reductions()).sum()
     }
 
     fn set_rate_factor(&mut self, factor: f64) -> Result<(), DeviceFailure> {

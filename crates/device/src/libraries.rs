@@ -178,7 +178,7 @@ impl LibrarySearch {
     }
 
     /// What was looked for where, for people.
-    fn looked_for(&self, library: CudaLibrary) -> String {
+    pub(crate) fn looked_for(&self, library: CudaLibrary) -> String {
         let folder = |path: &PathBuf| path.display().to_string();
         let named = self.folders.iter().map(folder);
         let places = named.chain(["where the dynamic linker looks".to_owned()]);

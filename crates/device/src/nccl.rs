@@ -18,6 +18,7 @@ use tensorwire_memory::DeviceWriteLoan;
 
 use crate::device::{Device, Handle};
 use crate::error::DeviceError;
+use crate::libraries::{CudaLibrary, LibrarySearch};
 use crate::stream::Stream;
 use crate::wait::wait;
 use sys::*;
@@ -69,7 +70,7 @@ pub enum NcclReduction {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NcclError {
     #[error(
-        "NCCL's {looked_for} cannot be loaded ({reason}); install it (pip install nvidia-nccl-cu12), or name its folder"
+        "NCCL cannot be loaded: {looked_for} ({reason}); install it (pip install nvidia-nccl-cu12), or name its folder (--cuda-libs)"
     )]
     Missing { looked_for: String, reason: String },
     #[error("{looked_for} has no function {function}: it is no NCCL, or an old one")]
@@ -93,6 +94,11 @@ impl NcclError {
     pub fn is_absence(&self) -> bool {
         matches!(self, NcclError::Missing { .. })
     }
+
+    /// True if another member failed, or does not come.
+    pub fn is_of_others(&self) -> bool {
+        matches!(self, NcclError::TimedOut { .. } | NcclError::Call { code: ncclRemoteError, .. })
+    }
 }
 
 impl NcclElement {
@@ -112,6 +118,31 @@ impl NcclElement {
             NcclElement::F64 => ncclFloat64,
             NcclElement::BF16 => ncclBfloat16,
             NcclElement::Byte => ncclUint8,
+        }
+    }
+}
+
+impl NcclId {
+    /// As text, for who gives it to the others.
+    pub fn word(&self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Reads what [`NcclId::word`] has written; none, if it is something else.
+    pub fn of_word(word: &str) -> Option<NcclId> {
+        let digits: Option<Vec<u8>> =
+            word.chars().map(|digit| u8::try_from(digit.to_digit(16)?).ok()).collect();
+        let (pairs, odd) = digits.as_deref()?.as_chunks::<2>();
+        let bytes: Vec<u8> = pairs.iter().map(|[high, low]| high << 4 | low).collect();
+        bytes.try_into().ok().filter(|_| odd.is_empty()).map(NcclId)
+    }
+}
+
+impl NcclReduction {
+    fn number(self) -> ncclRedOp_t {
+        match self {
+            NcclReduction::Sum => ncclSum,
+            NcclReduction::Mean => ncclAvg,
         }
     }
 }
@@ -148,6 +179,20 @@ impl Nccl {
             return Err(NcclError::TooOld { looked_for, found, needed: VERSION_MIN });
         }
         Ok(Arc::new(nccl))
+    }
+
+    /// Loads the first library that can be loaded of those that a search finds.
+    ///
+    /// # Errors
+    /// When there is none, or it is too old.
+    pub fn find(search: &LibrarySearch) -> Result<Arc<Nccl>, NcclError> {
+        match search.find(CudaLibrary::Nccl) {
+            Some(found) => Nccl::open(&found.path),
+            None => Err(NcclError::Missing {
+                looked_for: search.looked_for(CudaLibrary::Nccl),
+                reason: "it is nowhere there".to_owned(),
+            }),
+        }
     }
 
     pub fn version(&self) -> NcclVersion {
@@ -267,16 +312,58 @@ impl NcclCommunicator {
         (element, reduction): (NcclElement, NcclReduction),
         deadline: Deadline,
     ) -> Result<(), NcclError> {
-        let by = match reduction {
-            NcclReduction::Sum => ncclSum,
-            NcclReduction::Mean => ncclAvg,
-        };
+        let by = reduction.number();
         self.start("ncclAllReduce", (vector, element), deadline, |functions, at, count, comm| {
             let stream = stream.handle().cast();
             // SAFETY: the vector has so many elements at that address of the GPU's, lent for writing, and its memory is given back
             // only when the stream is idle; stream and communicator live.
             unsafe { (functions.ncclAllReduce)(at, at, count, element.number(), by, comm, stream) }
         })
+    }
+
+    /// Tells `stream` as [`NcclCommunicator::all_reduce`] does, of several vectors at once, and does not wait: until
+    /// [`NcclCommunicator::has_told`] returns true the stream may not have been told, and is told nothing else.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn start_all_reduces(
+        &mut self,
+        stream: &Stream,
+        vectors: &[(DeviceWriteLoan, NcclElement)],
+        reduction: NcclReduction,
+    ) -> Result<(), NcclError> {
+        let comm = self.handle()?;
+        let by = reduction.number();
+        let functions = &self.nccl.functions;
+        let all = self.device.in_context(|| {
+            // SAFETY: it changes a word of this thread's.
+            let mut worst = unsafe { (functions.ncclGroupStart)() };
+            for (vector, element) in vectors {
+                assert!(vector.space().is_device());
+                let at = std::ptr::without_provenance_mut(vector.address());
+                let (count, element) = (vector.bytes() / element.bytes(), element.number());
+                let stream = stream.handle().cast();
+                // SAFETY: as for `all_reduce`.
+                let told =
+                    unsafe { (functions.ncclAllReduce)(at, at, count, element, by, comm, stream) };
+                worst = first_failure(worst, told);
+            }
+            // SAFETY: as for its start; a group that was begun is ended, whatever became of it.
+            first_failure(worst, unsafe { (functions.ncclGroupEnd)() })
+        })?;
+        let checked = self.nccl.check("ncclAllReduce", all, comm);
+        checked.map_err(|error| self.failed(error))
+    }
+
+    /// True if the stream was told all that was started here. Asked again, whether a member was lost.
+    ///
+    /// # Errors
+    /// When one is, or NCCL failed; nothing works any more then.
+    pub fn has_told(&mut self) -> Result<bool, NcclError> {
+        self.is_settled().map_err(|error| self.failed(error))
     }
 
     /// Tells `stream` to put what member `root` has in the place of the vector. As [`NcclCommunicator::all_reduce`].
@@ -411,6 +498,10 @@ impl NcclVersion {
     }
 }
 
+fn first_failure(first: ncclResult_t, second: ncclResult_t) -> ncclResult_t {
+    if first == ncclSuccess || first == ncclInProgress { second } else { first }
+}
+
 fn text_of(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
@@ -461,6 +552,17 @@ impl fmt::Debug for NcclId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_identifier_is_what_its_word_says() {
+        let id = NcclId(std::array::from_fn(|at| at as u8 ^ 0xa5));
+        let word = id.word();
+        assert_eq!(NcclId::of_word(&word), Some(id));
+        let longer = format!("{word}0");
+        for wrong in ["", "a5", &word[2..], &longer, &word.replace('a', "g")] {
+            assert!(NcclId::of_word(wrong).is_none(), "{wrong}");
+        }
+    }
 
     #[test]
     fn versions_are_read_as_they_were_before_2_9_and_since() {

@@ -1,6 +1,6 @@
 //! NCCL without a GPU: as much of it as `tensorwire_device::nccl` calls, between real processes, over a file in shared memory by
 //! which the members of a communicator meet. Strict about the state of a communicator, and about what it is given; a call is
-//! always in progress until it was asked about. Loaded from the same file as the driver.
+//! always in progress until it was asked about, and its stream is told then: what is told meanwhile comes before. Loaded from the same file as the driver.
 //!
 //! | variable | |
 //! |---|---|
@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use tensorwire_device::nccl::sys::*;
@@ -42,6 +43,8 @@ const TAKEN: usize = 16;
 
 thread_local! {
     static GROUPS: Cell<u32> = const { Cell::new(0) };
+    /// Something was told in the present group.
+    static GROUPED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The file, mapped.
@@ -98,6 +101,8 @@ pub(crate) struct Member {
     is_finalized: AtomicBool,
     /// Questions that are left until what was told is no more in progress.
     busy: AtomicU32,
+    /// What the streams are told then.
+    pending: Mutex<Vec<(Arc<Stream>, Vector, What)>>,
 }
 
 /// Elements, by their number.
@@ -368,6 +373,7 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
             is_aborted: AtomicBool::new(false),
             is_finalized: AtomicBool::new(false),
             busy: AtomicU32::new(ASKED),
+            pending: Mutex::default(),
         };
         // SAFETY: room is the caller's duty.
         unsafe { comm.write(pointer(fake.members.add(Arc::new(member)))) };
@@ -386,6 +392,12 @@ pub unsafe extern "C" fn ncclCommGetAsyncError(
         let (_, member) = of(comm)?;
         let busy = |busy: u32| busy.checked_sub(1);
         let is_busy = member.busy.fetch_update(Ordering::Relaxed, Ordering::Relaxed, busy).is_ok();
+        if !is_busy && member.all_joined() {
+            for (stream, vector, what) in std::mem::take(&mut *member.pending.lock()) {
+                let collective = Collective { member: member.clone(), vector, what };
+                cuda(stream.tell(Op::Collective(Arc::new(collective))))?;
+            }
+        }
         let found = match member.area.word(FAILED).load(Ordering::Relaxed) {
             0 if !member.all_joined() || is_busy => ncclInProgress,
             0 => ncclSuccess,
@@ -443,6 +455,9 @@ pub unsafe extern "C" fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGroupStart() -> ncclResult_t {
+    if GROUPS.get() == 0 {
+        GROUPED.set(false);
+    }
     GROUPS.set(GROUPS.get() + 1);
     ncclSuccess
 }
@@ -452,7 +467,7 @@ pub extern "C" fn ncclGroupEnd() -> ncclResult_t {
     match GROUPS.get().checked_sub(1) {
         Some(left) => {
             GROUPS.set(left);
-            ncclSuccess
+            if left == 0 && GROUPED.get() { ncclInProgress } else { ncclSuccess }
         }
         None => ncclInvalidUsage,
     }
@@ -484,12 +499,14 @@ fn tell(
         if !is_there && bytes > 0 {
             return Err(ncclInvalidArgument);
         }
-        let is_busy = member.busy.swap(ASKED, Ordering::Relaxed) > 0;
+        // of a group all calls come at once
+        let is_first = GROUPS.get() == 0 || !GROUPED.replace(true);
+        let is_busy = member.busy.swap(ASKED, Ordering::Relaxed) > 0 && is_first;
         if is_busy || !member.all_joined() || member.is_finalized.load(Ordering::Relaxed) {
             say("a communicator was told something before it was asked whether it is ready");
             return Err(ncclInvalidUsage);
         }
-        cuda(stream.tell(Op::Collective(Arc::new(Collective { member, vector, what }))))?;
+        member.pending.lock().push((stream, vector, what));
         Ok(ncclInProgress)
     })
 }

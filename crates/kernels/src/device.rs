@@ -275,6 +275,11 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
         0
     }
 
+    /// Returns how many vectors a library reduced with devices of other processes.
+    fn reductions(&self) -> u64 {
+        0
+    }
+
     /// Has optimizers that are started from now on change variables at `factor` times their rate.
     ///
     /// # Errors

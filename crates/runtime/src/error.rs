@@ -32,6 +32,9 @@ pub enum ExchangeError {
     /// What is behind the exchange is no fabric, and says itself what happened.
     #[error("{what}")]
     Other { peer: Option<Rank>, what: String },
+    /// Another member failed, or is late. Which one, and why, others know.
+    #[error("{what}")]
+    Others { what: String },
 }
 
 impl ExchangeError {
@@ -171,6 +174,15 @@ pub enum RunError {
 }
 
 impl RunError {
+    /// True if another member failed or is late, and this one knows no more.
+    pub fn is_of_others(&self) -> bool {
+        match self {
+            RunError::Stalled { is_own, .. } => !is_own,
+            RunError::Exchange { source, .. } => matches!(source, ExchangeError::Others { .. }),
+            _ => false,
+        }
+    }
+
     /// The peer that was lost, if that is what happened.
     pub fn lost_peer(&self) -> Option<Rank> {
         match self {

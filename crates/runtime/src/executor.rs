@@ -3,6 +3,7 @@
 //! whose tensor is not there yet goes back to the tail of the ready queue, so that polling never
 //! delays a node that could run; when a whole round found nothing, the executor blocks.
 
+mod collective;
 mod device;
 mod kernel;
 mod steps;
@@ -100,6 +101,8 @@ pub(crate) struct Executor {
     finished: Vec<EdgeId>,
     /// Collective operations under way, and since when.
     collectives: HashMap<NodeId, u64>,
+    /// Behind the last of them that devices were told.
+    reduced: Option<CopyId>,
     /// Copies under way, in the order in which they were started.
     copying: VecDeque<Copying>,
     /// The first of them is over, and the queue has no room for what it made.
@@ -163,6 +166,7 @@ impl Executor {
             flights: HashMap::new(),
             finished: Vec::new(),
             collectives: HashMap::new(),
+            reduced: None,
             copying: VecDeque::new(),
             is_held_up: false,
             staged: HashMap::new(),
@@ -208,6 +212,9 @@ impl Executor {
     ) -> Result<Advance, RunError> {
         if self.steps.is_whole() {
             return self.advance_step(part);
+        }
+        if self.group.as_ref().is_some_and(|group| group.holds()) {
+            return self.hold_for_group(part, frontier);
         }
         // turns in a row that did nothing; a round of them means that nothing can run
         let mut misses = 0;
@@ -428,43 +435,6 @@ impl Executor {
     }
 
     /// Hands a tensor to the group, in the vector that it is known by there.
-    fn collective(&mut self, part: &Part, id: NodeId) -> Result<Turn, RunError> {
-        let step = self.counters.steps;
-        let start_ns = Clock::now_ns();
-        let tensor = self.workspace.vector(part, id, step)?;
-        let Some(group) = &mut self.group else {
-            return Ok(Turn::NotYet);
-        };
-        let started = group.start(id, &tensor.buffer);
-        started.map_err(|source| RunError::Exchange { step, source })?;
-        self.collectives.insert(id, start_ns);
-        Ok(Turn::Started)
-    }
-
-    /// Completes the collective operations that are over; returns true if there were any.
-    fn complete_collectives(
-        &mut self,
-        part: &Part,
-        frontier: &mut Frontier,
-    ) -> Result<bool, RunError> {
-        let step = self.counters.steps;
-        let Some(group) = self.group.as_mut().filter(|_| !self.collectives.is_empty()) else {
-            return Ok(false);
-        };
-        let finished = group.finished(&mut self.finished_nodes);
-        finished.map_err(|source| RunError::Exchange { step, source })?;
-        let mut any = false;
-        while let Some(node) = self.finished_nodes.pop() {
-            let Some(start_ns) = self.collectives.remove(&node) else { continue };
-            if self.timeline.is_some() {
-                self.record(EventKind::Collective(node), start_ns, Clock::now_ns());
-            }
-            self.complete(part, frontier, node);
-            any = true;
-        }
-        Ok(any)
-    }
-
     /// Completes the sends, fetches and collective operations that are over; returns true if there were any.
     fn complete_finished(
         &mut self,

@@ -201,7 +201,8 @@ pub trait TensorExchange: Send {
 /// Collective operations of the group that a session's process belongs to. No call blocks.
 pub trait GroupOps: Send {
     /// Starts what all members do together, each with one vector, in place: the all-reduce or broadcast that is
-    /// `node` of this part. Until [`GroupOps::finished`] names the node, the tensor is the group's.
+    /// `node` of this part. Until [`GroupOps::finished`] names the node, the tensor is the group's. Of a vector in a device's
+    /// memory it is over when the device was told: what uses the vector comes behind on the device.
     ///
     /// # Errors
     /// When the group does not know the node, or a member is lost.
@@ -212,4 +213,9 @@ pub trait GroupOps: Send {
     /// # Errors
     /// When a member is lost.
     fn finished(&mut self, finished: &mut Vec<NodeId>) -> Result<(), ExchangeError>;
+
+    /// True while a device is being told: until [`GroupOps::finished`] names more nodes it is told nothing else.
+    fn holds(&self) -> bool {
+        false
+    }
 }

@@ -378,6 +378,12 @@ impl Session {
         device.map_or(0, |device| device.lock().library_refusals())
     }
 
+    /// Returns how many vectors a device reduced with those of other processes by a library.
+    pub fn reductions(&self) -> u64 {
+        let device = self.executor.workspace.device.as_ref();
+        device.map_or(0, |device| device.lock().reductions())
+    }
+
     /// The memory that tensors take in a lane whose size is known only when they exist.
     pub fn dynamic_use(&self, lane: Lane) -> LaneUse {
         self.executor.workspace.dynamic_use(lane)

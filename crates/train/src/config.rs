@@ -25,7 +25,7 @@ use crate::strategy::{Grouping, Pacing, Strategy, StrategyRow};
 use crate::topology::{Topology, Weights};
 use tensorwire_launch::Hosts;
 
-pub use clients::{Averaging, ClientConfig};
+pub use clients::{Averaging, ClientConfig, CollectivesChoice};
 pub(crate) use device::ordinals;
 pub use device::{CudaLibraries, DeviceChoice, MathMode};
 pub use error::ConfigError;

@@ -2,6 +2,7 @@
 //! one gets.
 
 mod exchange;
+mod nccl;
 mod reducer;
 
 use std::collections::HashMap;
@@ -12,6 +13,7 @@ use tensorwire_base::{Deadline, Rank};
 use tensorwire_collectives::{
     CollectiveCall, Collectives, Group, GroupError, GroupOptions, LinkCost, VectorId,
 };
+use tensorwire_cuda::NcclError;
 use tensorwire_fabric::Fabric;
 use tensorwire_graph::{NodeId, Op, Part};
 use tensorwire_kernels::{FoldKind, NoFold};
@@ -20,6 +22,7 @@ use tensorwire_memory::{Arena, ArenaError, Buffer, LoanError, Place};
 use tensorwire_runtime::Storage;
 
 pub(crate) use exchange::{OrderOnly, master_ports, member_ports};
+pub(crate) use nccl::{NcclLibrary, NcclPlace, nccl_ports};
 pub use reducer::VectorReducer;
 
 /// The way between processes that share no memory, of one host or, `spread`, of several.
@@ -43,6 +46,12 @@ pub enum ClientError {
     Fold(#[from] NoFold),
     #[error("vector {vector} of the group: {source}")]
     Lent { vector: u32, source: LoanError },
+    #[error(transparent)]
+    Nccl(#[from] NcclError),
+    #[error(
+        "the first worker of the group told of no communicator of NCCL; do all members run the same version?"
+    )]
+    NcclId,
     #[error("this worker has neither a client nor a store; do all members run the same version?")]
     Alone,
     #[error("node '{name}' has no place that the group knows")]

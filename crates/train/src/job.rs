@@ -160,11 +160,12 @@ impl TrainError {
     /// Returns whose fault this is, as far as this process knows.
     fn blame(&self) -> Blame {
         let waited = match self {
-            TrainError::Run(error) => matches!(error, RunError::Stalled { is_own: false, .. }),
+            TrainError::Run(error) => error.is_of_others(),
             TrainError::Store(error) => matches!(error, StoreError::TimedOut { .. }),
             TrainError::Client(ClientError::Group(error)) => {
                 matches!(error, GroupError::TimedOut { .. })
             }
+            TrainError::Client(ClientError::Nccl(error)) => error.is_of_others(),
             // the word that all wait for
             TrainError::Control(error) => error.kind() == std::io::ErrorKind::TimedOut,
             _ => false,

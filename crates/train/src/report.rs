@@ -142,6 +142,9 @@ pub struct TrainReport {
     /// Operators that a device computed because a library that it has does not take them.
     #[serde(default)]
     pub library_refusals: u64,
+    /// Vectors that NCCL reduced with the devices of others.
+    #[serde(default)]
+    pub nccl_reductions: u64,
     /// Of what was copied to devices, the bytes that were while the step before computed.
     #[serde(default)]
     pub bytes_copied_ahead: u64,

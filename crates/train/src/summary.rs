@@ -74,6 +74,8 @@ pub struct Summary {
     pub library_calls: u64,
     /// Operators that devices computed because a library that they have does not take them.
     pub library_refusals: u64,
+    /// Vectors that NCCL reduced, once for each member.
+    pub nccl_reductions: u64,
     /// Of what was copied to devices, the bytes that were while the step before computed.
     pub bytes_copied_ahead: u64,
     /// Of the member that had most memory at once.
@@ -159,6 +161,7 @@ impl Summary {
             device_steps: reports().find_map(|report| report.device_steps.clone()),
             library_calls: sum(|report| report.library_calls),
             library_refusals: sum(|report| report.library_refusals),
+            nccl_reductions: sum(|report| report.nccl_reductions),
             bytes_copied_ahead: sum(|report| report.bytes_copied_ahead),
             peak_bytes: reports().map(|report| report.peak_bytes).max(),
             polling: polling.into(),
@@ -180,7 +183,7 @@ mod tests {
     use tensorwire_launch::{JobUpdate, Transport};
 
     /// What `tensorwire train --json` prints, which scripts rely on.
-    const KEYS: [&str; 51] = [
+    const KEYS: [&str; 53] = [
         "async",
         "batch",
         "bytes_copied",
@@ -209,6 +212,7 @@ mod tests {
         "library_calls",
         "library_refusals",
         "model",
+        "nccl_reductions",
         "peak_bytes",
         "poll_misses",
         "poll_us",

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::collectives::{Beside, beside};
 use super::suites::{built, outcome};
 use super::{Bench, Outcome};
 
@@ -31,7 +32,7 @@ fn same_bits_of(bench: &mut Bench<'_, '_>, tensorwire: &Path) -> Result<Outcome,
         true => "--model mlp --data synthetic:16 --batch 4 --steps 3",
         false => "--model mlp --data synthetic:512 --batch 32 --steps 20",
     };
-    let mut first: Option<Value> = None;
+    let (mut first, mut last): (Option<Value>, Value) = (None, Value::Null);
     for (name, way) in WAYS {
         let result = train(bench, tensorwire, &format!("{way} {size}"), true)?;
         bench.say(json!({
@@ -52,10 +53,19 @@ fn same_bits_of(bench: &mut Bench<'_, '_>, tensorwire: &Path) -> Result<Outcome,
             return Ok(Outcome::Failed(format!("{name}: {} bytes copied", result["bytes_copied"])));
         }
         first.get_or_insert(hash.clone());
+        last = result;
     }
+    // the last one is of a group
+    let said = match beside(bench, tensorwire, &last, size)? {
+        Beside::Within => format!("; NCCL within {RELATIVE_MAX}"),
+        Beside::Apart(apart) => {
+            return Ok(Outcome::Failed(format!("by NCCL the loss is {apart} apart")));
+        }
+        Beside::Absent(why) => format!("; NCCL not run: {why}"),
+    };
     let processor = train(bench, tensorwire, &format!("--strategy local {size}"), false)?;
     bench.say(json!({ "job": "local, the processor", "final_loss": processor["final_loss"] }))?;
-    Ok(Outcome::Passed(format!("{} ways, the same bits", WAYS.len())))
+    Ok(Outcome::Passed(format!("{} ways, the same bits{said}", WAYS.len())))
 }
 
 /// First losses of a model on the GPU beside the processor's.
@@ -106,7 +116,7 @@ fn losses_of(bench: &mut Bench<'_, '_>, tensorwire: &Path) -> Result<Outcome, St
 }
 
 /// Trains, and returns what it says of it.
-fn train(
+pub(super) fn train(
     bench: &mut Bench<'_, '_>,
     tensorwire: &Path,
     job: &str,

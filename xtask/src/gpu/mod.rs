@@ -2,6 +2,7 @@
 //! ran on what, and writes it as lines of JSON. Knows the project's programs by their names and output, and no GPU.
 
 mod build;
+mod collectives;
 mod jobs;
 mod process;
 mod speeds;
@@ -69,6 +70,7 @@ const PARTS: &[Part] = &[
     Part { name: "jobs", limit_s: 180, run: jobs::same_bits },
     Part { name: "losses", limit_s: 180, run: jobs::losses },
     Part { name: "rates", limit_s: 60, run: speeds::rates },
+    Part { name: "collectives", limit_s: 120, run: collectives::vectors },
     Part { name: "crossings", limit_s: 120, run: speeds::crossings },
     Part { name: "steps", limit_s: 330, run: steps::steps },
     Part { name: "sanitizer", limit_s: 120, run: suites::sanitizer },
@@ -165,7 +167,7 @@ pub fn run(run: GpuRun<'_>, stop: &Stop, out: &mut dyn Write) -> Result<bool, Gp
             Outcome::NotRun(_) => not_run += 1,
         }
         let seconds = begun.elapsed().as_secs_f64();
-        report.line(&format!("{:10} {word} ({seconds:.1} s): {why}", part.name))?;
+        report.line(&format!("{:11} {word} ({seconds:.1} s): {why}", part.name))?;
         report.json(json!({
             "part": part.name, "outcome": word, "said": why, "seconds": seconds,
         }))?;

@@ -6,9 +6,11 @@ use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
 use tensorwire_bench::{CONTRIBUTORS_MAX, CollectiveKind, DeviceTensor, Way, parse_size};
 use tensorwire_collectives::{Algorithm, Design};
+use tensorwire_train::CudaLibraries;
 
 use super::headings::{MEASUREMENT, OUTPUT, PROCESSES, WIRE};
 use super::hosts::HostArgs;
+use super::job::cuda_libraries;
 use super::learn::FloatArg;
 use super::repeat::RepeatArgs;
 use super::{TransportArg, WireArgs};
@@ -24,6 +26,22 @@ pub(crate) struct AllreduceArgs {
     /// Which are threads with a vector each: together a tensor.
     #[arg(long, value_name = "D", help_heading = PROCESSES, value_parser = of_a_group())]
     devices: Option<u32>,
+    /// Where vectors lie: cpu, or cuda, beside NCCL
+    ///
+    /// `cuda`: in the memory of GPUs, one for each process of this machine; where there are fewer, some share one. The
+    /// graph's own all-reduce is measured, and NCCL where it is found.
+    #[arg(long, value_name = "DEVICE", help_heading = PROCESSES, value_enum, conflicts_with_all =
+          ["devices", "hosts", "collective", "algorithm", "design", "deterministic", "transport", "table", "tune"])]
+    device: Option<VectorsArg>,
+    /// The library of CUDA's driver
+    ///
+    /// [default: libcuda.so.1, where the dynamic linker finds it]
+    #[arg(long, value_name = "FILE", help_heading = PROCESSES, hide_short_help = true, requires = "device")]
+    cuda_driver: Option<PathBuf>,
+    /// Folders with CUDA's libraries, or none
+    #[arg(long, value_name = "FOLDER", help_heading = PROCESSES, hide_short_help = true, value_delimiter = ',',
+          requires = "device")]
+    cuda_libs: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) hosts: HostArgs,
     /// Sizes of a vector: 4KiB,1MiB,16MB
@@ -85,6 +103,12 @@ pub(crate) struct AllreduceArgs {
 }
 
 impl AllreduceArgs {
+    /// Driver and libraries, where vectors lie in the memory of GPUs.
+    pub(crate) fn gpus(&self) -> Option<(Option<PathBuf>, CudaLibraries)> {
+        let is_cuda = matches!(self.device, Some(VectorsArg::Cuda));
+        is_cuda.then(|| (self.cuda_driver.clone(), cuda_libraries(self.cuda_libs.clone())))
+    }
+
     /// The transports to measure.
     pub(crate) fn transports(&self) -> Vec<TransportArg> {
         self.hosts.transports(&self.transport)
@@ -124,6 +148,14 @@ impl AllreduceArgs {
 /// How many processes, or devices, can be measured.
 fn of_a_group() -> RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=i64::from(CONTRIBUTORS_MAX))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum VectorsArg {
+    /// In the host's memory
+    Cpu,
+    /// In the memory of GPUs
+    Cuda,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]

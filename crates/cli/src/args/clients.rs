@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use super::headings::STRATEGY;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use tensorwire_train::{Algorithm, ClientConfig, ConfigError, Strategy, TunedRow};
+use tensorwire_train::{
+    Algorithm, ClientConfig, CollectivesChoice, ConfigError, Strategy, TunedRow,
+};
 
 /// What people from other systems call some strategies.
 const ALIASES: [(&str, Strategy); 5] = [
@@ -47,6 +49,13 @@ pub(crate) struct ClientArgs {
     /// [default: 0.9 / clients, as Zhang et al. 2015 have it]
     #[arg(long, value_name = "A", hide_short_help = true)]
     alpha: Option<f64>,
+    /// allreduce, mpi-...: own, or nccl for GPUs
+    ///
+    /// Who all-reduces gradients. `nccl`: NCCL, where it is found (--cuda-libs), among the GPUs of workers without a store or
+    /// with elastic averaging; it makes its own connections, which are neither authenticated nor encrypted, and adds in an
+    /// order of its own.
+    #[arg(long, value_name = "NAME", hide_short_help = true, value_enum, default_value = "own")]
+    collectives: CollectivesArg,
     /// allreduce, mpi-sgd: reduce gradients in the order of ranks
     ///
     /// So that every algorithm, transport and run has the same bits (ps, dist-sgd and local always do).
@@ -62,6 +71,14 @@ pub(crate) struct ClientArgs {
     /// As `bench allreduce --tune FILE` wrote it. [default: a model of the transport]
     #[arg(long, value_name = "FILE", hide_short_help = true, conflicts_with = "algorithm")]
     table: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum CollectivesArg {
+    /// This program
+    Own,
+    /// NVIDIA's library
+    Nccl,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -86,10 +103,15 @@ pub(super) enum AlgorithmArg {
 
 impl ClientArgs {
     pub(crate) fn config(self) -> Result<ClientConfig, ConfigError> {
-        let ClientArgs { clients, interval, alpha, deterministic, algorithm, table } = self;
+        let ClientArgs { clients, interval, alpha, collectives, deterministic, algorithm, table } =
+            self;
+        let collectives = match collectives {
+            CollectivesArg::Own => CollectivesChoice::Own,
+            CollectivesArg::Nccl => CollectivesChoice::Nccl,
+        };
         let algorithm = algorithm.map(Algorithm::from);
         let table = table.map_or(Ok(Vec::new()), |path| read_table(&path))?;
-        Ok(ClientConfig { clients, interval, alpha, deterministic, algorithm, table })
+        Ok(ClientConfig { clients, interval, alpha, collectives, deterministic, algorithm, table })
     }
 }
 

@@ -391,7 +391,7 @@ impl JobArgs {
 }
 
 /// Where CUDA's libraries are, as `--cuda-libs` says it.
-fn cuda_libraries(folders: Vec<PathBuf>) -> CudaLibraries {
+pub(super) fn cuda_libraries(folders: Vec<PathBuf>) -> CudaLibraries {
     if folders == [PathBuf::from("none")] {
         return CudaLibraries::Unused;
     }

@@ -16,7 +16,7 @@ use crate::job::job_spec;
 use crate::output::{note, print};
 use crate::{Failure, table::table};
 
-const SIZES: [usize; 9] = sizes();
+static SIZES: [usize; 9] = sizes();
 /// Of [`SIZES`], the first so many.
 const QUICK_SIZES: usize = 7;
 
@@ -33,6 +33,9 @@ const fn sizes() -> [usize; 9] {
 
 pub(super) fn run(args: &AllreduceArgs) -> Result<(), Failure> {
     let mut lines = Lines::open(args.json.as_deref())?;
+    if let Some(gpus) = args.gpus() {
+        return super::gpu_allreduce::run(args, &gpus, &mut lines);
+    }
     // nobody wants to measure for an hour to hear that it cannot be written
     args.tune.as_deref().map(check_writable).transpose()?;
     let hosts = args.hosts.hosts().map_err(Failure::user)?;
@@ -64,6 +67,25 @@ pub(super) fn run(args: &AllreduceArgs) -> Result<(), Failure> {
     show(&rows)
 }
 
+/// The sizes to measure.
+pub(super) fn sizes_of(args: &AllreduceArgs) -> &[usize] {
+    match (args.sizes.is_empty(), args.quick) {
+        (false, _) => &args.sizes,
+        (true, true) => &SIZES[..QUICK_SIZES],
+        (true, false) => &SIZES,
+    }
+}
+
+/// How often one of them is measured.
+pub(super) fn spec_of(args: &AllreduceArgs, ranks: u32, bytes: usize) -> AllreduceSpec {
+    let mut spec = AllreduceSpec::new(ranks, bytes, args.quick);
+    if let Some(iterations) = args.repeat.iterations {
+        spec = spec.with_repetitions(iterations.get());
+    }
+    spec.warm_up = args.repeat.warm_up.unwrap_or(spec.warm_up);
+    AllreduceSpec { dtype: args.dtype.into(), ..spec }
+}
+
 /// Every measurement over one transport.
 fn of_transport(
     args: &AllreduceArgs,
@@ -77,20 +99,15 @@ fn of_transport(
         _ => Default::default(),
     };
     let table = args.table.as_deref().map(|path| read(path, transport)).transpose()?;
-    let default = if args.quick { &SIZES[..QUICK_SIZES] } else { &SIZES[..] };
-    let sizes = if args.sizes.is_empty() { default } else { &args.sizes };
+    let sizes = sizes_of(args);
     let ways = args.ways(&possible(transport, hosts.any_remote()));
     let mut results = Vec::new();
     for &ranks in &args.ranks {
         for collective in args.collective.iter().copied().map(CollectiveKind::from) {
             for &bytes in sizes {
-                let mut spec = AllreduceSpec::new(ranks, bytes, args.quick);
-                if let Some(iterations) = args.repeat.iterations {
-                    spec = spec.with_repetitions(iterations.get());
-                }
-                spec.warm_up = args.repeat.warm_up.unwrap_or(spec.warm_up);
+                let spec = spec_of(args, ranks, bytes);
                 let (verbs, table) = (verbs.clone(), table.clone());
-                let (dtype, deterministic) = (args.dtype.into(), args.deterministic);
+                let deterministic = args.deterministic;
                 let spec = AllreduceSpec {
                     transport,
                     verbs,
@@ -99,7 +116,7 @@ fn of_transport(
                     hosts: hosts.clone(),
                     ..spec
                 };
-                let spec = AllreduceSpec { collective, dtype, deterministic, ..spec };
+                let spec = AllreduceSpec { collective, deterministic, ..spec };
                 for result in allreduce(&spec, &ways, job)? {
                     lines.append(&result)?;
                     let row = row(&result);

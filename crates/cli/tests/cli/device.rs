@@ -24,7 +24,7 @@ const LARGE: &str = "--model mlp --data synthetic:16,8x8x1 --batch 4 --steps 3";
 /// The driver, and the kernels that it runs.
 pub(crate) struct Driver {
     pub(crate) library: PathBuf,
-    kernels: PathBuf,
+    pub(crate) kernels: PathBuf,
 }
 
 /// None where this machine cannot build kernels, and says so.

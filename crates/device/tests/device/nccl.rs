@@ -206,6 +206,27 @@ fn who_waits_for_one_that_does_not_come_ends_in_time() {
     });
 }
 
+/// What is told at once is told when NCCL gets to it, some time after the call.
+#[test]
+fn several_vectors_are_reduced_at_once() {
+    on_fake(&[("FAKE_CUDA_FAULTS", "delay=300,garbage")], || {
+        members(2, |machine, mut member| {
+            let (stream, rank) = (machine.stream(), member.rank() as f32);
+            let of = |values: &[f32]| vector(machine, values, |v: f32| v.to_ne_bytes().to_vec());
+            let all = [of(&[rank; 3]), of(&[rank + 10.0])];
+            for _ in 0..2 {
+                let loans = all.each_ref().map(|here| (writing(here), NcclElement::F32));
+                member.start_all_reduces(&stream, &loans, NcclReduction::Mean).unwrap();
+                while !member.has_told().unwrap() {}
+            }
+            member.synchronize(&stream, soon()).unwrap();
+            // the mean of what all have alike is that
+            assert_eq!(f32s(machine, &all[0]), [0.5; 3]);
+            assert_eq!(f32s(machine, &all[1]), [10.5]);
+        });
+    });
+}
+
 #[test]
 fn one_that_fails_ends_the_others() {
     on_fake(&[], || {

@@ -8,6 +8,7 @@ pub(crate) mod order;
 pub(crate) mod partition;
 pub(crate) mod place;
 pub(crate) mod reduce;
+pub(crate) mod reduce_order;
 pub(crate) mod reference;
 pub(crate) mod reuse;
 pub(crate) mod schedule;

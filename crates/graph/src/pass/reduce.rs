@@ -25,6 +25,8 @@ pub enum AllReduceBy {
     /// The tasks, by nodes and edges of the graph: worker w is in group w mod `groups`. Vectors of more than `split_above` bytes
     /// may be spread over a group by rows.
     Edges { groups: u32, split_above: usize },
+    /// The devices of the tasks, who are told all in the same order, up to `together` bytes of small vectors at once.
+    Devices { together: usize },
 }
 
 /// A placed graph whose all-reduces are edges, if they are to be, and the runs on its nodes.

@@ -1,14 +1,15 @@
 //! Memory spaces: which nodes compute on a device, and the copies between a device's memory and the host's that this
-//! takes. What is fed or reduced by a group lies in the host's memory; a variable lies where its task computes. Of a task with
-//! several devices each copy of the model is on its own, and what is no copy's on the first. What crosses between processes
-//! goes by way of the host, or from first device to first device where their memory is shared. Each tensor is copied at
-//! most once to the host and to each device, whoever uses it there.
+//! takes. What is fed lies in the host's memory, and so does what a group reduces that is none of devices; a variable lies where
+//! its task computes. Of a task with several devices each copy of the model is on its own, and what is no copy's on the first.
+//! What crosses between processes goes by way of the host, or from first device to first device where their memory is shared.
+//! Each tensor is copied at most once to the host and to each device, whoever uses it there.
 
 use std::collections::HashMap;
 
 use tensorwire_base::Space;
 
 use super::infer::infer;
+use super::reduce::AllReduceBy;
 use crate::error::GraphError;
 use crate::graph::{Graph, Hint, Job, Node, NodeId, Output, Task};
 use crate::op::{Family, Kind, Op};
@@ -57,7 +58,7 @@ impl DeviceTasks {
 pub(crate) fn spread_over_spaces(
     placed: &Graph,
     runs: &[RunSpec],
-    (devices, crossing): (DeviceTasks, DeviceCrossing),
+    (devices, crossing, all_reduce): (DeviceTasks, DeviceCrossing, AllReduceBy),
 ) -> Result<(Graph, Vec<RunSpec>), GraphError> {
     if devices == DeviceTasks::None {
         return Ok((placed.clone(), runs.to_vec()));
@@ -66,6 +67,7 @@ pub(crate) fn spread_over_spaces(
         placed,
         devices,
         crossing,
+        reduces_on_devices: matches!(all_reduce, AllReduceBy::Devices { .. }),
         out: Graph::continued(placed),
         moved: Vec::with_capacity(placed.len()),
         devices_of: Vec::with_capacity(placed.len()),
@@ -85,6 +87,8 @@ struct Spreader<'a> {
     placed: &'a Graph,
     devices: DeviceTasks,
     crossing: DeviceCrossing,
+    /// Devices all-reduce among themselves.
+    reduces_on_devices: bool,
     out: Graph,
     /// By node of `placed`: the same in `out`.
     moved: Vec<NodeId>,
@@ -130,6 +134,9 @@ impl Spreader<'_> {
             // a user's own kernels compute on slices, where nothing else is said
             Kind::Kernel(Family::Custom) if !computes_on_devices(&node.op) => Space::Host,
             Kind::Kernel(_) => Space::Device(device),
+            Kind::Group if self.reduces_on_devices && matches!(node.op, Op::AllReduce { .. }) => {
+                Space::Device(device)
+            }
             Kind::State if matches!(node.op, Op::Variable { .. }) => Space::Device(device),
             Kind::View => match node.inputs.first() {
                 Some(input) => {

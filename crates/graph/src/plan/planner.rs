@@ -12,7 +12,8 @@ use crate::graph::{Graph, Hint, Node, NodeId, Task};
 use crate::op::{EdgeId, Op};
 use crate::pass::memory::{MemoryNeeds, plan_memory};
 use crate::pass::partition::{Cut, CutKey};
-use crate::pass::reduce::reduce_by_edges;
+use crate::pass::reduce::{AllReduceBy, reduce_by_edges};
+use crate::pass::reduce_order::in_one_order;
 use crate::pass::reference::{Chooser, Transfer, WhyWrite, without_references};
 use crate::pass::space::spread_over_spaces;
 use crate::pass::verify::verify;
@@ -28,12 +29,16 @@ pub(super) struct Planner<'a> {
 
 impl Planner<'_> {
     pub(super) fn plan(&self, graph: &Graph, runs: &[RunSpec]) -> Result<Plan, GraphError> {
-        let spaces = (self.options.devices, self.options.device_crossing);
+        let PlanOptions { devices, device_crossing, all_reduce, .. } = *self.options;
         let (graph, runs) = narrow_wire(graph, runs, self.options.wire)?;
         verify(&graph, "wire")?;
-        let (graph, runs) = reduce_by_edges(&graph, &runs, self.options.all_reduce)?;
+        let (graph, runs) = reduce_by_edges(&graph, &runs, all_reduce)?;
         verify(&graph, "reduce")?;
-        let (graph, runs) = spread_over_spaces(&graph, &runs, spaces)?;
+        let spaces = (devices, device_crossing, all_reduce);
+        let (mut graph, runs) = spread_over_spaces(&graph, &runs, spaces)?;
+        if let AllReduceBy::Devices { together } = all_reduce {
+            graph = in_one_order(&graph, together)?;
+        }
         verify(&graph, "spaces")?;
         let (graph, transfers) = self.choose(&graph, &runs)?;
         let guarded = match self.options.reuse {

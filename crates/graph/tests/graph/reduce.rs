@@ -209,3 +209,36 @@ fn members_that_wait_for_each_other_are_refused() {
     let refused = plan(&placed, &cluster.tasks(), &[run], options).unwrap_err().to_string();
     assert!(refused.contains("waits for an all-reduce that waits for it"), "{refused}");
 }
+
+/// The second vector and the third fit together, and are told behind the first.
+#[test]
+fn devices_are_told_in_one_order_and_of_small_vectors_at_once() {
+    for (together, expected) in [
+        (LARGE + LARGE / 8, [None, Some(0), Some(0)]),
+        (LARGE, [None, Some(0), Some(1)]),
+        (usize::MAX as u64, [None; 3]),
+    ] {
+        for eager in [false, true] {
+            let options = PlanOptions {
+                // fits: a few thousand, or as many as there are
+                all_reduce: AllReduceBy::Devices { together: together as usize },
+                devices: DeviceTasks::Workers,
+                ..PlanOptions::default()
+            };
+            let plan = planned(3, eager, options);
+            assert_eq!(plan.edges.len(), 0, "nothing crosses but by the devices");
+            for part in &plan.parts {
+                let vector = |id: NodeId| part.graph.node(id).op.vector();
+                let mut behind: HashMap<u32, Vec<u32>> = HashMap::new();
+                for (id, node) in part.graph.nodes() {
+                    let Some(here) = vector(id) else { continue };
+                    assert_eq!(node.space, Space::Device(0), "{}", node.name);
+                    let before = node.controls.iter().copied().filter_map(vector);
+                    behind.insert(here, before.collect());
+                }
+                let expected = (0..3).zip(expected.map(|before| Vec::from_iter(before)));
+                assert_eq!(behind, HashMap::from_iter(expected), "{together} {eager}");
+            }
+        }
+    }
+}

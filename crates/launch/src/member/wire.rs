@@ -82,6 +82,21 @@ impl Member {
         options: [&WireOptions; N],
         plan_digest: &str,
     ) -> Result<[Fabric; N], MemberError> {
+        let (fabrics, _) = self.connect_telling(options, plan_digest, None)?;
+        Ok(fabrics)
+    }
+
+    /// As [`Member::connect_all`]; besides, each member tells all others `word` over the sealed control connections, and hears
+    /// theirs, by rank. Who tells nothing hears nothing.
+    ///
+    /// # Errors
+    /// As [`Member::connect`].
+    pub fn connect_telling<const N: usize>(
+        &self,
+        options: [&WireOptions; N],
+        plan_digest: &str,
+        word: Option<String>,
+    ) -> Result<([Fabric; N], Vec<Option<String>>), MemberError> {
         let transport = match options.first() {
             Some(first) => self.transport(first)?,
             None => Transport::Auto,
@@ -90,7 +105,10 @@ impl Member {
         for options in options {
             fabrics.push(self.open_fabric(options, transport)?);
         }
-        let endpoints = fabrics.iter().map(|fabric| fabric.endpoint().to_string()).collect();
+        // behind where the fabrics are found
+        let tells = word.is_some();
+        let endpoints = fabrics.iter().map(|fabric| fabric.endpoint().to_string()).chain(word);
+        let endpoints = endpoints.collect();
         let endpoints = self.introduce(endpoints, plan_digest)?;
         let deadline = Deadline::after(self.setup_patience());
         for (index, (fabric, options)) in fabrics.iter().zip(options).enumerate() {
@@ -105,7 +123,10 @@ impl Member {
         if self.store().is_some_and(|store| store.replaces().is_none()) {
             self.tell(&FromMember::Connected)?;
         }
-        Ok(fabrics.try_into().unwrap_or_else(|_| unreachable!("as many as options")))
+        let told = |endpoints: Option<Vec<String>>| endpoints?.into_iter().nth(N).filter(|_| tells);
+        let words = endpoints.into_iter().map(told).collect();
+        let fabrics = fabrics.try_into().unwrap_or_else(|_| unreachable!("as many as options"));
+        Ok((fabrics, words))
     }
 
     fn open_fabric(

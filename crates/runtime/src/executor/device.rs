@@ -85,7 +85,7 @@ impl Gates {
             waits.sort_unstable();
             waits.dedup();
             match node.op.facts().kind {
-                Kind::Kernel(_) => {
+                Kind::Kernel(_) | Kind::Group => {
                     pending[id.index()].extend(number_of(node.space));
                     behind[id.index()] = waits;
                 }
@@ -95,7 +95,7 @@ impl Gates {
                     behind[id.index()] = waits;
                 }
                 Kind::Copy => behind[id.index()] = waits,
-                Kind::State | Kind::Recv | Kind::Group => {}
+                Kind::State | Kind::Recv => {}
             }
         }
         // in a run that has both, the second comes behind the first; it need not come behind it in the graph
@@ -117,7 +117,7 @@ impl Gates {
     }
 
     /// Has a device wait for the others that a node on it comes behind.
-    fn follow(
+    pub(super) fn follow(
         &self,
         devices: &mut dyn DeviceKernels,
         id: NodeId,

@@ -79,7 +79,10 @@ impl Executor {
             op.is_send() || matches!(op, Op::Recv { .. } | Op::RecvDynamic { .. })
         };
         let is_under_way = !self.flights.is_empty() || !self.collectives.is_empty();
-        is_under_way || self.steps.waits_for_others() || self.ready.iter().any(is_of_others)
+        is_under_way
+            || self.reduces()
+            || self.steps.waits_for_others()
+            || self.ready.iter().any(is_of_others)
     }
 
     /// What the run waits for, for people.

@@ -2,18 +2,33 @@
 
 use serde::{Deserialize, Serialize};
 use tensorwire_collectives::{Algorithm, GroupOptions};
+use tensorwire_graph::AllReduceBy;
 
 use crate::group::link_cost;
 
 use crate::strategy::{Grouping, Pacing, Strategy, StrategyRow};
 
-use super::{ConfigError, DeviceChoice, Exchange, TrainConfig, Transport, TunedRow};
+use super::{ConfigError, CudaLibraries, DeviceChoice, Exchange, TrainConfig, Transport, TunedRow};
 
 /// Steps between two meetings of a client with the centre, where nothing else is said: the paper's.
 const INTERVAL: u64 = 64;
 /// β of Zhang et al. 2015 §5: all clients together move the centre by this much of the way to their mean, so that
 /// each has α = β/clients.
 const BETA: f64 = 0.9;
+
+/// Who all-reduces gradients within a group of workers (`--collectives`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CollectivesChoice {
+    /// This program.
+    #[default]
+    Own,
+    /// NCCL, among the GPUs of the workers, over connections of its own.
+    Nccl,
+}
+
+/// Bytes of small vectors that NCCL reduces at once: as PyTorch's first bucket.
+const NCCL_TOGETHER: usize = 1 << 20;
 
 /// What only groups of workers, and weights that are averaged, can do.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -24,6 +39,9 @@ pub struct ClientConfig {
     pub interval: Option<u64>,
     /// How far a client and the centre go towards each other then.
     pub alpha: Option<f64>,
+    /// Who all-reduces gradients.
+    #[serde(default)]
+    pub collectives: CollectivesChoice,
     /// Gradients are reduced in the order of ranks, so that every algorithm has the same bits.
     pub deterministic: bool,
     /// How gradients are reduced; none: what the table, or a model of the transport, has as fastest for their size.
@@ -57,9 +75,47 @@ impl TrainConfig {
         GroupOptions { algorithm, table, link, deterministic, ..GroupOptions::default() }
     }
 
+    /// Who does a plan's all-reduces, if that is the GPUs of groups by themselves.
+    pub(crate) fn all_reduce_by_nccl(&self) -> Option<AllReduceBy> {
+        let is_nccl = self.clients.collectives == CollectivesChoice::Nccl;
+        let is_used = is_nccl && self.topology().reduces_apart_from_store();
+        is_used.then_some(AllReduceBy::Devices { together: NCCL_TOGETHER })
+    }
+
+    /// Refuses NCCL where it reduces nothing, and what is of our own collectives alone.
+    fn check_nccl(&self) -> Result<(), ConfigError> {
+        let nccl = "--collectives nccl";
+        let ClientConfig { deterministic, algorithm, table, .. } = &self.clients;
+        let topology = self.topology();
+        if !self.strategy.has_groups()
+            || topology.is_grouped() && !topology.reduces_apart_from_store()
+        {
+            let with = "allreduce, mpi-esgd, or mpi-sgd with --servers 0";
+            return Err(ConfigError::GroupOption { option: nccl, with });
+        }
+        if self.device == DeviceChoice::Cpu {
+            return Err(ConfigError::Unused { option: nccl, used_by: "--device cuda" });
+        }
+        if self.cuda_libraries == CudaLibraries::Unused {
+            return Err(ConfigError::NoNccl);
+        }
+        let own = [
+            ("--algorithm", algorithm.is_some()),
+            ("--table", !table.is_empty()),
+            ("--deterministic", *deterministic),
+        ];
+        match own.into_iter().find(|(_, given)| *given) {
+            Some((option, _)) => Err(ConfigError::Unused {
+                option,
+                used_by: "--collectives own: NCCL chooses itself",
+            }),
+            None => Ok(()),
+        }
+    }
+
     /// Checks what is of groups and averages alone.
     pub(super) fn check_clients(&self) -> Result<(), ConfigError> {
-        let ClientConfig { clients, interval, alpha, deterministic, algorithm, table } =
+        let ClientConfig { clients, interval, alpha, collectives, deterministic, algorithm, table } =
             &self.clients;
         let strategy = self.strategy;
         let (mpi, averaging) = ("mpi-sgd, mpi-asgd or mpi-esgd", "dist-esgd or mpi-esgd");
@@ -99,6 +155,9 @@ impl TrainConfig {
         }
         if is_mpi && !topology.has_store() && (clients > 1 || strategy != Strategy::MpiSgd) {
             return Err(ConfigError::NoServers { strategy: strategy.name() });
+        }
+        if *collectives == CollectivesChoice::Nccl {
+            self.check_nccl()?;
         }
         match self.exchange {
             Exchange::ZeroCopy => Ok(()),

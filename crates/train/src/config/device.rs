@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
-use tensorwire_cuda::{Gpus, LibrarySearch, Rounding};
+use tensorwire_cuda::{Gpus, LibrarySearch, Nccl, Rounding};
 use tensorwire_graph::{
     AllReduceBy, DeviceCrossing, DeviceTasks, Graph, Op, Placement, PlanOptions, SendFrom,
     SharedMemory,
@@ -62,7 +62,7 @@ impl Default for CudaLibraries {
 
 impl CudaLibraries {
     /// Where to look on this host.
-    pub(crate) fn search(&self) -> Option<LibrarySearch> {
+    pub fn search(&self) -> Option<LibrarySearch> {
         let CudaLibraries::Used { folders, cuda_home } = self else { return None };
         let (folders, cuda_home) = (folders.clone(), cuda_home.clone());
         let mut search = LibrarySearch { folders, cuda_home, site_packages: Vec::new() };
@@ -104,7 +104,7 @@ impl MathMode {
 impl DeviceChoice {
     /// Which tasks of a plan compute on a GPU, and how tensors cross between them. Where processes run parts of one graph, on
     /// one host or by writes into each other's memory, servers have GPUs, too, and tensors go from memory to memory, but for
-    /// `by_way_of_host`: what groups all-reduce as well, but over TCP.
+    /// `by_way_of_host`: what groups all-reduce as well, but over TCP. By NCCL they reduce what stays where it is.
     pub(crate) fn plan_options(
         self,
         options: PlanOptions,
@@ -113,6 +113,10 @@ impl DeviceChoice {
     ) -> PlanOptions {
         if self == DeviceChoice::Cpu {
             return options;
+        }
+        if let Some(all_reduce) = config.all_reduce_by_nccl() {
+            let (devices, device_crossing) = (DeviceTasks::Workers, DeviceCrossing::ByHost);
+            return PlanOptions { devices, device_crossing, all_reduce, ..options };
         }
         let keeps_store =
             topology.trains_over_store() && config.store_by_host(topology, program).is_none();
@@ -180,6 +184,12 @@ impl DeviceChoice {
         };
         let gpus = Gpus::find(driver)?;
         gpus.check(ordinal.unwrap_or(0))?;
+        if let (Some(_), Some(search)) =
+            (config.all_reduce_by_nccl(), config.cuda_libraries.search())
+        {
+            // opened once more by who reduces; here it is looked for before anything is started
+            Nccl::find(&search)?;
+        }
         if config.devices_per_worker > 1 {
             let topology = config.topology();
             let is_alone = config.strategy == Strategy::Local;

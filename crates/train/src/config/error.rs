@@ -116,6 +116,12 @@ pub enum ConfigError {
          mpi-sgd with one client (allreduce)"
     )]
     NoServers { strategy: &'static str },
+    #[error(
+        "--collectives nccl is a library of CUDA's, and --cuda-libs none has none be used; leave one of them out"
+    )]
+    NoNccl,
+    #[error("--collectives nccl: {0}; --collectives own needs none")]
+    Nccl(#[from] tensorwire_cuda::NcclError),
     #[error("--exchange {} is no way of a group of workers; leave it out", .found.name())]
     GroupExchange { found: Exchange },
     #[error("--exchange {} is no way of a key-value store; give zero-copy or zmq", .found.name())]

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tensorwire_base::Rank;
-use tensorwire_cuda::{CheckedGpu, CudaDevices, CudaKernels, CudaOptions, Gpus, products};
+use tensorwire_cuda::{CheckedGpu, CudaOptions, Gpus, OpenedGpus, products};
 use tensorwire_kernels::{Kernels, SharedDevice};
 use tensorwire_runtime::Computing;
 
@@ -21,7 +20,7 @@ pub(super) fn computing(
     Ok(computing_on(open_device(part, rank)?, kernels))
 }
 
-/// As [`computing`], on devices that are open.
+/// As [`computing`], on GPUs that were opened, if there are some.
 pub(super) fn computing_on(
     device: Option<SharedDevice>,
     kernels: Arc<Kernels>,
@@ -34,8 +33,13 @@ pub(super) fn computing_on(
     (Computing { kernels, device }, description)
 }
 
-/// Opens the GPUs of the member of a rank, if its part of the plan has something on one.
+/// As [`open_gpus`], for sessions.
 pub(super) fn open_device(part: &Part, rank: Rank) -> Result<Option<SharedDevice>, TrainError> {
+    Ok(open_gpus(part, rank)?.map(|gpus| gpus.shared()))
+}
+
+/// Opens the GPUs of the member of a rank, if its part of the plan has something on one.
+pub(super) fn open_gpus(part: &Part, rank: Rank) -> Result<Option<OpenedGpus>, TrainError> {
     let Part { config, topology, plan, .. } = part;
     let DeviceChoice::Cuda { .. } = config.device else { return Ok(None) };
     let is_alone = config.strategy == Strategy::Local;
@@ -54,13 +58,7 @@ pub(super) fn open_device(part: &Part, rank: Rank) -> Result<Option<SharedDevice
     let options = cuda_options(config);
     let count = Gpus::find(options.driver.as_deref())?.count();
     let ordinals = ordinals(config, count, rank, devices > 1)?;
-    Ok(Some(match ordinals[..] {
-        [ordinal] => {
-            let kernels = CudaKernels::open(&options, ordinal)?;
-            Arc::new(Mutex::new(kernels))
-        }
-        _ => Arc::new(Mutex::new(CudaDevices::open(&options, &ordinals)?)),
-    }))
+    Ok(Some(OpenedGpus::open(&options, &ordinals)?))
 }
 
 /// Opens a GPU for the checks of [`tensorwire_kernels::check`], as a configuration has jobs open it: the one that it names, or

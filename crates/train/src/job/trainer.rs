@@ -532,6 +532,7 @@ impl Trainer<'_> {
         report.device_steps = self.session.how_told(Program::TRAIN);
         report.library_calls = self.session.library_calls();
         report.library_refusals = self.session.library_refusals();
+        report.nccl_reductions = self.session.reductions();
         report.bytes_copied_ahead = self.session.bytes_copied_ahead();
         report.add_copies(&self.carried.copies());
     }

@@ -18,7 +18,7 @@ use tensorwire_runtime::Computing;
 use super::values::stored_shards;
 use crate::checkpoint::CheckpointFolder;
 use crate::config::{ConfigError, DeviceChoice, Exchange, TrainConfig};
-use crate::group::{ClientError, SharedGroup, open_group};
+use crate::group::{ClientError, NcclLibrary, NcclPlace, SharedGroup, open_group};
 use crate::job::computing::{computing_on, open_device};
 use crate::job::trainer::LAST_WORKER_DEADLINE;
 use crate::job::{Part, SPIN, TrainError, cores, default_threads, kernel_choice, peak_bytes};
@@ -40,6 +40,8 @@ pub(super) enum Ends {
         group: Option<SharedGroup>,
         /// To its group too, where what that reduces goes over edges of the plan.
         edges: Option<Fabric>,
+        /// By which its GPU will find those of its group, where they reduce by NCCL.
+        nccl: Option<NcclPlace>,
     },
 }
 
@@ -48,7 +50,7 @@ pub(super) enum Ends {
 pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), TrainError> {
     let Part { config, topology, program, plan, .. } = part;
     let wires = wires(member, config, topology);
-    let Met { store: fabric, group, edges } = connect(member, part, &wires)?;
+    let Met { store: fabric, group, edges, nccl } = connect(member, part, &wires)?;
     let [transport, _] = wires;
     let threads = config.threads.unwrap_or_else(|| default_threads(config, member.rank()));
     let kernels =
@@ -100,7 +102,7 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), Tr
         None => None,
     };
     let (Role::Worker(worker) | Role::Server(worker)) = topology.role(member.rank());
-    Ok((Ends::Worker { worker, store, group, edges }, computing))
+    Ok((Ends::Worker { worker, store, group, edges, nccl }, computing))
 }
 
 /// Where a server writes what it is told to: its share of the job's checkpoints, or snapshots.
@@ -169,6 +171,7 @@ struct Met {
     group: Option<SharedGroup>,
     /// By which tensors cross within the group, if they do.
     edges: Option<Fabric>,
+    nccl: Option<NcclPlace>,
 }
 
 /// Meets the others.
@@ -177,13 +180,21 @@ fn connect(member: &Member, part: &Part, wires: &[WireOptions; 2]) -> Result<Met
     let digest = crate::open_part::digest(&part.plan);
     let [to_store, to_client] = wires;
     let joined = |error| TrainError::Part(PartError::Member(error));
-    let crosses = topology.reduces_apart_from_store() && !plan.edges.is_empty();
+    let by_nccl = config.all_reduce_by_nccl().is_some();
+    let crosses = topology.reduces_apart_from_store() && !plan.edges.is_empty() && !by_nccl;
+    let library =
+        by_nccl.then(|| NcclLibrary::open(member, config, topology)).transpose()?.flatten();
+    // all tell something, and hear so of the first of their group
+    let word = by_nccl.then(|| library.as_ref().map_or(String::new(), NcclLibrary::word));
+    let mut words = Vec::new();
     let (across, client, edges) = match (topology.has_store(), topology.is_grouped(), crosses) {
         // whoever opens the store connects it
         (true, false, _) => return Ok(Met::default()),
         (true, true, false) => {
-            let [across, client] =
-                member.connect_all([to_store, to_client], &digest).map_err(joined)?;
+            let all = [to_store, to_client];
+            let ([across, client], told) =
+                member.connect_telling(all, &digest, word).map_err(joined)?;
+            words = told;
             (Some(across), client, None)
         }
         (true, true, true) => {
@@ -191,7 +202,12 @@ fn connect(member: &Member, part: &Part, wires: &[WireOptions; 2]) -> Result<Met
             let [across, client, edges] = member.connect_all(all, &digest).map_err(joined)?;
             (Some(across), client, Some(edges))
         }
-        (false, _, false) => (None, member.connect(to_client, &digest).map_err(joined)?, None),
+        (false, _, false) => {
+            let told = member.connect_telling([to_client], &digest, word).map_err(joined)?;
+            let ([client], told) = told;
+            words = told;
+            (None, client, None)
+        }
         (false, _, true) => {
             let all = [to_client, to_client];
             let [client, edges] = member.connect_all(all, &digest).map_err(joined)?;
@@ -205,8 +221,9 @@ fn connect(member: &Member, part: &Part, wires: &[WireOptions; 2]) -> Result<Met
     let deadline = Deadline::after(member.setup_patience());
     let transport = transport_of(&client.endpoint());
     let (ranks, options) = (topology.group_of(worker), config.group_options(transport));
+    let nccl = library.map(|library| library.place(member.rank(), &ranks, &words)).transpose()?;
     let group = open_group(client, &ranks, member.rank(), options, deadline)?;
-    Ok(Met { store: across, group: Some(group), edges })
+    Ok(Met { store: across, group: Some(group), edges, nccl })
 }
 
 /// What bytes travel over that leave this host, or if none do, over which they stay.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use tensorwire_base::Deadline;
+use tensorwire_cuda::{CudaKernels, OpenedGpus};
 use tensorwire_fabric::Fabric;
 use tensorwire_graph::{Edge, NodeId, Plan};
 use tensorwire_kernels::Kernels;
@@ -21,8 +22,10 @@ use super::values::{centre_bytes, server_bytes};
 use super::{Connected, Strategy};
 use crate::carried::Carried;
 use crate::config::{self, TrainConfig};
-use crate::group::{ClientError, SharedGroup, Widest, bind_part, bind_widest, member_ports};
-use crate::job::computing::computing;
+use crate::group::{
+    ClientError, NcclPlace, SharedGroup, Widest, bind_part, bind_widest, member_ports, nccl_ports,
+};
+use crate::job::computing::{computing, computing_on, open_gpus};
 use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
 use crate::job::{Part, TrainError, session_options};
@@ -49,7 +52,7 @@ impl Strategy for Replicated {
             Ends::Server(server) => Ok(Connected::Serves(Box::new(move || {
                 ends::serve(member, part, computing, *server)
             }))),
-            Ends::Worker { worker, store, group, edges } => {
+            Ends::Worker { worker, store, group, edges, nccl } => {
                 let link = ReplicaLink {
                     member,
                     part,
@@ -58,14 +61,16 @@ impl Strategy for Replicated {
                     store: store.map(|store| *store),
                     group,
                     edges: None,
+                    gpus: None,
                     widest: None,
                     averaging: None,
                     carried: Carried::default(),
                     patience: Deadline::after(member.setup_patience()),
                 };
-                let opened = match edges {
-                    Some(fabric) => link.open_by_edges(fabric),
-                    None => link.open(),
+                let opened = match (edges, nccl) {
+                    (Some(fabric), _) => link.open_by_edges(fabric),
+                    (None, Some(place)) => link.open_by_nccl(&place),
+                    (None, None) => link.open(),
                 };
                 opened.map(|worker| Connected::Steps(Box::new(worker)))
             }
@@ -84,6 +89,8 @@ struct ReplicaLink<'a> {
     group: Option<SharedGroup>,
     /// The edges to the group, where what it reduces goes over those.
     edges: Option<OpenSessions>,
+    /// Its GPUs, where the first of them reduces with the others' by NCCL.
+    gpus: Option<OpenedGpus>,
     /// The largest vector of the group.
     widest: Option<Widest>,
     averaging: Option<Averaging>,
@@ -117,20 +124,45 @@ impl<'a> ReplicaLink<'a> {
 
     /// A worker of a group whose reductions are edges of the plan, over `fabric`. The group itself gives all the same weights.
     fn open_by_edges(mut self, fabric: Fabric) -> Result<Worker<'a>, TrainError> {
-        let Part { topology, plan, program, .. } = self.part;
+        let Part { topology, plan, .. } = self.part;
         let ranks = (0..topology.workers).map(|worker| topology.rank_of(worker)).collect();
         let part = topology.part(self.member.rank());
         let sessions = SessionRanks { part, ranks: vec![ranks] };
         let options = part_options(self.member, self.part)?;
         let mut open = open_sessions_on(fabric, self.member, plan, &sessions, options)?;
+        self.bind_widest()?;
+        let (session, description) = (open.sessions.remove(0), open.kernels.clone());
+        self.edges = Some(open);
+        Ok(self.worker(session, description))
+    }
+
+    /// A worker of a group whose GPUs reduce by NCCL. The group itself gives all the same weights.
+    fn open_by_nccl(mut self, place: &NcclPlace) -> Result<Worker<'a>, TrainError> {
+        let Part { config, topology, plan, .. } = self.part;
+        let rank = self.member.rank();
+        let here = topology.part(rank);
+        let part = &plan.parts[here];
+        let registered = Slab::anonymous(part.memory.registered_bytes);
+        let storage = Storage::new(part, &registered.map_err(SessionError::from)?)?;
+        let gpus = open_gpus(self.part, rank)?.ok_or(ClientError::Alone)?;
+        let ports = nccl_ports(place, &gpus, part, self.carried.clone(), self.patience)?;
+        self.bind_widest()?;
+        let (computing, description) = computing_on(Some(gpus.shared()), self.kernels.clone());
+        let options = session_options(config);
+        let session = Session::new(plan, here, storage, computing, Some(ports), options)?;
+        self.gpus = Some(gpus);
+        Ok(self.worker(session, description))
+    }
+
+    /// Binds what the first member's weights go by, before the first step, where the group reduces none.
+    fn bind_widest(&mut self) -> Result<(), ClientError> {
+        let Part { topology, program, .. } = self.part;
         let largest = program.weights().map(|weight| weight.spec.bytes()).max();
         let is_spread = topology.averaging.is_none();
         if let (Some(group), Some(bytes), true) = (&self.group, largest, is_spread) {
             self.widest = bind_widest(group, bytes, self.patience)?;
         }
-        let (session, description) = (open.sessions.remove(0), open.kernels.clone());
-        self.edges = Some(open);
-        Ok(self.worker(session, description))
+        Ok(())
     }
 
     fn worker(self, session: Session, description: String) -> Worker<'a> {
@@ -242,6 +274,9 @@ impl Link for ReplicaLink<'_> {
         if let Some(edges) = self.edges.take() {
             report.bytes_written += edges.bytes_written();
             edges.close(Deadline::after(self.member.setup_patience()))?;
+        }
+        if let Some(gpus) = &self.gpus {
+            gpus.with_first(CudaKernels::leave);
         }
         leave_group(self.member, self.group.as_ref(), report)
     }
