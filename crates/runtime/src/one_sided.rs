@@ -55,7 +55,7 @@ pub struct OneSided {
     opened: HashMap<(Rank, u64), RemoteRegion>,
     completions: Completions,
     /// By which tensors of the device go, where peers do not reach its memory.
-    staging: Option<Staging>,
+    staging: Vec<Staging>,
     /// How that is, for people.
     device_way: Option<String>,
     /// Tensors that go in pieces, of which not all have gone.
@@ -140,13 +140,12 @@ impl OneSided {
         fabric: Fabric,
         options: OneSidedOptions,
         completions: Completions,
-        regions: [Option<Region>; 3],
+        regions: Vec<Region>,
         outbound: HashMap<EdgeId, Outbound>,
         inbound: HashMap<EdgeId, Inbound>,
     ) -> OneSided {
-        let lane = regions[0].clone().expect("the registered lane comes first");
-        let regions = regions.into_iter().flatten();
-        let regions = regions.map(|region| (region.slab().address(), region));
+        let lane = regions[0].clone();
+        let regions = regions.into_iter().map(|region| (region.slab().address(), region));
         OneSided {
             fabric,
             options,
@@ -158,7 +157,7 @@ impl OneSided {
             flights: BTreeMap::new(),
             opened: HashMap::new(),
             completions,
-            staging: None,
+            staging: Vec::new(),
             device_way: None,
             in_pieces: HashMap::new(),
         }

@@ -65,7 +65,8 @@ pub(crate) fn spread_over_spaces(
         crossing,
         out: Graph::continued(placed),
         moved: Vec::with_capacity(placed.len()),
-        devices_of: Vec::with_capacity(placed.len()),
+        devices_of: devices_of(placed),
+        counts: device_counts(placed),
         copies: HashMap::new(),
     };
     for id in placed.ids() {
@@ -87,6 +88,8 @@ struct Spreader<'a> {
     moved: Vec<NodeId>,
     /// By node of `placed`: which of its task's devices it is on, should that have some.
     devices_of: Vec<u32>,
+    /// By task: how many devices it has, should it have some.
+    counts: HashMap<Task, u32>,
     /// What an output of `out` is copied to at a task.
     copies: HashMap<(Output, Task, Space), Output>,
 }
@@ -95,13 +98,7 @@ impl Spreader<'_> {
     fn take(&mut self, id: NodeId) -> Result<(), GraphError> {
         let node = self.placed.node(id);
         let task = task_of(node)?;
-        let device = match node.hint {
-            Hint::Device { device, .. } => device,
-            Hint::With(other) => self.devices_of[other.index()],
-            Hint::Shared | Hint::Replica(_) | Hint::Task(_) => 0,
-        };
-        self.devices_of.push(device);
-        let space = self.space_of(node, task, device);
+        let space = self.space_of(node, task, self.devices_of[id.index()]);
         let mut inputs = Vec::with_capacity(node.inputs.len());
         for &input in &node.inputs {
             let input = Output { node: self.moved[input.node.index()], index: input.index };
@@ -131,7 +128,11 @@ impl Spreader<'_> {
             Kind::View => match node.inputs.first() {
                 Some(input) => {
                     let input = Output { node: self.moved[input.node.index()], index: input.index };
-                    self.comes_in(input, task)
+                    match self.comes_in(input, task) {
+                        // what comes from several devices is joined on one
+                        Space::Device(_) if node.op == Op::Join => Space::Device(device),
+                        space => space,
+                    }
                 }
                 None => Space::Host,
             },
@@ -142,10 +143,11 @@ impl Spreader<'_> {
     /// The space in which an output is at a task without a copy made there.
     fn comes_in(&self, output: Output, task: Task) -> Space {
         let node = self.out.node(output.node);
-        // of a tensor whose size is not known the host announces where it lies; peers reach the first device's memory
+        // of a tensor whose size is not known the host announces where it lies; peers have it on the device of that number
+        let count = self.counts.get(&task).copied().unwrap_or(1);
         let goes = self.crossing == DeviceCrossing::Direct
             && self.devices.has(task)
-            && node.space == Space::Device(0)
+            && matches!(node.space, Space::Device(device) if device < count)
             && self.out.fact(output).spec().is_some();
         match node.task == Some(task) || goes {
             true => node.space,
@@ -253,6 +255,31 @@ impl Spreader<'_> {
         let host = self.copies.get(&(of, home, Space::Host)).copied().unwrap_or(of);
         self.copies.get(&(host, task, Space::Device(0))).map(|copy| copy.node)
     }
+}
+
+/// By node: which of its task's devices it is on, should that have some.
+pub(in crate::pass) fn devices_of(placed: &Graph) -> Vec<u32> {
+    let mut devices = Vec::with_capacity(placed.len());
+    for (_, node) in placed.nodes() {
+        devices.push(match node.hint {
+            Hint::Device { device, .. } => device,
+            // it comes after that one
+            Hint::With(other) => devices.get(other.index()).copied().unwrap_or_default(),
+            Hint::Shared | Hint::Replica(_) | Hint::Task(_) => 0,
+        });
+    }
+    devices
+}
+
+/// By task: how many devices its nodes are on.
+fn device_counts(placed: &Graph) -> HashMap<Task, u32> {
+    let mut counts = HashMap::new();
+    for ((_, node), device) in placed.nodes().zip(devices_of(placed)) {
+        let Some(task) = node.task else { continue };
+        let count = counts.entry(task).or_insert(1);
+        *count = (*count).max(device + 1);
+    }
+    counts
 }
 
 fn task_of(node: &Node) -> Result<Task, GraphError> {

@@ -14,6 +14,7 @@ use crate::pass::memory::{MemoryNeeds, plan_memory};
 use crate::pass::partition::{Cut, CutKey};
 use crate::pass::reduce::reduce_by_edges;
 use crate::pass::reference::{Chooser, Transfer, WhyWrite, without_references};
+use crate::pass::rings::share_among_devices;
 use crate::pass::space::spread_over_spaces;
 use crate::pass::verify::verify;
 use crate::pass::wire::narrow_wire;
@@ -29,7 +30,9 @@ pub(super) struct Planner<'a> {
 impl Planner<'_> {
     pub(super) fn plan(&self, graph: &Graph, runs: &[RunSpec]) -> Result<Plan, GraphError> {
         let spaces = (self.options.devices, self.options.device_crossing);
-        let (graph, runs) = narrow_wire(graph, runs, self.options.wire)?;
+        let (graph, runs) = share_among_devices(graph, runs, self.options.among_devices)?;
+        verify(&graph, "rings")?;
+        let (graph, runs) = narrow_wire(&graph, &runs, self.options.wire)?;
         verify(&graph, "wire")?;
         let (graph, runs) = reduce_by_edges(&graph, &runs, self.options.all_reduce)?;
         verify(&graph, "reduce")?;
