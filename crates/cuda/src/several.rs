@@ -112,11 +112,7 @@ impl DeviceKernels for CudaDevices {
         self.gpu(device)?.kernels.alloc(device, bytes)
     }
 
-    fn alloc_shared(
-        &mut self,
-        device: u32,
-        bytes: usize,
-    ) -> Result<(Slab, Shown), DeviceFailure> {
+    fn alloc_shared(&mut self, device: u32, bytes: usize) -> Result<(Slab, Shown), DeviceFailure> {
         self.gpu(device)?.kernels.alloc_shared(device, bytes)
     }
 

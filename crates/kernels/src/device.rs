@@ -78,11 +78,7 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
     ///
     /// # Errors
     /// When there is not enough.
-    fn alloc_shared(
-        &mut self,
-        device: u32,
-        bytes: usize,
-    ) -> Result<(Slab, Shown), DeviceFailure>;
+    fn alloc_shared(&mut self, device: u32, bytes: usize) -> Result<(Slab, Shown), DeviceFailure>;
 
     /// Returns memory of the device as a NIC's driver takes it.
     ///
@@ -94,12 +90,8 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
     ///
     /// # Errors
     /// When the descriptor is none of a device's memory, or of less of it.
-    fn import(
-        &mut self,
-        device: u32,
-        memory: OwnedFd,
-        bytes: usize,
-    ) -> Result<Slab, DeviceFailure>;
+    fn import(&mut self, device: u32, memory: OwnedFd, bytes: usize)
+    -> Result<Slab, DeviceFailure>;
 
     /// Allocates memory of the host that all devices copy from and to while others work.
     ///

@@ -102,8 +102,8 @@ pub(crate) struct Executor {
     collectives: HashMap<NodeId, u64>,
     /// Copies under way, in the order in which they were started.
     copying: VecDeque<Copying>,
-    /// The first of them is over, and the queue has no room for what it made.
-    is_held_up: bool,
+    /// Pieces that are copied and whose peer's queue had no room, in their order. Those of other peers go past them.
+    held: VecDeque<Copying>,
     /// What the device was told to copy in this run to where several sends take it from, in pieces.
     staged: HashMap<Output, Vec<CopyId>>,
     /// Tensors of which some pieces have come.
@@ -163,7 +163,7 @@ impl Executor {
             finished: Vec::new(),
             collectives: HashMap::new(),
             copying: VecDeque::new(),
-            is_held_up: false,
+            held: VecDeque::new(),
             staged: HashMap::new(),
             landing: HashMap::new(),
             gates: Gates::new(graph, &plan.parts[part].order),
@@ -180,6 +180,7 @@ impl Executor {
     pub(crate) fn start(&mut self, frontier: &mut Frontier) {
         self.counters.steps += 1;
         self.copying.clear();
+        self.held.clear();
         self.staged.clear();
         self.landing.clear();
         self.gates.begin();
@@ -512,8 +513,7 @@ impl Executor {
 
     /// Until when to wait for news at most; an error if nothing has come for too long.
     pub(crate) fn patience(&mut self, part: &Part) -> Result<Deadline, RunError> {
-        let step = self.counters.steps;
-        let patience = self.options.step_deadline;
+        let (step, patience) = (self.counters.steps, self.options.step_deadline);
         let deadline = *self.deadline.get_or_insert_with(|| Deadline::after(patience));
         if deadline.passed() || self.events.is_none() && self.copying.is_empty() {
             let waited_s = if deadline.passed() { patience.as_secs() } else { 0 };
@@ -526,9 +526,10 @@ impl Executor {
         }
         // a full queue may have room again without any news for us
         let is_send = |node: &NodeId| part.graph.node(*node).op.is_send();
-        let is_full = !self.prepared.is_empty() || self.ready.iter().any(is_send);
+        let is_full =
+            !self.prepared.is_empty() || !self.held.is_empty() || self.ready.iter().any(is_send);
         let is_copying = !self.copying.is_empty();
-        if is_copying && !self.is_held_up && self.spin_for_copy(part)? {
+        if is_copying && self.spin_for_copy(part)? {
             return Ok(Deadline::after(Duration::ZERO));
         }
         Ok(match (is_copying, is_full) {
@@ -563,7 +564,7 @@ impl Executor {
             op.is_send() || matches!(op, Op::Recv { .. } | Op::RecvDynamic { .. })
         };
         let is_under_way = !self.flights.is_empty() || !self.collectives.is_empty();
-        is_under_way || self.ready.iter().any(is_of_others)
+        is_under_way || !self.held.is_empty() || self.ready.iter().any(is_of_others)
     }
 
     /// What the run waits for, for people.
@@ -580,7 +581,8 @@ impl Executor {
             self.flights.values().map(|flight| format!("the end of '{}'", name(flight.node)));
         let collectives =
             self.collectives.keys().map(|node| format!("the group's '{}'", name(*node)));
-        let copies = self.copying.iter().map(|copying| format!("'{}'", name(copying.node)));
+        let copies = self.copying.iter().chain(&self.held);
+        let copies = copies.map(|copying| format!("'{}'", name(copying.node)));
         let mut missing: Vec<String> =
             waiting.chain(sends).chain(collectives).chain(copies).collect();
         let more = missing.len().saturating_sub(4);

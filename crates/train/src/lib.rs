@@ -40,8 +40,9 @@ pub use checkpoint::{
     FoundCheckpoint, Resumed, ShardReport,
 };
 pub use config::{
-    Averaging, Budget, ClientConfig, ConfigError, CudaLibraries, DeviceChoice, Exchange, FloatType,
-    Kernels, MathMode, StoreConfig, TraceConfig, TrainConfig, TunedRow, WireType,
+    Averaging, Budget, ClientConfig, ConfigError, CudaLibraries, DeviceChoice, DeviceDesign,
+    Exchange, FloatType, Kernels, MathMode, StoreConfig, TraceConfig, TrainConfig, TunedRow,
+    WireType,
 };
 pub use figures::ProcessFigures;
 pub use group::{ClientError, VectorReducer, link_cost};

@@ -212,11 +212,7 @@ impl Reducer<'_> {
     }
 
     /// The mean of what all members give, or of some rows of it, at one of them.
-    fn mean(
-        &mut self,
-        members: &[NodeId],
-        share: &Share,
-    ) -> Result<NodeId, GraphError> {
+    fn mean(&mut self, members: &[NodeId], share: &Share) -> Result<NodeId, GraphError> {
         let (holder, rows) = (share.holder, share.rows.as_ref());
         let mut parts = Vec::with_capacity(members.len());
         for &member in members {

@@ -113,10 +113,14 @@ impl Tensors {
                 continue;
             }
             let (all_reduce, reduced) = match users[id.index()][..] {
-                [user] if matches!(placed.node(user).op, Op::AllReduce { .. }) => (Some(user), user),
+                [user] if matches!(placed.node(user).op, Op::AllReduce { .. }) => {
+                    (Some(user), user)
+                }
                 _ => (None, id),
             };
-            let Some(variable) = updated(placed, &users[reduced.index()], reduced) else { continue };
+            let Some(variable) = updated(placed, &users[reduced.index()], reduced) else {
+                continue;
+            };
             let key = match all_reduce.map(|id| &placed.node(id).op) {
                 Some(Op::AllReduce { vector }) => (true, *vector),
                 _ => {
@@ -128,6 +132,12 @@ impl Tensors {
             let tensor = Tensor { mean: id, all_reduce, variable, devices: count };
             all.entry(key).or_default().push(tensor);
         }
+        let mut of_variable: HashMap<NodeId, usize> = HashMap::new();
+        for tensor in all.values().flatten() {
+            *of_variable.entry(tensor.variable).or_default() += 1;
+        }
+        // what several replicas of one process change is reduced on the first device of all
+        all.retain(|_, tensors| tensors.iter().all(|tensor| of_variable[&tensor.variable] == 1));
         for tensors in all.values_mut() {
             tensors.sort_unstable_by_key(|tensor| placed.node(tensor.mean).task);
         }
@@ -142,22 +152,31 @@ impl Tensors {
         let count = firsts.clone().map(|tensor| tensor.devices).max().unwrap_or(0);
         // fits: usize is 64 bits wide
         let sized = firsts.map(|first| (first.variable, bytes(placed, first.variable) as u64));
-        let wholes: HashMap<NodeId, bool> = self.0.values().filter_map(|tensors| {
-            let is_clipped = |tensor: &Tensor| {
-                let updates = |op: &Op| matches!(op, Op::Apply { clipped: true, .. });
-                let mut users = placed.nodes();
-                users.any(|(_, node)| node.hint == Hint::With(tensor.variable) && updates(&node.op))
-            };
-            // its norm would be added in another order
-            let stays = |tensor: &Tensor| !balance.may_split(tensor.variable) || is_clipped(tensor);
-            Some((tensors.first()?.variable, tensors.iter().any(stays)))
-        }).collect();
-        let holders: Vec<(Task, u32)> = (0..count).map(|device| (Task::worker(0), device)).collect();
+        let wholes: HashMap<NodeId, bool> = self
+            .0
+            .values()
+            .filter_map(|tensors| {
+                let is_clipped = |tensor: &Tensor| {
+                    let updates = |op: &Op| matches!(op, Op::Apply { clipped: true, .. });
+                    let mut users = placed.nodes();
+                    users.any(|(_, node)| {
+                        node.hint == Hint::With(tensor.variable) && updates(&node.op)
+                    })
+                };
+                // its norm would be added in another order
+                let stays =
+                    |tensor: &Tensor| !balance.may_split(tensor.variable) || is_clipped(tensor);
+                Some((tensors.first()?.variable, tensors.iter().any(stays)))
+            })
+            .collect();
+        let holders: Vec<(Task, u32)> =
+            (0..count).map(|device| (Task::worker(0), device)).collect();
         let loads = vec![0; holders.len()];
         let shares = spread(placed, sized.collect(), &holders, loads, |id| !wholes[&id]);
         let mut all = Vec::new();
         for tensors in self.0.values() {
-            let Some(of_first) = tensors.first().and_then(|first| shares.get(&first.variable)) else {
+            let Some(of_first) = tensors.first().and_then(|first| shares.get(&first.variable))
+            else {
                 continue;
             };
             for tensor in tensors {

@@ -133,9 +133,13 @@ fn behind_reductions(graphs: &[Graph], schedule: &Schedule) -> HashSet<At> {
     for (at, before) in schedule.order.iter().zip(&schedule.before) {
         let op = |(part, id): &At| &graphs[*part].node(*id).op;
         let reduces = |at: &At| matches!(op(at), Op::AllReduce { .. } | Op::Mean);
-        let is_of_devices =
-            || *op(at) == Op::Mean && before.iter().any(|(part, id)| is_from_device(&graphs[*part], *id));
-        if before.iter().any(|earlier| reduces(earlier) || behind.contains(earlier)) || is_of_devices() {
+        let is_of_devices = || {
+            *op(at) == Op::Mean
+                && before.iter().any(|(part, id)| is_from_device(&graphs[*part], *id))
+        };
+        if before.iter().any(|earlier| reduces(earlier) || behind.contains(earlier))
+            || is_of_devices()
+        {
             behind.insert(*at);
         }
     }

@@ -233,7 +233,7 @@ impl Spreader<'_> {
                 let copy = self.copies.get(&(root.into(), home, Space::Host));
                 roots.extend(copy.map(|copy| copy.node));
             }
-            roots.extend(goes.and_then(|to| self.copied_to_device(root, to)));
+            roots.extend(run.fetch_to.and_then(|to| self.copied_to_device(root, to)));
         }
         let mut given = Vec::with_capacity(run.given.len());
         for old in &run.given {
@@ -248,12 +248,17 @@ impl Spreader<'_> {
         Ok(RunSpec { roots, given, ..run.clone() })
     }
 
-    /// The copy of a node's first output on the first device of another task, which evaluates, if something there uses it.
+    /// The copy of a node's first output on the first device of a task, which evaluates, if something there uses it.
     fn copied_to_device(&self, id: NodeId, task: Task) -> Option<NodeId> {
-        let home = self.out.node(id).task.filter(|home| *home != task)?;
-        let of = Output::from(id);
-        let host = self.copies.get(&(of, home, Space::Host)).copied().unwrap_or(of);
-        self.copies.get(&(host, task, Space::Device(0))).map(|copy| copy.node)
+        let node = self.out.node(id);
+        let (home, of) = (node.task?, Output::from(id));
+        let from = match home == task && node.space.is_device() {
+            // from another of its devices
+            true => of,
+            false => self.copies.get(&(of, home, Space::Host)).copied().unwrap_or(of),
+        };
+        let copy = self.copies.get(&(from, task, Space::Device(0)))?.node;
+        (home != task || node.space.is_device()).then_some(copy)
     }
 }
 

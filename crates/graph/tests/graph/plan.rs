@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use tensorwire_graph::{
-    AllReduceBy, AmongDevices, Cluster, DeviceCrossing, DeviceTasks, Edge, Gradient, Graph, Hint, Init, Lane,
-    NodeId, Op, Output, Placement, Plan, PlanOptions, Reuse, ReuseRule, Rule, Run, RunId, RunSpec,
-    SendFrom, SharedMemory, Transfer, WhyWrite, gradients, place, plan, simplify,
+    AllReduceBy, AmongDevices, Cluster, DeviceCrossing, DeviceTasks, Edge, Gradient, Graph, Hint,
+    Init, Lane, NodeId, Op, Output, Placement, Plan, PlanOptions, Reuse, ReuseRule, Rule, Run,
+    RunId, RunSpec, SendFrom, SharedMemory, Transfer, WhyWrite, gradients, place, plan, simplify,
 };
 use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
 

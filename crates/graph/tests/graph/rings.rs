@@ -53,7 +53,8 @@ fn network(workers: u32, devices: u32) -> (Graph, Vec<NodeId>) {
                 graph.add(&name(&format!("devices{vector}")), first, Op::Mean, &parts).unwrap();
             if workers > 1 {
                 let op = Op::AllReduce { vector };
-                mean = graph.add(&name(&format!("mean{vector}")), first, op, &[mean.into()]).unwrap();
+                mean =
+                    graph.add(&name(&format!("mean{vector}")), first, op, &[mean.into()]).unwrap();
                 roots.push(mean);
             }
             let op = Op::Apply { rule: Rule::sgd(0.1), clipped: false };
@@ -156,7 +157,9 @@ fn means_are_of_all_devices_in_their_order_where_their_share_is_updated() {
             source.space
         };
         let mut made = 0;
-        for mean in graph.ids().filter(is_mean).filter(|id| graph.node(*id).name.contains("/devices")) {
+        for mean in
+            graph.ids().filter(is_mean).filter(|id| graph.node(*id).name.contains("/devices"))
+        {
             let of: Vec<Space> = graph.node(mean).inputs.iter().map(from).collect();
             assert_eq!(of, [0, 1, 2].map(Space::Device), "{}", graph.node(mean).name);
             made += bytes(graph, mean.into());
@@ -197,7 +200,9 @@ fn a_group_reduces_the_shares_beside_each_other() {
     assert_eq!(plan.traffic(RunId(0)).to_host, 2 * ALL);
     for part in &plan.parts {
         let mut by_device: HashMap<Space, u64> = HashMap::new();
-        for (id, node) in part.graph.nodes().filter(|(_, node)| matches!(node.op, Op::CopyTo { .. })) {
+        for (id, node) in
+            part.graph.nodes().filter(|(_, node)| matches!(node.op, Op::CopyTo { .. }))
+        {
             if node.space == Space::Host {
                 let from = part.graph.node(node.inputs[0].node).space;
                 *by_device.entry(from).or_default() += bytes(&part.graph, id.into());
@@ -212,8 +217,7 @@ fn a_group_reduces_the_shares_beside_each_other() {
 #[test]
 fn what_crosses_in_half_of_the_bytes_does_so_for_each_device() {
     let whole = planned(2, 2, by_edges(SHARES, SharedMemory::Unused)).traffic(RunId(0));
-    let options =
-        PlanOptions { wire: Some(DType::BF16), ..by_edges(SHARES, SharedMemory::Unused) };
+    let options = PlanOptions { wire: Some(DType::BF16), ..by_edges(SHARES, SharedMemory::Unused) };
     let plan = planned(2, 2, options);
     assert_eq!(2 * plan.traffic(RunId(0)).written, whole.written);
     assert_eq!(plan.traffic(RunId(0)).between_devices, whole.between_devices);

@@ -48,6 +48,16 @@ enum Then {
     More,
 }
 
+impl Then {
+    /// Whose piece is to be posted.
+    fn edge(self) -> Option<EdgeId> {
+        match self {
+            Then::Piece { edge, .. } => Some(edge),
+            Then::Done | Then::Open | Then::More => None,
+        }
+    }
+}
+
 /// A tensor that comes in pieces.
 pub(super) struct Landing {
     /// Pieces that the device was told to copy.
@@ -395,18 +405,20 @@ impl Executor {
         part: &Part,
         frontier: &mut Frontier,
     ) -> Result<bool, RunError> {
-        let mut any = false;
-        self.is_held_up = false;
+        let mut any = self.post_held()?;
         while let Some(at) = self.first_over(part)? {
-            if let Then::Piece { edge, index, .. } = self.copying[at].then
-                && self.post_piece(edge, index)? == Sending::Full
-            {
-                self.is_held_up = true;
-                break;
+            let Some(copied) = self.copying.remove(at) else { break };
+            if let Then::Piece { edge, .. } = copied.then {
+                // behind the edge's own pieces alone: another peer's queue may have room
+                let is_behind = self.held.iter().any(|piece| piece.then.edge() == Some(edge));
+                if is_behind || !self.post_copied(&copied)? {
+                    self.held.push_back(copied);
+                } else {
+                    any = true;
+                }
+                continue;
             }
-            let Some(Copying { node, start_ns, then, .. }) = self.copying.remove(at) else {
-                break;
-            };
+            let Copying { node, start_ns, then, .. } = copied;
             if self.timeline.is_some() && matches!(then, Then::Done | Then::Open) {
                 let what = match part.graph.node(node).op {
                     Op::Recv { edge, .. } => {
@@ -422,16 +434,43 @@ impl Executor {
                     self.ready.push_front(node);
                 }
                 Then::Done => self.complete(part, frontier, node),
-                Then::Piece { edge, is_last: true, .. } => self.posted(node, edge, start_ns, None),
-                Then::Piece { edge, .. } => {
-                    // from the first piece on there are completions to look for: the queue may be full of them
-                    self.flights.entry(edge).or_insert(Flight { node, start_ns, tensor: None });
-                }
-                Then::More => {}
+                Then::More | Then::Piece { .. } => {}
             }
             any = true;
         }
         Ok(any)
+    }
+
+    /// Posts pieces whose queue had no room before; returns true if it had for any.
+    fn post_held(&mut self) -> Result<bool, RunError> {
+        let mut full: Vec<EdgeId> = Vec::new();
+        let count = self.held.len();
+        for piece in std::mem::take(&mut self.held) {
+            let edge = piece.then.edge();
+            let is_behind = edge.is_some_and(|edge| full.contains(&edge));
+            if is_behind || !self.post_copied(&piece)? {
+                full.extend(edge);
+                self.held.push_back(piece);
+            }
+        }
+        Ok(self.held.len() < count)
+    }
+
+    /// Posts a piece that is copied; false if its peer's queue is full.
+    fn post_copied(&mut self, copied: &Copying) -> Result<bool, RunError> {
+        let Copying { node, start_ns, then, .. } = *copied;
+        let Then::Piece { edge, index, is_last } = then else { return Ok(true) };
+        if self.post_piece(edge, index)? == Sending::Full {
+            return Ok(false);
+        }
+        match is_last {
+            true => self.posted(node, edge, start_ns, None),
+            // from the first piece on there are completions to look for: the queue may be full of them
+            false => {
+                self.flights.entry(edge).or_insert(Flight { node, start_ns, tensor: None });
+            }
+        }
+        Ok(true)
     }
 
     fn post_piece(&mut self, edge: EdgeId, index: usize) -> Result<Sending, RunError> {

@@ -83,7 +83,8 @@ impl Introduction {
             let (descriptor, piece_bytes) = bytes.split_at(length);
             Ok(DeviceMemory { region: region(descriptor)?, piece_bytes: u64_at(piece_bytes) })
         };
-        let devices = devices.chunks_exact(length + 8).map(device).collect::<Result<_, String>>()?;
+        let devices =
+            devices.chunks_exact(length + 8).map(device).collect::<Result<_, String>>()?;
         if rest.len() % EAR_BYTES != 0 {
             return Err(format!("{} bytes are no whole number of edges", rest.len()));
         }

@@ -31,6 +31,8 @@ pub struct OneSidedOptions {
     pub dynamic_bytes_max: usize,
     /// Who computes what the part has on a device, and shows its memory to peers where tensors cross there.
     pub device: Option<SharedDevice>,
+    /// Devices of one host map each other's memory; else their tensors go by way of pinned memory, though processes share memory.
+    pub maps_devices: bool,
     /// Where peers do not reach a device's memory, its tensors go in pieces of so many bytes; the same everywhere.
     pub piece_bytes: usize,
 }
@@ -41,7 +43,8 @@ impl OneSidedOptions {
         // fits: a job has far fewer than 2^32 processes
         let ranks = (0..plan.parts.len() as u32).map(Rank).collect();
         let piece_bytes = staging::PIECE_BYTES;
-        OneSidedOptions { ranks, queue_pairs, dynamic_bytes_max, device: None, piece_bytes }
+        let (device, maps_devices) = (None, true);
+        OneSidedOptions { ranks, queue_pairs, dynamic_bytes_max, device, maps_devices, piece_bytes }
     }
 }
 
@@ -130,8 +133,7 @@ impl Opening {
         for number in 0..last.map_or(0, |last| last + 1) {
             let device = options.device.clone().ok_or(SessionError::NoDevice { part })?;
             let at = (part, number);
-            let piece_bytes = options.piece_bytes;
-            on_devices.push(OnDevice::new(fabric, device, plan, at, piece_bytes, &mut storage)?);
+            on_devices.push(OnDevice::new(fabric, device, plan, at, &options, &mut storage)?);
         }
         let mut opening = Opening {
             fabric: fabric.clone(),
@@ -461,7 +463,7 @@ impl OnDevice {
         device: SharedDevice,
         plan: &Plan,
         (part, number): (usize, u32),
-        piece_bytes: usize,
+        options: &OneSidedOptions,
         storage: &mut Storage,
     ) -> Result<OnDevice, ConnectEdgesError> {
         let here = &plan.parts[part];
@@ -472,8 +474,13 @@ impl OnDevice {
         let (memory, file) = allocated.map_err(failed)?;
         storage.cut(here, Lane::Device(number), &memory)?;
         let mut way = None;
-        let reach = if fabric.has_files() {
+        let staged = || Staging::new(fabric, &device, plan, (part, number), options.piece_bytes);
+        let reach = if fabric.has_files() && options.maps_devices {
             Reach::Mapped(fabric.offer_file(file.map_err(failed)?)?)
+        } else if fabric.has_files() {
+            let why = "not all GPUs of this job reach each other's memory (`nvidia-smi topo -p2p r` shows which do)";
+            way = Some(format!("tensors of GPUs go by way of pinned host memory: {why}"));
+            Reach::Staged(staged()?)
         } else {
             let shown = device.lock().dma_buf(&memory).map_err(|error| error.to_string());
             match fabric.adopt_device(&memory, shown) {
@@ -483,13 +490,7 @@ impl OnDevice {
                 }
                 Err(why @ (RegionError::NoNic | RegionError::Unreached { .. })) => {
                     way = Some(format!("tensors of GPUs go by way of pinned host memory: {why}"));
-                    Reach::Staged(Staging::new(
-                        fabric,
-                        &device,
-                        plan,
-                        (part, number),
-                        piece_bytes,
-                    )?)
+                    Reach::Staged(staged()?)
                 }
                 Err(error) => return Err(error.into()),
             }
