@@ -10,7 +10,7 @@ use tensorwire_base::human_bytes;
 use tensorwire_bench::ByName;
 use tensorwire_graph::{Crossing, Job, Picture, Plan, RunTraffic, Screen, Task, What};
 use tensorwire_nn::Program;
-use tensorwire_train::{Exchange, Prepared, whole_file};
+use tensorwire_train::{DeviceDesign, Exchange, Prepared, whole_file};
 
 use super::args::{GraphArgs, ShownArgs};
 use super::{Failure, output::print};
@@ -136,10 +136,13 @@ fn of_one_worker(prepared: &Prepared) -> Option<String> {
 /// What the devices of a worker do together, if it has several.
 fn several_devices(prepared: &Prepared) -> Option<String> {
     let devices = prepared.config.devices_per_worker;
-    let note = format!(
-        "each worker computes on {devices} GPUs, a batch on each: their gradients are reduced on the first before anything crosses"
-    );
-    (devices > 1).then_some(note)
+    let on = match prepared.device_design()? {
+        DeviceDesign::MultiRing => "by all of them, a share on each,",
+        DeviceDesign::Reg => "on the first",
+    };
+    Some(format!(
+        "each worker computes on {devices} GPUs, a batch on each: their gradients are reduced {on} before anything crosses"
+    ))
 }
 
 fn has_device(plan: &Plan) -> bool {

@@ -226,7 +226,7 @@ fn staged(driver: Option<PathBuf>, bytes: usize, limit: f64) -> Outcome<()> {
 fn write(driver: Option<PathBuf>, bytes: usize) -> Outcome<()> {
     let limit: f64 = std::env::var("GPU_COPY_RATE")?.parse()?;
     let mut kernels = CudaKernels::open(&CudaOptions { driver, ..CudaOptions::default() }, 0)?;
-    let theirs = kernels.import(std::io::stdin().as_fd().try_clone_to_owned()?, bytes)?;
+    let theirs = kernels.import(0, std::io::stdin().as_fd().try_clone_to_owned()?, bytes)?;
     let (own, theirs) = (whole(&kernels.alloc(0, bytes)?)?, whole(&theirs)?);
     let rate = engine_rate(&mut kernels, &own, &theirs)?;
     say(&json!({

@@ -430,7 +430,7 @@ impl DeviceKernels for CudaKernels {
         Ok(memory.slab())
     }
 
-    fn alloc_shared(&mut self, bytes: usize) -> Result<(Slab, Shown), DeviceFailure> {
+    fn alloc_shared(&mut self, _: u32, bytes: usize) -> Result<(Slab, Shown), DeviceFailure> {
         // fits: a size of this machine
         let memory = self.device.alloc(bytes as u64).map_err(Failed::from)?;
         let file = memory.export().map_err(|error| Failed::from(error).into());
@@ -441,7 +441,7 @@ impl DeviceKernels for CudaKernels {
         Ok(self.device.dma_buf(memory).map_err(Failed::from)?)
     }
 
-    fn import(&mut self, memory: OwnedFd, bytes: usize) -> Result<Slab, DeviceFailure> {
+    fn import(&mut self, _: u32, memory: OwnedFd, bytes: usize) -> Result<Slab, DeviceFailure> {
         // fits: as above
         Ok(self.device.import(memory, bytes as u64).map_err(Failed::from)?.slab())
     }

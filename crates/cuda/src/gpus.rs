@@ -80,6 +80,21 @@ impl Gpus {
         }
     }
 
+    /// True if each of these GPUs reaches the memory of each other, and shows its own to other processes.
+    ///
+    /// # Errors
+    /// When one is not there.
+    pub fn reach_each_other(&self, ordinals: &[usize]) -> Result<bool, CudaError> {
+        let mut reach = true;
+        for (at, from) in ordinals.iter().enumerate() {
+            reach &= self.driver.facts(*from)?.export;
+            for to in &ordinals[..at] {
+                reach &= self.driver.can_reach(*from, *to)? && self.driver.can_reach(*to, *from)?;
+            }
+        }
+        Ok(reach)
+    }
+
     /// Returns a GPU's name, for people.
     ///
     /// # Errors

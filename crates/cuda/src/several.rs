@@ -117,16 +117,21 @@ impl DeviceKernels for CudaDevices {
         self.gpu(device)?.kernels.alloc(device, bytes)
     }
 
-    fn alloc_shared(&mut self, bytes: usize) -> Result<(Slab, Shown), DeviceFailure> {
-        self.gpu(0)?.kernels.alloc_shared(bytes)
+    fn alloc_shared(&mut self, device: u32, bytes: usize) -> Result<(Slab, Shown), DeviceFailure> {
+        self.gpu(device)?.kernels.alloc_shared(device, bytes)
     }
 
     fn dma_buf(&mut self, memory: &Slab) -> Result<DmaBuf, DeviceFailure> {
-        self.gpu(0)?.kernels.dma_buf(memory)
+        self.gpu(Self::copying(Space::Host, memory.space()))?.kernels.dma_buf(memory)
     }
 
-    fn import(&mut self, memory: OwnedFd, bytes: usize) -> Result<Slab, DeviceFailure> {
-        self.gpu(0)?.kernels.import(memory, bytes)
+    fn import(
+        &mut self,
+        device: u32,
+        memory: OwnedFd,
+        bytes: usize,
+    ) -> Result<Slab, DeviceFailure> {
+        self.gpu(device)?.kernels.import(device, memory, bytes)
     }
 
     fn alloc_on_host(&mut self, bytes: usize) -> Result<Slab, DeviceFailure> {

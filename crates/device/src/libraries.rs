@@ -119,6 +119,13 @@ impl LibrarySearch {
         self.site_packages.extend(folders);
     }
 
+    /// Returns a folder that the user named and that has none of these libraries, if there is one.
+    pub fn folder_without(&self) -> Option<&Path> {
+        let names = || CudaLibrary::ALL.into_iter().flat_map(CudaLibrary::file_names);
+        let has_any = |folder: &Path| names().any(|name| folder.join(name).exists());
+        self.folders.iter().map(PathBuf::as_path).find(|folder| !has_any(folder))
+    }
+
     /// Returns what to try, in this order: files that are there, and plain names, for which the dynamic linker looks.
     pub fn candidates(&self, library: CudaLibrary) -> Vec<FoundLibrary> {
         let mut found = Vec::new();

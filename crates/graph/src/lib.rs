@@ -72,6 +72,7 @@ pub use pass::memory::{Lane, MemoryPlan, SendFrom, Spot};
 pub use pass::place::{Cluster, Placement, place};
 pub use pass::reduce::AllReduceBy;
 pub use pass::reference::{Transfer, WhyWrite};
+pub use pass::rings::AmongDevices;
 pub use pass::simplify::simplify;
 pub use pass::space::{DeviceCrossing, DeviceTasks};
 pub use pass::verify::verify;

@@ -16,6 +16,7 @@ use crate::op::{EdgeId, Op};
 use crate::pass::memory::{MemoryPlan, SendFrom};
 use crate::pass::reduce::AllReduceBy;
 use crate::pass::reference::{Transfer, WhyWrite};
+use crate::pass::rings::AmongDevices;
 use crate::pass::space::{DeviceCrossing, DeviceTasks};
 use crate::pass::verify::verify;
 use planner::Planner;
@@ -111,6 +112,8 @@ pub struct PlanOptions {
     /// Who computes on a device.
     pub devices: DeviceTasks,
     pub device_crossing: DeviceCrossing,
+    /// Who reduces what the devices of one worker have.
+    pub among_devices: AmongDevices,
     /// Who does what groups all-reduce.
     pub all_reduce: AllReduceBy,
     /// What tensors of f32 cross as, where that is another type.

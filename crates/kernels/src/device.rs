@@ -74,11 +74,11 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
     /// When there is not enough. Everywhere else: when a device has failed.
     fn alloc(&mut self, device: u32, bytes: usize) -> Result<Slab, DeviceFailure>;
 
-    /// Allocates memory of the first device that another process of this host maps by the descriptor, or says why none can.
+    /// Allocates memory of a device that another process of this host maps by the descriptor, or says why none can.
     ///
     /// # Errors
     /// When there is not enough.
-    fn alloc_shared(&mut self, bytes: usize) -> Result<(Slab, Shown), DeviceFailure>;
+    fn alloc_shared(&mut self, device: u32, bytes: usize) -> Result<(Slab, Shown), DeviceFailure>;
 
     /// Returns memory of the device as a NIC's driver takes it.
     ///
@@ -86,11 +86,12 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
     /// When the device has no such descriptors.
     fn dma_buf(&mut self, memory: &Slab) -> Result<DmaBuf, DeviceFailure>;
 
-    /// Maps memory that another process of this host allocated so, of as many bytes, for the first device.
+    /// Maps memory that another process of this host allocated so, of as many bytes, for one of its own devices.
     ///
     /// # Errors
     /// When the descriptor is none of a device's memory, or of less of it.
-    fn import(&mut self, memory: OwnedFd, bytes: usize) -> Result<Slab, DeviceFailure>;
+    fn import(&mut self, device: u32, memory: OwnedFd, bytes: usize)
+    -> Result<Slab, DeviceFailure>;
 
     /// Allocates memory of the host that all devices copy from and to while others work.
     ///

@@ -105,8 +105,8 @@ pub(crate) struct Executor {
     reduced: Option<CopyId>,
     /// Copies under way, in the order in which they were started.
     copying: VecDeque<Copying>,
-    /// The first of them is over, and the queue has no room for what it made.
-    is_held_up: bool,
+    /// Pieces that are copied and whose peer's queue had no room, in their order. Those of other peers go past them.
+    held: VecDeque<Copying>,
     /// What the device was told to copy in this run to where several sends take it from, in pieces.
     staged: HashMap<Output, Vec<CopyId>>,
     /// Tensors of which some pieces have come.
@@ -168,7 +168,7 @@ impl Executor {
             collectives: HashMap::new(),
             reduced: None,
             copying: VecDeque::new(),
-            is_held_up: false,
+            held: VecDeque::new(),
             staged: HashMap::new(),
             landing: HashMap::new(),
             gates: Gates::new(graph, &plan.parts[part].order),
@@ -186,6 +186,7 @@ impl Executor {
     pub(crate) fn start(&mut self, frontier: &mut Frontier) {
         self.counters.steps += 1;
         self.copying.clear();
+        self.held.clear();
         self.staged.clear();
         self.landing.clear();
         self.gates.begin();

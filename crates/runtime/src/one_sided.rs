@@ -61,7 +61,7 @@ pub struct OneSided {
     mapped: HashMap<(Rank, u64), Buffer>,
     completions: Completions,
     /// By which tensors of the device go, where peers do not reach its memory.
-    staging: Option<Staging>,
+    staging: Vec<Staging>,
     /// How that is, for people.
     device_way: Option<String>,
     /// Tensors that go in pieces, of which not all have gone.
@@ -150,13 +150,12 @@ impl OneSided {
         fabric: Fabric,
         options: OneSidedOptions,
         completions: Completions,
-        regions: [Option<Region>; 3],
+        regions: Vec<Region>,
         outbound: HashMap<EdgeId, Outbound>,
         inbound: HashMap<EdgeId, Inbound>,
     ) -> OneSided {
-        let lane = regions[0].clone().expect("the registered lane comes first");
-        let regions = regions.into_iter().flatten();
-        let regions = regions.map(|region| (region.slab().address(), region));
+        let lane = regions[0].clone();
+        let regions = regions.into_iter().map(|region| (region.slab().address(), region));
         OneSided {
             fabric,
             options,
@@ -170,7 +169,7 @@ impl OneSided {
             opened: HashMap::new(),
             mapped: HashMap::new(),
             completions,
-            staging: None,
+            staging: Vec::new(),
             device_way: None,
             in_pieces: HashMap::new(),
         }

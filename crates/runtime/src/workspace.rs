@@ -66,7 +66,7 @@ struct Shown<'a>(OfDevice<'a>, &'a mut (dyn TensorExchange + 'static));
 
 impl Source for Shown<'_> {
     fn alloc(&mut self, bytes: usize) -> Result<Slab, AllocError> {
-        let (slab, file) = self.0.0.lock().alloc_shared(bytes)?;
+        let (slab, file) = self.0.0.lock().alloc_shared(0, bytes)?;
         self.1.show(&slab, file?)?;
         Ok(slab)
     }

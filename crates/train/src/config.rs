@@ -27,7 +27,7 @@ use tensorwire_launch::Hosts;
 
 pub use clients::{Averaging, ClientConfig, CollectivesChoice};
 pub(crate) use device::ordinals;
-pub use device::{CudaLibraries, DeviceChoice, MathMode};
+pub use device::{CudaLibraries, DeviceChoice, DeviceDesign, MathMode};
 pub use error::ConfigError;
 pub use exchange::{Exchange, WireType};
 use tensorwire_launch::Transport;
@@ -171,9 +171,16 @@ pub struct TrainConfig {
     /// GPUs of a worker: each takes a batch, and their gradients are reduced before they leave the process.
     #[serde(default = "defaults::devices_per_worker")]
     pub devices_per_worker: u32,
+    /// How several GPUs of a worker reduce.
+    #[serde(default)]
+    pub design: DeviceDesign,
     /// Tensors of GPUs cross by way of the host's memory even where they need not, to measure what that costs.
     #[serde(default)]
     pub by_way_of_host: bool,
+    /// GPUs of one host do not all reach each other's memory: their tensors cross by way of pinned memory. Found out, and not
+    /// given.
+    #[serde(default)]
+    pub devices_apart: bool,
     /// The library of CUDA's driver; none: the one that the dynamic linker finds.
     #[serde(default)]
     pub cuda_driver: Option<PathBuf>,

@@ -19,10 +19,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tensorwire_base::{Rank, human_bytes};
+use tensorwire_base::{Rank, Space, human_bytes};
 use tensorwire_collectives::GroupError;
 use tensorwire_fabric::pulse;
-use tensorwire_graph::{Cluster, Hint, Node, NodeId, Plan, PlanOptions, place, plan};
+use tensorwire_graph::{Cluster, Hint, Node, NodeId, Op, Plan, PlanOptions, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_kvstore::StoreError;
 use tensorwire_launch::{Blame, JoinError, Member, Role, StoreJob};
@@ -34,7 +34,7 @@ use tensorwire_runtime::{RunError, SessionError, SessionOptions};
 use tensorwire_tensor::DType;
 
 use crate::checkpoint::{CheckpointError, Resumed};
-use crate::config::{self, Budget, ConfigError, TrainConfig};
+use crate::config::{self, Budget, ConfigError, DeviceDesign, TrainConfig};
 use crate::group::ClientError;
 use crate::open_part::PartError;
 use crate::rates::Rates;
@@ -195,7 +195,9 @@ impl Prepared {
         config.check()?;
         let device = config.device.resolved(&config)?;
         config.math.check(device, config.dtype)?;
-        let config = TrainConfig { device, ..config };
+        // whoever started this process may have found out
+        let devices_apart = config.devices_apart || device.are_apart(&config)?;
+        let config = TrainConfig { device, devices_apart, ..config };
         // what is possible depends on what `auto` is
         config.check()?;
         let model = supply.model(&config)?;
@@ -411,6 +413,18 @@ fn check_pins(
 }
 
 impl Prepared {
+    /// How the GPUs of a worker reduce, if it has several.
+    pub fn device_design(&self) -> Option<DeviceDesign> {
+        let of_later = |node: &Node| {
+            let is_variable = matches!(node.op, Op::Variable { .. });
+            is_variable && matches!(node.space, Space::Device(1..))
+        };
+        let mut nodes = self.plan.parts.iter().flat_map(|part| part.graph.nodes());
+        let shares = nodes.any(|(_, node)| of_later(node));
+        let design = if shares { DeviceDesign::MultiRing } else { DeviceDesign::Reg };
+        (self.config.devices_per_worker > 1).then_some(design)
+    }
+
     /// The part of the plan by which a member is traced; the servers of a store are in the plan's place for one.
     pub(crate) fn part_of(&self, rank: Rank) -> usize {
         // fits: members are few

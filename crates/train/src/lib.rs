@@ -41,8 +41,8 @@ pub use checkpoint::{
 };
 pub use config::{
     Averaging, Budget, ClientConfig, CollectivesChoice, ConfigError, CudaLibraries, DeviceChoice,
-    Exchange, FloatType, Kernels, MathMode, StoreConfig, TraceConfig, TrainConfig, TunedRow,
-    WireType,
+    DeviceDesign, Exchange, FloatType, Kernels, MathMode, StoreConfig, TraceConfig, TrainConfig,
+    TunedRow, WireType,
 };
 pub use figures::ProcessFigures;
 pub use group::{ClientError, VectorReducer, link_cost};

@@ -44,6 +44,8 @@ pub struct PartOptions {
     pub dynamic_bytes_max: usize,
     /// What the plan has on a device is computed there.
     pub device: Option<SharedDevice>,
+    /// Devices of this host do not reach each other's memory: tensors of theirs go by way of pinned memory.
+    pub devices_apart: bool,
 }
 
 /// A part that is ready to run, connected to all others.
@@ -194,6 +196,7 @@ fn open_one_sided(
         let told = OneSidedOptions {
             ranks: ranks.clone(),
             device: options.device.clone(),
+            maps_devices: !options.devices_apart,
             ..OneSidedOptions::new(plan, queue_pairs(&fabric.endpoint()), options.dynamic_bytes_max)
         };
         Opening::new(fabric, plan, sessions.part, told, deadline)

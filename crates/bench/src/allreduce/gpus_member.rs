@@ -263,6 +263,7 @@ impl ByEdges {
             timeline: false,
             dynamic_bytes_max: 0,
             device: Some(device.clone()),
+            devices_apart: false,
         };
         let part = open_part(member, &edges_plan(spec)?, options)?;
         let rank = member.rank();

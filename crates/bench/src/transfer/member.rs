@@ -134,6 +134,7 @@ fn take_part(member: &Member) -> Result<(), TransferError> {
         // the sender's tensor, or the receiver's, and one to come
         dynamic_bytes_max: spec.bytes.saturating_mul(2).saturating_add(DYNAMIC_SLACK),
         device: None,
+        devices_apart: false,
     };
     let part = open_part(member, &plan, options)?;
     let mut end = End { member, spec, part, step: 0, cold: Traffic::default() };

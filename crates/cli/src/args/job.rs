@@ -10,8 +10,8 @@ use tensorwire_graph::Placement;
 use tensorwire_launch::{Hosts, RSH, Transport};
 use tensorwire_nn::Optimizer;
 use tensorwire_train::{
-    Budget, ConfigError, CudaLibraries, DeviceChoice, Exchange, Kernels, MathMode, Strategy,
-    TrainConfig,
+    Budget, ConfigError, CudaLibraries, DeviceChoice, DeviceDesign, Exchange, Kernels, MathMode,
+    Strategy, TrainConfig,
 };
 use tensorwire_zoo::data::{SampleKind, Source};
 
@@ -23,6 +23,7 @@ use super::{DEFAULTS, ExchangeArg, LearnArgs, TransportArg, WireArgs, with_defau
 const BALANCED: &str = "--strategy ps with --placement balanced";
 /// Who uses what is of communication.
 const SEVERAL: &str = "jobs of several processes, which --strategy local has not";
+const SEVERAL_GPUS: &str = "--devices-per-worker above 1";
 const CUDA: &str = "--device cuda and auto";
 const SERVERS: &str = "jobs with servers, which --strategy allreduce has not";
 
@@ -130,11 +131,17 @@ pub(crate) struct JobArgs {
     device: DeviceChoice,
     /// GPUs of each worker, which takes a batch on each
     ///
-    /// So a step takes workers × GPUs × batch samples. Their gradients are reduced in the worker, on its first GPU, which
-    /// has the variables: what crosses between processes is that of one. Worker k of a machine takes GPUs k·N to k·N + N - 1,
-    /// counted from M on with `--device cuda:M`.
+    /// So a step takes workers × GPUs × batch samples. Their gradients are reduced in the worker (--design): what crosses
+    /// between processes is that of one. Worker k of a machine takes GPUs k·N to k·N + N - 1, counted from M on with
+    /// `--device cuda:M`.
     #[arg(long, value_name = "N", help_heading = COMPUTE, hide_short_help = true, default_value_t = 1)]
     devices_per_worker: u32,
+    /// How the GPUs of a worker reduce [default: multi-ring]
+    ///
+    /// `multi-ring`: each GPU reduces and updates a share, so that the links of all carry as much. `reg`: the first GPU
+    /// reduces and updates all. The same bits either way. Where workers have no weights of their own, always `reg`.
+    #[arg(long, value_name = "DESIGN", help_heading = COMPUTE, value_enum, hide_short_help = true)]
+    design: Option<DeviceDesignArg>,
     /// What a GPU multiplies: f32, tf32, bf16
     ///
     /// In products and convolutions. `tf32` and `bf16` round numbers of f32 before they are multiplied, for speed; sums
@@ -234,6 +241,12 @@ enum KernelsArg {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
+enum DeviceDesignArg {
+    MultiRing,
+    Reg,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
 enum MathArg {
     #[value(alias = "fp32", alias = "float32")]
     F32,
@@ -281,6 +294,7 @@ impl JobArgs {
             ("--encrypt", self.encrypt, !is_alone, SEVERAL),
             ("--listen", self.listen.is_some(), !is_alone, SEVERAL),
             ("--rsh", self.rsh.is_some(), !is_alone, SEVERAL),
+            ("--design", self.design.is_some(), self.devices_per_worker > 1, SEVERAL_GPUS),
             ("--cuda-driver", self.cuda_driver.is_some(), self.device != DeviceChoice::Cpu, CUDA),
             ("--cuda-libs", !self.cuda_libs.is_empty(), self.device != DeviceChoice::Cpu, CUDA),
         ] {
@@ -358,6 +372,11 @@ impl JobArgs {
             },
             device: self.device,
             devices_per_worker: self.devices_per_worker,
+            design: match self.design {
+                None => DEFAULTS.design,
+                Some(DeviceDesignArg::MultiRing) => DeviceDesign::MultiRing,
+                Some(DeviceDesignArg::Reg) => DeviceDesign::Reg,
+            },
             cuda_driver: self.cuda_driver,
             cuda_libraries: cuda_libraries(self.cuda_libs),
             math: match self.math {

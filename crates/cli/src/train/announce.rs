@@ -4,7 +4,7 @@ use tensorwire_base::human_bytes;
 use tensorwire_graph::Op;
 use tensorwire_launch::{RanksByHost, Transport};
 use tensorwire_nn::Program;
-use tensorwire_train::{Averaging, Exchange, Prepared, Strategy, TrainConfig};
+use tensorwire_train::{Averaging, DeviceDesign, Exchange, Prepared, Strategy, TrainConfig};
 
 use crate::output::note;
 use crate::table::partition_table;
@@ -49,7 +49,10 @@ pub(super) fn announce(prepared: &Prepared) {
         let each = config.devices_per_worker;
         // fits: batches are in memory
         let samples = u64::from(config.workers) * u64::from(each) * config.batch as u64;
-        note(format_args!("{each} GPUs a worker, a batch on each: {samples} samples a step"));
+        let by = prepared.device_design().map_or("", DeviceDesign::name);
+        note(format_args!(
+            "{each} GPUs a worker, a batch on each: {samples} samples a step; reduced by {by}"
+        ));
     }
     if config.strategy == Strategy::Local {
         let replicas = if config.workers == 1 { "replica" } else { "replicas" };

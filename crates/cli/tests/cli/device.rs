@@ -443,6 +443,16 @@ fn products_are_left_to_a_library_that_is_found() {
 }
 
 #[test]
+fn a_folder_without_libraries_is_refused_by_its_name() {
+    let Some(driver) = driver() else { return };
+    let [empty, full] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    tensorwire_fakecuda::libraries(full.path()).unwrap();
+    let folders = format!("{},{}", full.path().display(), empty.path().display());
+    let ended = driver.start(&format!("--cuda-libs {folders} {SMALL}"), &[]).end(LIMIT);
+    refused(&ended, 2, &["--cuda-libs", empty.path().to_str().unwrap(), "libcublasLt.so"]);
+}
+
+#[test]
 fn a_rounding_of_nothing_is_refused() {
     let Some(driver) = driver() else { return };
     let ended = Job::start(&format!("train --math tf32 --strategy local {SMALL}")).end(LIMIT);

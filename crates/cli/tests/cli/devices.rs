@@ -77,6 +77,32 @@ fn gpus_of_two_workers_learn_the_same_by_every_way_to_cross() {
 }
 
 #[test]
+fn each_design_gives_the_same_bits_and_moves_what_its_formula_says() {
+    let Some(driver) = driver() else { return };
+    let expected = hash(&two_of_two(&driver, "--strategy local"));
+    for way in ["allreduce", "allreduce --transport tcp"] {
+        let of = |design| two_of_two(&driver, &format!("--strategy {way} --design {design}"));
+        let (ring, reg) = (of("multi-ring"), of("reg"));
+        for result in [&ring, &reg] {
+            assert_eq!(hash(result), expected, "{way}");
+        }
+        // in each of three steps each of two workers: a gradient goes to the other GPU or a share of both, and weights back
+        let copied = 3 * 2 * 2 * WEIGHTS;
+        assert_eq!(number(&reg, "bytes_copied_between_devices"), copied, "{way}");
+        // the first worker's first GPU evaluates, and takes the share of the other once more
+        let fetched = number(&ring, "bytes_copied_between_devices") - copied;
+        assert!(fetched.abs_diff(WEIGHTS / 2) <= WEIGHTS / 20, "{way}: {fetched}");
+        for written in [&ring, &reg].map(|result| number(result, "bytes_written")) {
+            // from GPU to GPU nothing is written by the host; else of each vector a half is given, and the mean of a half, and
+            // first of all the weights, in rounds of the largest vector
+            let first = written.checked_sub(if way.contains("tcp") { 3 * 2 * WEIGHTS } else { 0 });
+            let at_most = if way.contains("tcp") { WEIGHTS..3 * WEIGHTS } else { 0..1 };
+            assert!(first.is_some_and(|first| at_most.contains(&first)), "{way}: {written}");
+        }
+    }
+}
+
+#[test]
 fn strategies_that_are_out_of_step_run_on_several_gpus() {
     let Some(driver) = driver() else { return };
     for way in
@@ -93,7 +119,9 @@ fn gpus_that_are_late_or_out_of_reach_change_no_bit() {
     let Some(driver) = driver() else { return };
     let expected = hash(&two_of_two(&driver, "--strategy local"));
     for seed in ["1", "2"] {
-        for way in ["ps", "ps --exchange write", "ps --transport tcp", "allreduce"] {
+        let designs = ["allreduce --exchange write", "allreduce --design reg"];
+        let other = designs[usize::from(seed == "1")];
+        for way in ["ps", "ps --exchange write", "ps --transport tcp", "allreduce", other] {
             let faults = [
                 ("FAKE_CUDA_DEVICES", "4"),
                 ("FAKE_CUDA_SEED", seed),
@@ -108,14 +136,34 @@ fn gpus_that_are_late_or_out_of_reach_change_no_bit() {
     let result = driver.train(&job, &apart);
     assert_eq!(hash(&result), expected);
     assert!(result["kernels"].as_str().unwrap().contains("by way of the host"), "{result}");
+    // nor do those of different processes: their tensors go by pinned memory, written once each
+    let apart = [("FAKE_CUDA_DEVICES", "4"), ("FAKE_CUDA_FAULTS", "nopeer,delay=1000")];
+    for way in ["ps", "allreduce", "allreduce --design reg"] {
+        let job = format!("--strategy {way} --devices-per-worker 2 {SMALL}");
+        let ended = driver.start(&format!("--json {job}"), &apart).end(LIMIT);
+        let said = ended.stderr.contains("by way of pinned host memory: not all GPUs");
+        assert!(said, "{way}: {}", ended.stderr);
+        let result = ended.json();
+        assert_eq!(hash(&result), expected, "{way}");
+        if way.starts_with("allreduce") {
+            // in each step a half of each vector, and the mean of a half, by each of two workers
+            assert_eq!(number(&result, "bytes_written"), 3 * 2 * WEIGHTS, "{way}");
+        }
+    }
 }
 
 #[test]
 fn a_checkpoint_of_several_gpus_goes_on_to_the_same_bits() {
     let Some(driver) = driver() else { return };
-    let learn = format!(
-        "--strategy ps --devices-per-worker 2 {MODEL} --batch 4 --optimizer adamw --lr 1e-3"
-    );
+    for strategy in ["ps", "allreduce"] {
+        let learn = format!(
+            "--strategy {strategy} --devices-per-worker 2 {MODEL} --batch 4 --optimizer adamw --lr 1e-3"
+        );
+        checkpointed(&driver, &learn);
+    }
+}
+
+fn checkpointed(driver: &Driver, learn: &str) {
     let whole = driver.train(&format!("{learn} --steps 4"), &gpus("4"));
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
@@ -135,7 +183,7 @@ fn gpus_that_are_not_there_are_counted_before_anything_starts() {
     let ended = Job::start(&format!("train {job}")).end(LIMIT);
     refused(&ended, 2, &["--devices-per-worker 2", "--device cuda"]);
     let ended = driver.start_on("auto", &job, &gpus("0")).end(LIMIT);
-    refused(&ended, 2, &["--devices-per-worker 2", "--device cuda"]);
+    refused(&ended, 2, &["--devices-per-worker 2", "--device auto found none", "doctor"]);
     let ended = driver.start(&format!("--devices-per-worker 0 {SMALL}"), &gpus("2")).end(LIMIT);
     refused(&ended, 2, &["--devices-per-worker must be at least 1"]);
     let one = "--devices-per-worker 2 --strategy local";
@@ -163,12 +211,12 @@ fn a_gpu_that_fails_beside_others_ends_the_job_and_is_named() {
 #[test]
 fn who_dies_with_its_gpus_ends_the_others_in_time() {
     let Some(driver) = driver() else { return };
-    for strategy in ["ps --servers 1", "allreduce"] {
+    for strategy in ["ps --servers 1", "allreduce", "allreduce --design reg"] {
         let long = format!(
             "--strategy {strategy} --devices-per-worker 2 --data synthetic:16 --batch 4 --steps 100000 --deadline 5"
         );
         let mut job = driver.start(&long, &gpus("4"));
-        let members = job.members(if strategy == "allreduce" { 2 } else { 3 });
+        let members = job.members(if strategy.starts_with("allreduce") { 2 } else { 3 });
         std::thread::sleep(Duration::from_secs(3));
         send(members[1], Signal::KILL);
         refused(&job.end(Duration::from_secs(60)), 1, &["worker 1"]);
@@ -190,5 +238,7 @@ fn a_plan_shows_the_gpus_of_its_workers() {
         "{full}"
     );
     let drawing = shown("");
-    assert!(drawing.contains("2 GPUs"), "{drawing}");
+    assert!(drawing.contains("2 GPUs") && drawing.contains("on the first"), "{drawing}");
+    let drawing = shown("--strategy allreduce");
+    assert!(drawing.contains("a share on each"), "{drawing}");
 }

@@ -11,6 +11,7 @@ pub(crate) mod reduce;
 pub(crate) mod reduce_order;
 pub(crate) mod reference;
 pub(crate) mod reuse;
+pub(crate) mod rings;
 pub(crate) mod schedule;
 pub(crate) mod sequence;
 pub(crate) mod simplify;

@@ -2,7 +2,7 @@
 //! own part and one Recv in the user's, however many users are there; a control that crosses becomes
 //! a Send of no bytes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tensorwire_tensor::{DType, Fact};
 
@@ -87,11 +87,13 @@ pub(crate) fn partition(
     fetched: impl Iterator<Item = (NodeId, Task)>,
 ) -> Result<Partition, GraphError> {
     let count = tasks.len();
+    let fetched: Vec<(NodeId, Task)> = fetched.collect();
     let mut cutter = Cutter {
         whole: graph,
         part_of: parts_of(graph, tasks)?,
         tasks,
         arrived: HashMap::new(),
+        in_both: in_both(graph, &fetched),
         out: Partition {
             graphs: vec![Graph::new(); count],
             moved: vec![HashMap::new(); count],
@@ -101,10 +103,36 @@ pub(crate) fn partition(
     for id in graph.ids() {
         cutter.take(id)?;
     }
-    for (id, task) in fetched.filter(|(id, _)| !graph.node(*id).facts.is_empty()) {
+    for (id, task) in fetched.into_iter().filter(|(id, _)| !graph.node(*id).facts.is_empty()) {
         cutter.bring(id, task)?;
     }
     Ok(cutter.out)
+}
+
+/// What goes to a task from a device's memory, and as the host's copy of it as well: both are named for where they lie,
+/// whichever is used there first.
+fn in_both(graph: &Graph, fetched: &[(NodeId, Task)]) -> HashSet<(Output, Option<Task>)> {
+    let mut spaces: HashMap<(Output, Option<Task>), HashSet<Space>> = HashMap::new();
+    let used = graph
+        .nodes()
+        .flat_map(|(_, node)| node.inputs.iter().map(move |input| (*input, node.task)));
+    let fetched = fetched.iter().map(|(id, task)| (Output::from(*id), Some(*task)));
+    for (output, task) in used.chain(fetched) {
+        let from = graph.node(output.node);
+        if from.task != task {
+            spaces.entry((copied_from(graph, output), task)).or_default().insert(from.space);
+        }
+    }
+    spaces.into_iter().filter(|(_, spaces)| spaces.len() > 1).map(|(key, _)| key).collect()
+}
+
+/// What an output is a copy of, between spaces, or it itself.
+fn copied_from(graph: &Graph, output: Output) -> Output {
+    let node = graph.node(output.node);
+    match (&node.op, node.inputs.first()) {
+        (Op::CopyTo { .. }, Some(&input)) => copied_from(graph, input),
+        _ => output,
+    }
 }
 
 fn parts_of(graph: &Graph, tasks: &[Task]) -> Result<Vec<usize>, GraphError> {
@@ -124,6 +152,8 @@ struct Cutter<'a> {
     tasks: &'a [Task],
     /// The Recv that already brings a crossing to a part.
     arrived: HashMap<(Crossing, usize), NodeId>,
+    /// What goes to a task from a device's memory, and from the host's as well.
+    in_both: HashSet<(Output, Option<Task>)>,
     out: Partition,
 }
 
@@ -168,11 +198,11 @@ impl Cutter<'_> {
 
     /// What an output is called that crosses: a copy as what it is a copy of.
     fn name_of(&self, output: Output) -> String {
-        let node = self.whole.node(output.node);
-        match (&node.op, node.inputs.first(), output.index) {
-            (Op::CopyTo { .. }, Some(&input), _) => self.name_of(input),
-            (_, _, 0) => node.name.clone(),
-            (_, _, index) => format!("{}:{index}", node.name),
+        let output = copied_from(self.whole, output);
+        let name = &self.whole.node(output.node).name;
+        match output.index {
+            0 => name.clone(),
+            index => format!("{name}:{index}"),
         }
     }
 
@@ -204,11 +234,17 @@ impl Cutter<'_> {
             Crossing::Control(_) => Space::Host,
         };
         let send_name = |name: &str| format!("send {name} to {}", self.tasks[to]);
-        // what a device has and the host's copy of it may both go there
-        let is_taken = self.out.graphs[from].find(&send_name(&name)).is_some();
+        let is_in_both = match crossing {
+            Crossing::Tensor(output) => {
+                let of = copied_from(self.whole, output);
+                self.in_both.contains(&(of, Some(self.tasks[to])))
+            }
+            // of news that a tensor is there, and that its copy is
+            Crossing::Control(_) => self.out.graphs[from].find(&send_name(&name)).is_some(),
+        };
         let name = match self.whole.node(source).space {
-            Space::Device(_) if is_taken => format!("{name} on the device"),
-            Space::Host if is_taken => format!("{name} on the host"),
+            Space::Device(_) if is_in_both => format!("{name} on the device"),
+            Space::Host if is_in_both => format!("{name} on the host"),
             _ => name,
         };
         // fits: an edge needs two nodes, and nodes fit u32

@@ -3,7 +3,7 @@
 //! ones split by rows, or round-robin (Xue et al. §5.2).
 
 pub(super) mod balance;
-mod split;
+pub(super) mod split;
 
 use std::collections::{HashMap, HashSet};
 

@@ -10,7 +10,9 @@ use std::ops::Range;
 use tensorwire_base::Space;
 
 use super::infer::infer;
-use super::place::balance::{Shares, bytes, spread};
+use super::place::balance::{Share, Shares, bytes, spread};
+use super::place::split::hint_of;
+use super::space::devices_of;
 use crate::error::GraphError;
 use crate::graph::{Graph, Hint, Node, NodeId, Output, Task};
 use crate::op::Op;
@@ -50,6 +52,7 @@ pub(crate) fn reduce_by_edges(
     let mut reducer = Reducer {
         placed,
         shares,
+        devices: devices_of(placed),
         vectors: of_member,
         out: Graph::continued(placed),
         moved: HashMap::with_capacity(placed.len()),
@@ -79,19 +82,22 @@ fn vectors(placed: &Graph, groups: u32) -> Result<Vectors, GraphError> {
     Ok(vectors)
 }
 
-/// The tasks of a group, and its vectors by their first members, with their bytes.
-type Shared = (Vec<Task>, Vec<(NodeId, u64)>);
+/// The tasks of a group, each with a device, and their vectors by the first members, with their bytes.
+type Shared = (Vec<(Task, u32)>, Vec<(NodeId, u64)>);
 
-/// Who makes the mean of which rows of a vector, by its first member: as many bytes at each of a group.
+/// Who makes the mean of which rows of a vector, by its first member: as many bytes at each of a group. What is on a worker's
+/// second device is so on the second devices of the others: as many bytes for the links of each.
 fn shares(placed: &Graph, vectors: &Vectors, split_above: usize) -> Result<Shares, GraphError> {
     let mut shares = Shares::new();
-    let mut of_group: BTreeMap<u32, Shared> = BTreeMap::new();
+    let devices = devices_of(placed);
+    let mut of_group: BTreeMap<(u32, u32), Shared> = BTreeMap::new();
     for ((group, _), members) in vectors {
-        let (holders, sized) = of_group.entry(*group).or_default();
+        let device = members.first().map_or(0, |first| devices[first.index()]);
+        let (holders, sized) = of_group.entry((*group, device)).or_default();
         for id in members {
-            let task = task_of(placed.node(*id))?;
-            if !holders.contains(&task) {
-                holders.push(task);
+            let holder = (task_of(placed.node(*id))?, device);
+            if !holders.contains(&holder) {
+                holders.push(holder);
             }
         }
         // fits: usize is 64 bits wide
@@ -109,6 +115,8 @@ fn shares(placed: &Graph, vectors: &Vectors, split_above: usize) -> Result<Share
 struct Reducer<'a> {
     placed: &'a Graph,
     shares: Shares,
+    /// By node of `placed`: which of its task's devices it is on.
+    devices: Vec<u32>,
     /// By all-reduce: all that are one with it.
     vectors: HashMap<NodeId, Vec<NodeId>>,
     out: Graph,
@@ -173,7 +181,9 @@ impl Reducer<'_> {
                 let other = self.moved[&other];
                 match (node.task, self.out.node(other).task) {
                     // it was with its member's all-reduce
-                    (Some(here), there) if there != Some(here) => Hint::Task(here),
+                    (Some(here), there) if there != Some(here) => {
+                        hint_of(here, self.devices[id.index()])
+                    }
                     _ => Hint::With(other),
                 }
             }
@@ -190,7 +200,7 @@ impl Reducer<'_> {
         let shares = shares.cloned().unwrap_or_default();
         let mut means = Vec::with_capacity(shares.len());
         for share in &shares {
-            means.push(self.mean(members, share.holder, share.rows.as_ref())?);
+            means.push(self.mean(members, share)?);
         }
         for &member in members {
             let used = match means[..] {
@@ -204,12 +214,8 @@ impl Reducer<'_> {
     }
 
     /// The mean of what all members give, or of some rows of it, at one of them.
-    fn mean(
-        &mut self,
-        members: &[NodeId],
-        holder: Task,
-        rows: Option<&Range<usize>>,
-    ) -> Result<NodeId, GraphError> {
+    fn mean(&mut self, members: &[NodeId], share: &Share) -> Result<NodeId, GraphError> {
+        let (holder, rows) = (share.holder, share.rows.as_ref());
         let mut parts = Vec::with_capacity(members.len());
         for &member in members {
             let given = self.placed.node(member).inputs[0];
@@ -221,14 +227,15 @@ impl Reducer<'_> {
         let is_there = |id: &NodeId| self.placed.node(*id).task == Some(holder);
         let there = members.iter().copied().find(is_there).unwrap_or(members[0]);
         let name = named(&self.placed.node(there).name, rows);
-        self.push(&name, Op::Mean, parts, holder)
+        self.push(&name, Op::Mean, parts, (holder, share.device))
     }
 
     /// All of a vector at a member.
     fn join(&mut self, member: NodeId, means: &[NodeId]) -> Result<NodeId, GraphError> {
         let node = self.placed.node(member);
         let pieces = means.iter().map(|mean| Output::from(*mean)).collect();
-        self.push(&node.name, Op::Join, pieces, task_of(node)?)
+        let at = (task_of(node)?, self.devices[member.index()]);
+        self.push(&node.name, Op::Join, pieces, at)
     }
 
     /// Some rows of what a member gives, where it is made.
@@ -240,7 +247,8 @@ impl Reducer<'_> {
             return Ok(there.into());
         }
         let op = Op::Rows { start: rows.start, length: rows.len() };
-        Ok(self.push(&name, op, vec![self.same(given)], task_of(node)?)?.into())
+        let at = (task_of(node)?, self.devices[given.node.index()]);
+        Ok(self.push(&name, op, vec![self.same(given)], at)?.into())
     }
 
     fn same(&self, output: Output) -> Output {
@@ -252,12 +260,12 @@ impl Reducer<'_> {
         name: &str,
         op: Op,
         inputs: Vec<Output>,
-        task: Task,
+        (task, device): (Task, u32),
     ) -> Result<NodeId, GraphError> {
         let facts: Vec<_> = inputs.iter().map(|input| self.out.fact(*input).clone()).collect();
         let facts = infer(name, &op, &facts)?;
         let (controls, piece, space) = (Vec::new(), None, Space::Host);
-        let (name, hint, task) = (name.to_string(), Hint::Task(task), Some(task));
+        let (name, hint, task) = (name.to_string(), hint_of(task, device), Some(task));
         self.out.push(Node { name, op, inputs, controls, hint, task, facts, piece, space })
     }
 

@@ -125,27 +125,32 @@ fn device_of(graph: &Graph, id: NodeId) -> u32 {
     }
 }
 
-/// What waits for an all-reduce, for a mean of what several workers give, wherever that is made, or on a worker's first devices
-/// for what later ones made, comes when that is over, beside what is computed then: a place in the order would make either
-/// wait for the other.
+/// What waits for an all-reduce, or for a mean of what several workers give, wherever that is made, or of what several devices of
+/// one give, that mean itself included, comes when that is over, beside what is computed then: a place in the order would make
+/// either wait for the other.
 fn behind_reductions(graphs: &[Graph], schedule: &Schedule) -> HashSet<At> {
     let mut behind = HashSet::new();
     for (at, before) in schedule.order.iter().zip(&schedule.before) {
-        let reduces = |(part, id): &At| {
-            let graph = &graphs[*part];
-            let node = graph.node(*id);
-            let from = node.inputs.first().map_or(Space::Host, |from| graph.node(from.node).space);
-            match (&node.op, from) {
-                (Op::AllReduce { .. } | Op::Mean, _) => true,
-                (Op::CopyTo { space: Space::Device(to) }, Space::Device(from)) => from > *to,
-                _ => false,
-            }
+        let op = |(part, id): &At| &graphs[*part].node(*id).op;
+        let reduces = |at: &At| matches!(op(at), Op::AllReduce { .. } | Op::Mean);
+        let is_of_devices = || {
+            *op(at) == Op::Mean
+                && before.iter().any(|(part, id)| is_from_device(&graphs[*part], *id))
         };
-        if before.iter().any(|earlier| reduces(earlier) || behind.contains(earlier)) {
+        if before.iter().any(|earlier| reduces(earlier) || behind.contains(earlier))
+            || is_of_devices()
+        {
             behind.insert(*at);
         }
     }
     behind
+}
+
+/// True if it is a copy from one device to another.
+fn is_from_device(graph: &Graph, id: NodeId) -> bool {
+    let node = graph.node(id);
+    let from = node.inputs.first().map_or(Space::Host, |from| graph.node(from.node).space);
+    matches!(node.op, Op::CopyTo { space: Space::Device(_) }) && from.is_device()
 }
 
 /// The nodes of a run that change variables, each with the last of the run's that it comes behind. State is

@@ -70,7 +70,8 @@ pub(crate) fn spread_over_spaces(
         reduces_on_devices: matches!(all_reduce, AllReduceBy::Devices { .. }),
         out: Graph::continued(placed),
         moved: Vec::with_capacity(placed.len()),
-        devices_of: Vec::with_capacity(placed.len()),
+        devices_of: devices_of(placed),
+        counts: device_counts(placed),
         copies: HashMap::new(),
     };
     for id in placed.ids() {
@@ -94,6 +95,8 @@ struct Spreader<'a> {
     moved: Vec<NodeId>,
     /// By node of `placed`: which of its task's devices it is on, should that have some.
     devices_of: Vec<u32>,
+    /// By task: how many devices it has, should it have some.
+    counts: HashMap<Task, u32>,
     /// What an output of `out` is copied to at a task.
     copies: HashMap<(Output, Task, Space), Output>,
 }
@@ -102,13 +105,7 @@ impl Spreader<'_> {
     fn take(&mut self, id: NodeId) -> Result<(), GraphError> {
         let node = self.placed.node(id);
         let task = task_of(node)?;
-        let device = match node.hint {
-            Hint::Device { device, .. } => device,
-            Hint::With(other) => self.devices_of[other.index()],
-            Hint::Shared | Hint::Replica(_) | Hint::Task(_) => 0,
-        };
-        self.devices_of.push(device);
-        let space = self.space_of(node, task, device);
+        let space = self.space_of(node, task, self.devices_of[id.index()]);
         let mut inputs = Vec::with_capacity(node.inputs.len());
         for &input in &node.inputs {
             let input = Output { node: self.moved[input.node.index()], index: input.index };
@@ -141,7 +138,11 @@ impl Spreader<'_> {
             Kind::View => match node.inputs.first() {
                 Some(input) => {
                     let input = Output { node: self.moved[input.node.index()], index: input.index };
-                    self.comes_in(input, task)
+                    match self.comes_in(input, task) {
+                        // what comes from several devices is joined on one
+                        Space::Device(_) if node.op == Op::Join => Space::Device(device),
+                        space => space,
+                    }
                 }
                 None => Space::Host,
             },
@@ -152,13 +153,18 @@ impl Spreader<'_> {
     /// The space in which an output is at a task without a copy made there.
     fn comes_in(&self, output: Output, task: Task) -> Space {
         let node = self.out.node(output.node);
+        let is_known = self.out.fact(output).spec().is_some();
         let reaches = match self.crossing {
             DeviceCrossing::ByHost => false,
-            DeviceCrossing::Direct => self.out.fact(output).spec().is_some(),
-            DeviceCrossing::Mapped => true,
+            DeviceCrossing::Direct => is_known,
+            // of first devices alone what has no size yet
+            DeviceCrossing::Mapped => is_known || node.space == Space::Device(0),
         };
-        // peers reach the first device's memory
-        let goes = reaches && self.devices.has(task) && node.space == Space::Device(0);
+        // peers have it on the device of that number
+        let count = self.counts.get(&task).copied().unwrap_or(1);
+        let goes = reaches
+            && self.devices.has(task)
+            && matches!(node.space, Space::Device(device) if device < count);
         match node.task == Some(task) || goes {
             true => node.space,
             false => Space::Host,
@@ -243,7 +249,7 @@ impl Spreader<'_> {
                 let copy = self.copies.get(&(root.into(), home, Space::Host));
                 roots.extend(copy.map(|copy| copy.node));
             }
-            roots.extend(goes.and_then(|to| self.copied_to_device(root, to)));
+            roots.extend(run.fetch_to.and_then(|to| self.copied_to_device(root, to)));
         }
         let mut given = Vec::with_capacity(run.given.len());
         for old in &run.given {
@@ -258,13 +264,43 @@ impl Spreader<'_> {
         Ok(RunSpec { roots, given, ..run.clone() })
     }
 
-    /// The copy of a node's first output on the first device of another task, which evaluates, if something there uses it.
+    /// The copy of a node's first output on the first device of a task, which evaluates, if something there uses it.
     fn copied_to_device(&self, id: NodeId, task: Task) -> Option<NodeId> {
-        let home = self.out.node(id).task.filter(|home| *home != task)?;
-        let of = Output::from(id);
-        let host = self.copies.get(&(of, home, Space::Host)).copied().unwrap_or(of);
-        self.copies.get(&(host, task, Space::Device(0))).map(|copy| copy.node)
+        let node = self.out.node(id);
+        let (home, of) = (node.task?, Output::from(id));
+        let from = match home == task && node.space.is_device() {
+            // from another of its devices
+            true => of,
+            false => self.copies.get(&(of, home, Space::Host)).copied().unwrap_or(of),
+        };
+        let copy = self.copies.get(&(from, task, Space::Device(0)))?.node;
+        (home != task || node.space.is_device()).then_some(copy)
     }
+}
+
+/// By node: which of its task's devices it is on, should that have some.
+pub(in crate::pass) fn devices_of(placed: &Graph) -> Vec<u32> {
+    let mut devices = Vec::with_capacity(placed.len());
+    for (_, node) in placed.nodes() {
+        devices.push(match node.hint {
+            Hint::Device { device, .. } => device,
+            // it comes after that one
+            Hint::With(other) => devices.get(other.index()).copied().unwrap_or_default(),
+            Hint::Shared | Hint::Replica(_) | Hint::Task(_) => 0,
+        });
+    }
+    devices
+}
+
+/// By task: how many devices its nodes are on.
+fn device_counts(placed: &Graph) -> HashMap<Task, u32> {
+    let mut counts = HashMap::new();
+    for ((_, node), device) in placed.nodes().zip(devices_of(placed)) {
+        let Some(task) = node.task else { continue };
+        let count = counts.entry(task).or_insert(1);
+        *count = (*count).max(device + 1);
+    }
+    counts
 }
 
 fn task_of(node: &Node) -> Result<Task, GraphError> {

@@ -15,6 +15,7 @@ use crate::pass::partition::{Cut, CutKey};
 use crate::pass::reduce::{AllReduceBy, reduce_by_edges};
 use crate::pass::reduce_order::in_one_order;
 use crate::pass::reference::{Chooser, Transfer, WhyWrite, without_references};
+use crate::pass::rings::share_among_devices;
 use crate::pass::space::spread_over_spaces;
 use crate::pass::verify::verify;
 use crate::pass::wire::narrow_wire;
@@ -30,7 +31,9 @@ pub(super) struct Planner<'a> {
 impl Planner<'_> {
     pub(super) fn plan(&self, graph: &Graph, runs: &[RunSpec]) -> Result<Plan, GraphError> {
         let PlanOptions { devices, device_crossing, all_reduce, .. } = *self.options;
-        let (graph, runs) = narrow_wire(graph, runs, self.options.wire)?;
+        let (graph, runs) = share_among_devices(graph, runs, self.options.among_devices)?;
+        verify(&graph, "rings")?;
+        let (graph, runs) = narrow_wire(&graph, &runs, self.options.wire)?;
         verify(&graph, "wire")?;
         let (graph, runs) = reduce_by_edges(&graph, &runs, all_reduce)?;
         verify(&graph, "reduce")?;

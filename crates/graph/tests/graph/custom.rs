@@ -1,10 +1,11 @@
 //! Operators that users bring, in a graph: told apart by what they print, held to what their rules promise,
 //! differentiated, and planned over two tasks like any other.
 
+use tensorwire_base::Space;
 use tensorwire_graph::{
-    Backward, Cluster, CustomOp, CustomOperator, Family, Gradient, Graph, GraphError, Hint, Init,
-    Kind, NodeId, Op, Output, Placement, PlanOptions, Reduction, Refusal, RunSpec, Transfer,
-    gradients, infer, place, plan, verify,
+    Backward, Cluster, CustomOp, CustomOperator, DeviceCrossing, DeviceTasks, Family, Gradient,
+    Graph, GraphError, Hint, Init, Kind, NodeId, Op, Output, Placement, PlanOptions, Reduction,
+    Refusal, RunSpec, Transfer, gradients, infer, place, plan, verify,
 };
 use tensorwire_tensor::{DType, Dim, Fact, Symbol, TensorSpec};
 
@@ -286,4 +287,55 @@ fn it_is_placed_and_planned_over_two_tasks() {
     // what came from elsewhere is nobody's to compute over
     assert!(!there.memory.is_in_place(there.graph.find("y there").unwrap()));
     assert!(plan.to_dot().contains("y\\nScaled\\nf32[64×64]"), "{}", plan.to_dot());
+}
+
+/// A variable of a server's device that a worker's own operator reads on the host, and another on the worker's device: what
+/// crosses from which memory is named for that, whichever operator comes first.
+#[test]
+fn what_the_host_and_the_device_both_read_is_named_for_where_it_lies() {
+    let named = |custom_first: bool| {
+        let mut graph = Graph::new();
+        let spec = TensorSpec::new(DType::F32, &[8, 8]).unwrap();
+        let w = graph.variable("w", spec, Init::Zeros).unwrap();
+        let mut roots = Vec::new();
+        for custom in [custom_first, !custom_first] {
+            let (name, op) = match custom {
+                true => ("custom", CustomOp::new(Scaled { by: 2.0 }).into()),
+                false => ("scaled", Op::Scale { by: 2.0 }),
+            };
+            roots.push(graph.add(name, HERE, op, &[w]).unwrap());
+        }
+        let cluster = Cluster::ParameterServers { workers: 1, servers: 1 };
+        let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
+        let train = RunSpec {
+            name: "train",
+            roots,
+            fetch_to: None,
+            given: vec![],
+            followed_by: vec![0, 1],
+        };
+        let weights = vec![placed.find("w").unwrap()];
+        let fetch = RunSpec {
+            name: "fetch",
+            roots: weights,
+            fetch_to: Some(cluster.tasks()[0]),
+            given: vec![],
+            followed_by: vec![],
+        };
+        let options = PlanOptions {
+            devices: DeviceTasks::All,
+            device_crossing: DeviceCrossing::Direct,
+            ..PlanOptions::default()
+        };
+        let plan = plan(&placed, &cluster.tasks(), &[train, fetch], options).unwrap();
+        let edges = plan.edges.iter().filter(|edge| edge.bytes() != Some(0));
+        let mut edges: Vec<(String, Space)> =
+            edges.map(|edge| (edge.name.clone(), edge.space)).collect();
+        edges.sort_by(|a, b| a.0.cmp(&b.0));
+        edges
+    };
+    let expected = [("w on the device", Space::Device(0)), ("w on the host", Space::Host)];
+    let expected = expected.map(|(name, space)| (name.to_string(), space));
+    assert_eq!(named(true), expected);
+    assert_eq!(named(false), expected);
 }

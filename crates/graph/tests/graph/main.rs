@@ -7,5 +7,6 @@ mod passes;
 mod placement;
 mod plan;
 mod reduce;
+mod rings;
 mod spaces;
 mod wire;

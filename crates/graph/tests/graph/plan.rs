@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use tensorwire_graph::{
-    AllReduceBy, Cluster, DeviceCrossing, DeviceTasks, Edge, Gradient, Graph, Hint, Init, Lane,
-    NodeId, Op, Output, Placement, Plan, PlanOptions, Reuse, ReuseRule, Rule, Run, RunId, RunSpec,
-    SendFrom, SharedMemory, Transfer, WhyWrite, gradients, place, plan, simplify,
+    AllReduceBy, AmongDevices, Cluster, DeviceCrossing, DeviceTasks, Edge, Gradient, Graph, Hint,
+    Init, Lane, NodeId, Op, Output, Placement, Plan, PlanOptions, Reuse, ReuseRule, Rule, Run,
+    RunId, RunSpec, SendFrom, SharedMemory, Transfer, WhyWrite, gradients, place, plan, simplify,
 };
 use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
 
@@ -56,6 +56,7 @@ const SHARED: PlanOptions = PlanOptions {
     reuse: ReuseRule::Proved,
     devices: DeviceTasks::None,
     device_crossing: DeviceCrossing::ByHost,
+    among_devices: AmongDevices::First,
     all_reduce: AllReduceBy::Group,
     wire: None,
 };

@@ -52,6 +52,16 @@ enum Then {
     Read { edge: EdgeId },
 }
 
+impl Then {
+    /// Of which edge something is to be posted.
+    fn edge(self) -> Option<EdgeId> {
+        match self {
+            Then::Piece { edge, .. } | Then::Read { edge } => Some(edge),
+            Then::Done | Then::Open | Then::More => None,
+        }
+    }
+}
+
 /// A tensor that comes in pieces.
 pub(super) struct Landing {
     /// Pieces that the device was told to copy.
@@ -405,24 +415,20 @@ impl Executor {
         part: &Part,
         frontier: &mut Frontier,
     ) -> Result<bool, RunError> {
-        let mut any = false;
-        self.is_held_up = false;
+        let mut any = self.post_held()?;
         while let Some(at) = self.first_over(part)? {
-            if let Then::Piece { edge, index, .. } = self.copying[at].then
-                && self.post_piece(edge, index)? == Sending::Full
-            {
-                self.is_held_up = true;
-                break;
+            let Some(copied) = self.copying.remove(at) else { break };
+            if let Some(edge) = copied.then.edge() {
+                // behind the edge's own pieces alone: another peer's queue may have room
+                let is_behind = self.held.iter().any(|piece| piece.then.edge() == Some(edge));
+                if is_behind || !self.post_copied(&copied)? {
+                    self.held.push_back(copied);
+                } else {
+                    any = true;
+                }
+                continue;
             }
-            if let Copying { node, start_ns, then: Then::Read { edge }, .. } = self.copying[at]
-                && self.acknowledge(node, edge, start_ns)? == Sending::Full
-            {
-                self.is_held_up = true;
-                break;
-            }
-            let Some(Copying { node, start_ns, then, .. }) = self.copying.remove(at) else {
-                break;
-            };
+            let Copying { node, start_ns, then, .. } = copied;
             if self.timeline.is_some() && matches!(then, Then::Done | Then::Open) {
                 let what = match part.graph.node(node).op {
                     Op::Recv { edge, .. } => {
@@ -438,16 +444,49 @@ impl Executor {
                     self.ready.push_front(node);
                 }
                 Then::Done => self.complete(part, frontier, node),
-                Then::Piece { edge, is_last: true, .. } => self.posted(node, edge, start_ns, None),
-                Then::Piece { edge, .. } => {
-                    // from the first piece on there are completions to look for: the queue may be full of them
-                    self.flights.entry(edge).or_insert(Flight { node, start_ns, tensor: None });
-                }
-                Then::More | Then::Read { .. } => {}
+                Then::More | Then::Piece { .. } | Then::Read { .. } => {}
             }
             any = true;
         }
         Ok(any)
+    }
+
+    /// Posts what had no room in a queue before; returns true if any has now.
+    fn post_held(&mut self) -> Result<bool, RunError> {
+        let mut full: Vec<EdgeId> = Vec::new();
+        let count = self.held.len();
+        for piece in std::mem::take(&mut self.held) {
+            let edge = piece.then.edge();
+            let is_behind = edge.is_some_and(|edge| full.contains(&edge));
+            if is_behind || !self.post_copied(&piece)? {
+                full.extend(edge);
+                self.held.push_back(piece);
+            }
+        }
+        Ok(self.held.len() < count)
+    }
+
+    /// Posts a piece that is copied, or tells that what was announced was read; false if the peer's queue is full.
+    fn post_copied(&mut self, copied: &Copying) -> Result<bool, RunError> {
+        let Copying { node, start_ns, then, .. } = *copied;
+        let (edge, index, is_last) = match then {
+            Then::Piece { edge, index, is_last } => (edge, index, is_last),
+            Then::Read { edge } => {
+                return Ok(self.acknowledge(node, edge, start_ns)? == Sending::Started);
+            }
+            Then::Done | Then::Open | Then::More => return Ok(true),
+        };
+        if self.post_piece(edge, index)? == Sending::Full {
+            return Ok(false);
+        }
+        match is_last {
+            true => self.posted(node, edge, start_ns, None),
+            // from the first piece on there are completions to look for: the queue may be full of them
+            false => {
+                self.flights.entry(edge).or_insert(Flight { node, start_ns, tensor: None });
+            }
+        }
+        Ok(true)
     }
 
     fn post_piece(&mut self, edge: EdgeId, index: usize) -> Result<Sending, RunError> {

@@ -37,12 +37,13 @@ impl Executor {
         }
         // a full queue may have room again without any news for us
         let is_send = |node: &NodeId| part.graph.node(*node).op.is_send();
-        let is_full = !self.prepared.is_empty() || self.ready.iter().any(is_send);
+        let is_full =
+            !self.prepared.is_empty() || !self.held.is_empty() || self.ready.iter().any(is_send);
         let waited = patience.saturating_sub(deadline.remaining());
         // copies are over soon; a step that was told as a whole may wait for others for long
         let (spins, pause) = match self.copying.is_empty() {
             true => (waited < PAUSE_MAX, (waited / 8).clamp(ASK_AGAIN, PAUSE_MAX)),
-            false => (!self.is_held_up, ASK_AGAIN),
+            false => (true, ASK_AGAIN),
         };
         if is_on_device && spins && self.spin_for_device(part)? {
             return Ok(Deadline::after(Duration::ZERO));
@@ -81,6 +82,7 @@ impl Executor {
         let is_under_way = !self.flights.is_empty() || !self.collectives.is_empty();
         is_under_way
             || self.reduces()
+            || !self.held.is_empty()
             || self.steps.waits_for_others()
             || self.ready.iter().any(is_of_others)
     }
@@ -103,7 +105,11 @@ impl Executor {
             Missing::Arrival(edge) => self.edge_names[edge.index()].clone(),
             Missing::Node(node) => format!("'{}'", name(node)),
         });
-        let copies = self.copying.iter().map(|copying| format!("'{}'", name(copying.node)));
+        let copies = self
+            .copying
+            .iter()
+            .chain(&self.held)
+            .map(|copying| format!("'{}'", name(copying.node)));
         let mut missing: Vec<String> =
             waiting.chain(sends).chain(collectives).chain(of_step).chain(copies).collect();
         let more = missing.len().saturating_sub(4);

@@ -11,12 +11,19 @@ pub(super) struct Introduction {
     pub(super) lane: RegionDescriptor,
     /// The slots for metadata.
     pub(super) slots: RegionDescriptor,
-    /// By whose key the memory of the part's device is had, and its bytes; none: key 0.
-    pub(super) device: RegionDescriptor,
+    /// By number of the part's device.
+    pub(super) devices: Vec<DeviceMemory>,
+    pub(super) ears: Vec<Ear>,
+}
+
+/// The memory of a device of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DeviceMemory {
+    /// By whose key it is had, and its bytes.
+    pub(super) region: RegionDescriptor,
     /// What is written there is copied on to the device in pieces of so many bytes, each with news of its own; 0: it lies
     /// where it belongs, and the news is of the whole.
     pub(super) piece_bytes: u64,
-    pub(super) ears: Vec<Ear>,
 }
 
 /// Where a part listens for news of one edge. The receiver of an edge listens for its tensors, the
@@ -33,13 +40,19 @@ pub(super) struct Ear {
 }
 
 const EAR_BYTES: usize = 24;
+/// More devices than any process has.
+const DEVICES_MAX: u64 = 1 << 10;
 
 impl Introduction {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut body = self.lane.to_bytes().to_vec();
         body.extend_from_slice(&self.slots.to_bytes());
-        body.extend_from_slice(&self.device.to_bytes());
-        body.extend_from_slice(&self.piece_bytes.to_le_bytes());
+        // fits: devices of a process are few
+        body.extend_from_slice(&(self.devices.len() as u64).to_le_bytes());
+        for device in &self.devices {
+            body.extend_from_slice(&device.region.to_bytes());
+            body.extend_from_slice(&device.piece_bytes.to_le_bytes());
+        }
         for ear in &self.ears {
             body.extend_from_slice(&ear.edge.0.to_le_bytes());
             body.extend_from_slice(&ear.slot.to_le_bytes());
@@ -51,28 +64,37 @@ impl Introduction {
 
     pub(super) fn decode(body: &[u8]) -> Result<Introduction, String> {
         let length = RegionDescriptor::WIRE_BYTES;
-        let (head, rest) = body
-            .split_at_checked(3 * length + 8)
-            .ok_or_else(|| format!("{} bytes are too few for three regions", body.len()))?;
+        let few = || format!("{} bytes are too few for regions", body.len());
+        let u32_at = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let u64_at = |bytes: &[u8]| u64::from(u32_at(bytes)) | u64::from(u32_at(&bytes[4..])) << 32;
         let region =
             |bytes: &[u8]| RegionDescriptor::from_bytes(bytes).map_err(|error| error.to_string());
+        let (head, rest) = body.split_at_checked(2 * length + 8).ok_or_else(few)?;
         let (lane, rest_of_head) = head.split_at(length);
-        let (slots, rest_of_head) = rest_of_head.split_at(length);
-        let (device, piece_bytes) = rest_of_head.split_at(length);
-        let (lane, slots, device) = (region(lane)?, region(slots)?, region(device)?);
+        let (slots, count) = rest_of_head.split_at(length);
+        let (lane, slots, count) = (region(lane)?, region(slots)?, u64_at(count));
+        if count > DEVICES_MAX {
+            return Err(format!("no process has {count} devices"));
+        }
+        // fits: few
+        let all = count as usize * (length + 8);
+        let (devices, rest) = rest.split_at_checked(all).ok_or_else(few)?;
+        let device = |bytes: &[u8]| {
+            let (descriptor, piece_bytes) = bytes.split_at(length);
+            Ok(DeviceMemory { region: region(descriptor)?, piece_bytes: u64_at(piece_bytes) })
+        };
+        let devices =
+            devices.chunks_exact(length + 8).map(device).collect::<Result<_, String>>()?;
         if rest.len() % EAR_BYTES != 0 {
             return Err(format!("{} bytes are no whole number of edges", rest.len()));
         }
-        let u32_at = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        let u64_at = |bytes: &[u8]| u64::from(u32_at(bytes)) | u64::from(u32_at(&bytes[4..])) << 32;
         let ears = rest.chunks_exact(EAR_BYTES).map(|word| Ear {
             edge: EdgeId(u32_at(word)),
             slot: u32_at(&word[4..]),
             offset: u64_at(&word[8..]),
             bytes: u64_at(&word[16..]),
         });
-        let piece_bytes = u64_at(piece_bytes);
-        Ok(Introduction { lane, slots, device, piece_bytes, ears: ears.collect() })
+        Ok(Introduction { lane, slots, devices, ears: ears.collect() })
     }
 }
 
@@ -92,10 +114,27 @@ mod tests {
     fn introductions_survive_the_wire() {
         let region = |key| RegionDescriptor { key, bytes: 1 << 40 };
         let ear = |n: u32| Ear { edge: EdgeId(n), slot: n + 1, offset: 5 << 32, bytes: u64::MAX };
-        let ears = (0..3).map(ear).collect();
-        let (lane, slots, device) = (region(1), region(u64::MAX), region(7));
-        let sent = Introduction { lane, slots, device, piece_bytes: 3 << 40, ears };
-        assert_eq!(Introduction::decode(&sent.encode()), Ok(sent));
+        let ears: Vec<Ear> = (0..3).map(ear).collect();
+        let (lane, slots) = (region(1), region(u64::MAX));
+        let device = |key| DeviceMemory { region: region(key), piece_bytes: key << 40 };
+        for count in 0..3 {
+            let (ears, devices) = (Vec::clone(&ears), (7..7 + count).map(device).collect());
+            let sent = Introduction { lane, slots, devices, ears };
+            assert_eq!(Introduction::decode(&sent.encode()), Ok(sent));
+        }
+    }
+
+    #[test]
+    fn devices_that_are_not_there_are_missed() {
+        let region = RegionDescriptor { key: 1, bytes: 1 };
+        let sent = Introduction { lane: region, slots: region, devices: vec![], ears: vec![] };
+        let count = 2 * RegionDescriptor::WIRE_BYTES;
+        for (said, what) in [(2, "too few"), (u64::MAX, "no process has")] {
+            let mut body = sent.encode();
+            body[count..count + 8].copy_from_slice(&u64::to_le_bytes(said));
+            let refused = Introduction::decode(&body).unwrap_err();
+            assert!(refused.contains(what), "{refused}");
+        }
     }
 
     proptest! {

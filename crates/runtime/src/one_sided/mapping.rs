@@ -26,8 +26,8 @@ impl OneSided {
         let taken = channel.take_file(&RegionDescriptor { key, bytes: 0 }, deadline);
         let file = taken.map_err(|source| ExchangeError::Open { edge: edge(), peer, source })?;
         let device = self.options.device.as_ref().expect("what crosses there has a device");
-        // fits: usize is 64 bits wide, and the driver holds it against the file
-        let imported = device.lock().import(file, bytes as usize);
+        // the first device alone is told of what has no size yet; fits: usize is 64 bits wide, and the driver holds it against the file
+        let imported = device.lock().import(0, file, bytes as usize);
         let cut = imported.map_err(AllocError::from).and_then(|slab| {
             let whole = Place { offset: 0, bytes: slab.bytes() };
             Ok(Arena::new(&slab, &[whole])?.into_buffers().remove(0))

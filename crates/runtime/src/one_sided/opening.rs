@@ -2,6 +2,7 @@
 //! hears the same of them. In two halves, so that one thread may open many parts.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use tensorwire_base::{Deadline, Rank, Space};
 use tensorwire_fabric::{
@@ -12,7 +13,7 @@ use tensorwire_kernels::SharedDevice;
 use tensorwire_memory::{Arena, Buffer, Place};
 
 use super::completions::Completions;
-use super::introduction::{Ear, Introduction};
+use super::introduction::{DeviceMemory, Ear, Introduction};
 use super::metadata::SLOT_BYTES;
 use super::staging::{self, Staging};
 use super::{Inbound, OneSided, Outbound};
@@ -30,6 +31,8 @@ pub struct OneSidedOptions {
     pub dynamic_bytes_max: usize,
     /// Who computes what the part has on a device, and shows its memory to peers where tensors cross there.
     pub device: Option<SharedDevice>,
+    /// Devices of one host map each other's memory; else their tensors go by way of pinned memory, though processes share memory.
+    pub maps_devices: bool,
     /// Where peers do not reach a device's memory, its tensors go in pieces of so many bytes; the same everywhere.
     pub piece_bytes: usize,
 }
@@ -40,7 +43,8 @@ impl OneSidedOptions {
         // fits: a job has far fewer than 2^32 processes
         let ranks = (0..plan.parts.len() as u32).map(Rank).collect();
         let piece_bytes = staging::PIECE_BYTES;
-        OneSidedOptions { ranks, queue_pairs, dynamic_bytes_max, device: None, piece_bytes }
+        let (device, maps_devices) = (None, true);
+        OneSidedOptions { ranks, queue_pairs, dynamic_bytes_max, device, maps_devices, piece_bytes }
     }
 }
 
@@ -75,8 +79,8 @@ pub struct Opening {
     storage: Storage,
     lane: Region,
     slots: Region,
-    /// By which peers get the memory of the device, where tensors cross there.
-    on_device: Option<OnDevice>,
+    /// By which peers get the memory of the devices, by their numbers, where tensors cross there.
+    on_devices: Vec<OnDevice>,
     /// The metadata of each dynamic edge: the receiver's slot, or the sender's copy of it.
     metadata: HashMap<EdgeId, Buffer>,
     ears: HashMap<EdgeId, ArrivalSlot>,
@@ -124,15 +128,14 @@ impl Opening {
             let place = target(plan, edge).expect("the plan has a place for what is written");
             (edge.id, place)
         });
-        let crosses_there = edges.iter().any(|edge| edge.space.is_device());
-        let on_device = match options.device.clone().filter(|_| crosses_there) {
-            Some(device) => {
-                Some(OnDevice::new(fabric, device, plan, part, options.piece_bytes, &mut storage)?)
-            }
-            None if crosses_there => return Err(SessionError::NoDevice { part }.into()),
-            None => None,
-        };
-        let is_mapped = on_device.as_ref().is_some_and(OnDevice::is_mapped);
+        let mut on_devices = Vec::new();
+        let last = edges.iter().filter_map(|edge| number_of(edge.space)).max();
+        for number in 0..last.map_or(0, |last| last + 1) {
+            let device = options.device.clone().ok_or(SessionError::NoDevice { part })?;
+            let at = (part, number);
+            on_devices.push(OnDevice::new(fabric, device, plan, at, &options, &mut storage)?);
+        }
+        let is_mapped = on_devices.first().is_some_and(OnDevice::is_mapped);
         let needs_map = |edge: &&Edge| {
             edge.space.is_device() && edge.transfer == Transfer::Dynamic && !is_mapped
         };
@@ -147,7 +150,7 @@ impl Opening {
             storage,
             lane,
             slots,
-            on_device,
+            on_devices,
             metadata: dynamic.into_iter().zip(buffers).collect(),
             ears: HashMap::new(),
             origins: origins.collect(),
@@ -169,7 +172,7 @@ impl Opening {
             let offset = match edge.transfer {
                 Transfer::Dynamic => self.metadata[&edge.id].place().offset,
                 Transfer::Write(_) if is_received && edge.space.is_device() => {
-                    match self.on_device.as_ref().map(|on_device| &on_device.reach) {
+                    match self.on_device(edge.space).map(|on_device| &on_device.reach) {
                         Some(Reach::ByNic(_)) => target(plan, edge).map_or(0, |place| place.offset),
                         Some(Reach::Staged(staging)) => staging.offset(edge.id),
                         // a device that maps it knows where it goes
@@ -189,12 +192,14 @@ impl Opening {
         for (part, ears) in ears {
             let peer = self.options.ranks[part];
             let (lane, slots) = (self.lane.descriptor(), self.slots.descriptor());
-            let nothing = RegionDescriptor { key: 0, bytes: 0 };
-            let device = self.on_device.as_ref().map_or(nothing, OnDevice::descriptor);
-            let is_staged = self.staging().is_some();
-            // fits: usize is 64 bits wide
-            let piece_bytes = if is_staged { self.options.piece_bytes as u64 } else { 0 };
-            let body = Introduction { lane, slots, device, piece_bytes, ears }.encode();
+            let shown = |on_device: &OnDevice| {
+                let is_staged = on_device.staging().is_some();
+                // fits: usize is 64 bits wide
+                let piece_bytes = if is_staged { self.options.piece_bytes as u64 } else { 0 };
+                DeviceMemory { region: on_device.descriptor(), piece_bytes }
+            };
+            let devices = self.on_devices.iter().map(shown).collect();
+            let body = Introduction { lane, slots, devices, ears }.encode();
             let sent = self.fabric.channel(peer, 0)?.send_message(&body, deadline);
             sent.map_err(|source| ConnectEdgesError::Tell { peer, source })?;
         }
@@ -233,12 +238,15 @@ impl Opening {
         connected.collect()
     }
 
-    /// By which tensors of the part's device go, where peers do not reach its memory.
-    fn staging(&self) -> Option<&Staging> {
-        match &self.on_device.as_ref()?.reach {
-            Reach::Staged(staging) => Some(staging),
-            Reach::Mapped(_) | Reach::ByNic(_) => None,
-        }
+    /// The device whose memory that is, where tensors cross there.
+    fn on_device(&self, space: Space) -> Option<&OnDevice> {
+        // fits: devices of a process are few
+        self.on_devices.get(number_of(space)? as usize)
+    }
+
+    /// By which an edge's tensor goes, where peers do not reach the memory of its device.
+    fn staged(&self, edge: &Edge) -> Option<Arc<[Buffer]>> {
+        self.on_device(edge.space)?.staging()?.of(edge.id)
     }
 
     fn rank(&self) -> Rank {
@@ -286,13 +294,13 @@ impl Opening {
             };
             let (lane, slots) = (open(&introduction.lane)?, open(&introduction.slots)?);
             self.refer(part, &lane)?;
-            let by_nic = self.on_device.as_ref().is_some_and(|on_device| !on_device.is_mapped());
-            let device_lane = match introduction.device {
-                RegionDescriptor { key: 0, .. } => None,
-                ref descriptor => by_nic.then(|| open(descriptor)).transpose()?,
-            };
-            if ![0, self.options.piece_bytes as u64].contains(&introduction.piece_bytes) {
-                return Err(nonsense(format!("pieces of {} bytes", introduction.piece_bytes)));
+            let by_nic = self.on_devices.iter().any(|on_device| !on_device.is_mapped());
+            let mut device_lanes = Vec::new();
+            for DeviceMemory { region, piece_bytes } in &introduction.devices {
+                device_lanes.push(by_nic.then(|| open(region)).transpose()?);
+                if ![0, self.options.piece_bytes as u64].contains(piece_bytes) {
+                    return Err(nonsense(format!("pieces of {piece_bytes} bytes")));
+                }
             }
             let mut on_device = self.reach_device(part, &channel, &introduction, deadline)?;
             let ears: HashMap<EdgeId, &Ear> =
@@ -314,10 +322,16 @@ impl Opening {
                 let name = edge.name.clone();
                 if is_sent {
                     let is_dynamic = edge.transfer == Transfer::Dynamic;
-                    let region = match (&device_lane, edge.space) {
+                    let number = number_of(edge.space).map(|number| number as usize);
+                    let device_lane = number.and_then(|number| device_lanes.get(number)?.clone());
+                    let there = number.and_then(|number| introduction.devices.get(number));
+                    if number.is_some() && there.is_none() {
+                        return Err(nonsense(format!("it has no device for '{}'", edge.name)));
+                    }
+                    let region = match device_lane {
                         _ if is_dynamic => slots.clone(),
-                        (Some(device_lane), Space::Device(_)) => device_lane.clone(),
-                        _ => lane.clone(),
+                        Some(device_lane) => device_lane,
+                        None => lane.clone(),
                     };
                     let ear = *ear.expect("checked above");
                     let by_fabric = edge.space == Space::Host || by_nic;
@@ -325,7 +339,8 @@ impl Opening {
                     let ack = self.ears.get(&edge.id).copied();
                     let metadata = self.metadata.get(&edge.id).cloned();
                     let on_device = on_device.remove(&edge.id);
-                    let on_its_device = is_written_on_device(edge) && introduction.piece_bytes > 0;
+                    let is_staged_there = there.is_some_and(|there| there.piece_bytes > 0);
+                    let on_its_device = is_written_on_device(edge) && is_staged_there;
                     let pieces = match on_its_device {
                         true => staging::pieces(
                             edge.bytes().unwrap_or_default(),
@@ -333,7 +348,7 @@ impl Opening {
                         ),
                         false => 1,
                     };
-                    let staged = self.staging().and_then(|staging| staging.of(edge.id));
+                    let staged = self.staged(edge);
                     let route = Outbound {
                         name,
                         channel,
@@ -352,7 +367,7 @@ impl Opening {
                     let slot = self.ears[&edge.id];
                     let metadata = self.metadata.get(&edge.id).cloned();
                     let (fact, ack) = (edge.fact.clone(), ear.map(|ear| ArrivalSlot(ear.slot)));
-                    let staged = self.staging().and_then(|staging| staging.of(edge.id));
+                    let staged = self.staged(edge);
                     let announced = None;
                     let is_by_nic = by_nic && staged.is_none() && is_written_on_device(edge);
                     let region = lane.clone();
@@ -372,15 +387,18 @@ impl Opening {
                 }
             }
         }
-        let Opening { fabric, options, storage, lane, slots, on_device, .. } = self;
-        let device = on_device.as_ref().map(|on_device| on_device.region().clone());
-        let regions = [Some(lane), Some(slots), device];
+        let Opening { fabric, options, storage, lane, slots, on_devices, .. } = self;
+        let devices = on_devices.iter().map(|on_device| on_device.region().clone());
+        let regions = [lane, slots].into_iter().chain(devices).collect();
         let mut exchange = OneSided::new(fabric, options, completions, regions, outbound, inbound);
-        exchange.device_way = on_device.as_ref().and_then(|on_device| on_device.way.clone());
-        exchange.staging = on_device.and_then(|on_device| match on_device.reach {
+        let mut ways: Vec<String> = on_devices.iter().filter_map(|d| d.way.clone()).collect();
+        ways.dedup();
+        exchange.device_way = Some(ways.join("; ")).filter(|way| !way.is_empty());
+        let staged = on_devices.into_iter().filter_map(|on_device| match on_device.reach {
             Reach::Staged(staging) => Some(staging),
             Reach::Mapped(_) | Reach::ByNic(_) => None,
         });
+        exchange.staging = staged.collect();
         Ok((exchange, storage))
     }
 
@@ -408,7 +426,7 @@ impl Opening {
 }
 
 impl Opening {
-    /// Maps the memory of a peer's device, where tensors cross between it and ours: makes those that are read there tensors
+    /// Maps the memory of a peer's devices, where tensors cross between them and ours: makes those that are read there tensors
     /// of this part, and returns where those go that are written there.
     fn reach_device(
         &mut self,
@@ -417,33 +435,41 @@ impl Opening {
         introduction: &Introduction,
         deadline: Deadline,
     ) -> Result<HashMap<EdgeId, Buffer>, ConnectEdgesError> {
-        let crosses =
-            |edge: &&Edge| edge.space.is_device() && (edge.from == part || edge.to == part);
-        let all: Vec<Edge> = self.edges.iter().filter(crosses).cloned().collect();
-        let maps = |on_device: &&OnDevice| !all.is_empty() && on_device.is_mapped();
-        let Some(OnDevice { device, .. }) = self.on_device.as_ref().filter(maps) else {
-            return Ok(HashMap::new());
-        };
         let peer = self.options.ranks[part];
-        let RegionDescriptor { key, bytes } = introduction.device;
-        let taken = channel.take_file(&RegionDescriptor { key, bytes: 0 }, deadline);
-        let file = taken.map_err(|source| ConnectEdgesError::Open { peer, source })?;
-        // fits: usize is 64 bits wide, and the driver holds it against the file
-        let memory = device.lock().import(file, bytes as usize);
-        let memory = memory.map_err(|source| ConnectEdgesError::Device { peer, source })?;
-        let place = |edge: &Edge| {
-            self.origins.get(&edge.id).or_else(|| self.targets.get(&edge.id)).copied()
-        };
-        let here: Vec<(Edge, Place)> =
-            all.into_iter().filter_map(|edge| Some((edge.clone(), place(&edge)?))).collect();
-        let places: Vec<Place> = here.iter().map(|(_, place)| *place).collect();
         let mut targets = HashMap::new();
-        for ((edge, _), buffer) in
-            here.into_iter().zip(Arena::new(&memory, &places)?.into_buffers())
-        {
-            match edge.fact.spec() {
-                Some(Ok(spec)) if edge.from == part => self.storage.refer(edge.recv, spec, buffer),
-                _ => drop(targets.insert(edge.id, buffer)),
+        for (number, on_device) in (0..).zip(&self.on_devices) {
+            let crosses = |edge: &&Edge| {
+                edge.space == Space::Device(number) && (edge.from == part || edge.to == part)
+            };
+            let all: Vec<Edge> = self.edges.iter().filter(crosses).cloned().collect();
+            if all.is_empty() || !on_device.is_mapped() {
+                continue;
+            }
+            // fits: devices of a process are few
+            let Some(shown) = introduction.devices.get(number as usize) else {
+                let what = format!("it has no device for '{}'", all[0].name);
+                return Err(ConnectEdgesError::Nonsense { peer, what });
+            };
+            let RegionDescriptor { key, bytes } = shown.region;
+            let taken = channel.take_file(&RegionDescriptor { key, bytes: 0 }, deadline);
+            let file = taken.map_err(|source| ConnectEdgesError::Open { peer, source })?;
+            // fits: usize is 64 bits wide, and the driver holds it against the file
+            let memory = on_device.device.lock().import(number, file, bytes as usize);
+            let memory = memory.map_err(|source| ConnectEdgesError::Device { peer, source })?;
+            let place = |edge: &Edge| {
+                self.origins.get(&edge.id).or_else(|| self.targets.get(&edge.id)).copied()
+            };
+            let here: Vec<(Edge, Place)> =
+                all.into_iter().filter_map(|edge| Some((edge.clone(), place(&edge)?))).collect();
+            let places: Vec<Place> = here.iter().map(|(_, place)| *place).collect();
+            let buffers = Arena::new(&memory, &places)?.into_buffers();
+            for ((edge, _), buffer) in here.into_iter().zip(buffers) {
+                match edge.fact.spec() {
+                    Some(Ok(spec)) if edge.from == part => {
+                        self.storage.refer(edge.recv, spec, buffer);
+                    }
+                    _ => drop(targets.insert(edge.id, buffer)),
+                }
             }
         }
         Ok(targets)
@@ -456,20 +482,25 @@ impl OnDevice {
         fabric: &Fabric,
         device: SharedDevice,
         plan: &Plan,
-        part: usize,
-        piece_bytes: usize,
+        (part, number): (usize, u32),
+        options: &OneSidedOptions,
         storage: &mut Storage,
     ) -> Result<OnDevice, ConnectEdgesError> {
         let here = &plan.parts[part];
-        // what crosses lies on the first device
-        let bytes = here.memory.device_bytes.first().copied().unwrap_or_default();
-        let allocated = device.lock().alloc_shared(bytes);
+        // fits: devices of a process are few
+        let bytes = here.memory.device_bytes.get(number as usize).copied().unwrap_or_default();
+        let allocated = device.lock().alloc_shared(number, bytes);
         let failed = |source| SessionError::Device { name: here.task.to_string(), source };
         let (memory, file) = allocated.map_err(failed)?;
-        storage.cut(here, Lane::Device(0), &memory)?;
+        storage.cut(here, Lane::Device(number), &memory)?;
         let mut way = None;
-        let reach = if fabric.has_files() {
+        let staged = || Staging::new(fabric, &device, plan, (part, number), options.piece_bytes);
+        let reach = if fabric.has_files() && options.maps_devices {
             Reach::Mapped(fabric.offer_file(file.map_err(failed)?)?)
+        } else if fabric.has_files() {
+            let why = "not all GPUs of this job reach each other's memory (`nvidia-smi topo -p2p r` shows which do)";
+            way = Some(format!("tensors of GPUs go by way of pinned host memory: {why}"));
+            Reach::Staged(staged()?)
         } else {
             let shown = device.lock().dma_buf(&memory).map_err(|error| error.to_string());
             match fabric.adopt_device(&memory, shown) {
@@ -479,7 +510,7 @@ impl OnDevice {
                 }
                 Err(why @ (RegionError::NoNic | RegionError::Unreached { .. })) => {
                     way = Some(format!("tensors of GPUs go by way of pinned host memory: {why}"));
-                    Reach::Staged(Staging::new(fabric, &device, plan, part, piece_bytes)?)
+                    Reach::Staged(staged()?)
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -490,6 +521,14 @@ impl OnDevice {
 
     fn is_mapped(&self) -> bool {
         matches!(self.reach, Reach::Mapped(_))
+    }
+
+    /// By which its tensors go, where peers do not reach its memory.
+    fn staging(&self) -> Option<&Staging> {
+        match &self.reach {
+            Reach::Staged(staging) => Some(staging),
+            Reach::Mapped(_) | Reach::ByNic(_) => None,
+        }
     }
 
     fn region(&self) -> &Region {
@@ -504,6 +543,13 @@ impl OnDevice {
             true => RegionDescriptor { key: self.region().descriptor().key, bytes: self.bytes },
             false => self.region().descriptor(),
         }
+    }
+}
+
+fn number_of(space: Space) -> Option<u32> {
+    match space {
+        Space::Device(number) => Some(number),
+        Space::Host => None,
     }
 }
 

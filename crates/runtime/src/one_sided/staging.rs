@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use tensorwire_base::Space;
 use tensorwire_fabric::{Fabric, Region};
 use tensorwire_graph::{Edge, EdgeId, Output, Plan};
 use tensorwire_kernels::SharedDevice;
@@ -15,7 +16,7 @@ use crate::error::ConnectEdgesError;
 /// Of a piece: the time that a device or a wire takes for so much hides what starting it costs.
 pub(super) const PIECE_BYTES: usize = 1 << 20;
 
-/// A part's own, for the tensors that it sends and receives.
+/// Of one device of a part, for the tensors that it sends and receives.
 #[derive(Debug)]
 pub(super) struct Staging {
     pub(super) region: Region,
@@ -35,14 +36,16 @@ impl Staging {
         fabric: &Fabric,
         device: &SharedDevice,
         plan: &Plan,
-        part: usize,
+        (part, number): (usize, u32),
         piece_bytes: usize,
     ) -> Result<Staging, ConnectEdgesError> {
         let mut room = 0;
         let mut places: Vec<Place> = Vec::new();
         let mut ranges = HashMap::new();
         let mut sent: HashMap<Output, EdgeId> = HashMap::new();
-        for edge in plan.edges.iter().filter(|edge| is_written_on_device(edge)) {
+        let is_there = |edge: &&Edge| edge.space == Space::Device(number);
+        let edges = plan.edges.iter().filter(|edge| is_written_on_device(edge));
+        for edge in edges.filter(is_there) {
             let source = plan.parts[edge.from].graph.node(edge.send).inputs.first().copied();
             if edge.from == part {
                 let first = source.map(|source| *sent.entry(source).or_insert(edge.id));

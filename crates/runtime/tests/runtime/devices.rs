@@ -12,13 +12,17 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tensorwire_cuda::{CudaKernels, CudaOptions};
-use tensorwire_fabric::{Backend, Fabric, SimNetwork};
-use tensorwire_graph::{DeviceCrossing, DeviceTasks, PlanOptions, SharedMemory, Transfer};
+use tensorwire_fabric::{Backend, Fabric, SimKnobs, SimNetwork};
+use tensorwire_graph::{
+    Cluster, DeviceCrossing, DeviceTasks, Graph, Hint, Op, Placement, Plan, PlanOptions, RunId,
+    RunSpec, SharedMemory, Transfer, place, plan,
+};
 use tensorwire_kernels::SharedDevice;
 use tensorwire_memory::CopyPurpose;
 use tensorwire_runtime::{
     Advance, Computing, OneSided, OneSidedOptions, Opening, Ports, Session, Storage,
 };
+use tensorwire_tensor::{DType, Fact};
 use tensorwire_testkit::shim::cuda_shim;
 use tensorwire_testkit::{long, mesh, skip::skip};
 
@@ -67,13 +71,23 @@ fn device(part: usize) -> SharedDevice {
 
 fn open(job: &Job, random: &mut Random, between: Between) -> OnDevices {
     let network = SimNetwork::new(random.draw(), job.knobs);
+    let queues = (job.queue_depth, job.queue_pairs);
+    open_plan(&job.plan, (network, between), queues)
+}
+
+/// All parts of a plan, with queues of this depth, and as many to each peer.
+fn open_plan(
+    plan: &Plan,
+    (network, between): (SimNetwork, Between),
+    (depth, pairs): (usize, usize),
+) -> OnDevices {
     let backend = match between {
         Between::Pieces => Backend::Sim(network.clone()),
         Between::Maps => Backend::Shm,
     };
     let options = support::options(Duration::from_secs(5));
-    let fabrics = mesh::open(&backend, job.plan.parts.len() as u32, |config| {
-        (config.queue_depth, config.queue_pairs_per_peer) = (job.queue_depth, job.queue_pairs);
+    let fabrics = mesh::open(&backend, plan.parts.len() as u32, |config| {
+        (config.queue_depth, config.queue_pairs_per_peer) = (depth, pairs);
         config.completion_queues = 1;
         config.arrival_slots = 512;
     });
@@ -82,19 +96,30 @@ fn open(job: &Job, random: &mut Random, between: Between) -> OnDevices {
     let told = |part: usize| OneSidedOptions {
         device: Some(devices[part].clone()),
         piece_bytes: PIECE_BYTES,
-        ..OneSidedOptions::new(&job.plan, job.queue_pairs, options.dynamic_bytes_max)
+        ..OneSidedOptions::new(plan, pairs, options.dynamic_bytes_max)
     };
-    let openings = fabrics.iter().enumerate().map(|(part, fabric)| {
-        Opening::new(fabric, &job.plan, part, told(part), mesh::soon()).unwrap()
-    });
+    let openings = fabrics
+        .iter()
+        .enumerate()
+        .map(|(part, fabric)| Opening::new(fabric, plan, part, told(part), mesh::soon()).unwrap());
     let opened = Opening::complete_all(openings.collect(), mesh::soon()).unwrap();
     let session = |(part, (exchange, storage)): (usize, (OneSided, Storage))| {
         let ports = Some(Ports::from(exchange));
         let computing = Computing { kernels: KERNELS.clone(), device: Some(devices[part].clone()) };
-        Session::new(&job.plan, part, storage, computing, ports, options).unwrap()
+        Session::new(plan, part, storage, computing, ports, options).unwrap()
     };
     let sessions = opened.into_iter().enumerate().map(session).collect();
     OnDevices { sessions, fabrics, network }
+}
+
+/// Devices everywhere, between which tensors cross.
+fn crossing(device_crossing: DeviceCrossing, shared_memory: SharedMemory) -> PlanOptions {
+    PlanOptions {
+        devices: DeviceTasks::All,
+        device_crossing,
+        shared_memory,
+        ..PlanOptions::default()
+    }
 }
 
 fn job(random: &mut Random, between: Between) -> Job {
@@ -105,13 +130,7 @@ fn job(random: &mut Random, between: Between) -> Job {
             (DeviceCrossing::Mapped, shared)
         }
     };
-    let options = PlanOptions {
-        devices: DeviceTasks::All,
-        device_crossing,
-        shared_memory,
-        ..PlanOptions::default()
-    };
-    Job::new(random, options, Size::Small)
+    Job::new(random, crossing(device_crossing, shared_memory), Size::Small)
 }
 
 /// What a seed showed.
@@ -362,4 +381,49 @@ fn a_kernel_that_fails_is_the_first_cause() {
         failed += u64::from(run_child(&mut command).contains("failed: true"));
     }
     assert_eq!(failed, seeds);
+}
+
+/// A tensor of four pieces for two peers, whose queues have room for one piece each and are never emptied: each gets its
+/// first piece, though the other's are in front of it.
+#[test]
+fn a_full_queue_holds_up_no_other_peers_pieces() {
+    let Some(seeds) = own_seeds() else {
+        let Some(mut command) = child((0, 1), LATE) else { return };
+        run_child(&mut command);
+        return;
+    };
+    let mut graph = Graph::new();
+    let fact = Fact::known(DType::F32, &[PIECE_BYTES]);
+    let x = graph.add("x", Hint::Replica(0), Op::Input { fact }, &[]).unwrap();
+    let twice = Op::Scale { by: 2.0 };
+    let y = graph.add("y", Hint::Replica(0), twice.clone(), &[x.into()]).unwrap();
+    let used = |replica: u32| (format!("used {replica}"), Hint::Replica(replica));
+    let roots = [1, 2]
+        .map(used)
+        .map(|(name, hint)| graph.add(&name, hint, twice.clone(), &[y.into()]).unwrap());
+    let cluster = Cluster::Workers { workers: 3 };
+    let placed = place(&graph, cluster, Placement::default()).unwrap();
+    let run = RunSpec {
+        name: "once",
+        roots: roots.to_vec(),
+        fetch_to: None,
+        given: vec![],
+        followed_by: vec![],
+    };
+    let options = crossing(DeviceCrossing::Direct, SharedMemory::None);
+    let plan = plan(&placed, &cluster.tasks(), &[run], options).unwrap();
+    let network = SimNetwork::new(seeds.start, SimKnobs::default());
+    let OnDevices { mut sessions, fabrics, .. } =
+        open_plan(&plan, (network, Between::Pieces), (1, 1));
+    let sent = || fabrics[0].stats().bytes_written;
+    let before = sent();
+    let mut session = sessions.remove(0);
+    session.start(RunId(0));
+    let begun = Instant::now();
+    // fits: a piece is small
+    while sent() - before < 2 * PIECE_BYTES as u64 {
+        session.advance().unwrap();
+        assert!(begun.elapsed() < HANGS, "{} bytes", sent() - before);
+        std::thread::sleep(Duration::from_micros(20));
+    }
 }

@@ -21,6 +21,7 @@ const SHARED: PlanOptions = PlanOptions {
     reuse: tensorwire_graph::ReuseRule::Proved,
     devices: tensorwire_graph::DeviceTasks::None,
     device_crossing: tensorwire_graph::DeviceCrossing::ByHost,
+    among_devices: tensorwire_graph::AmongDevices::First,
     all_reduce: tensorwire_graph::AllReduceBy::Group,
     wire: None,
 };

@@ -44,20 +44,44 @@ struct PieceOf {
     of: Vec<usize>,
 }
 
+/// The pieces that a process has of one variable, as the one piece that they are together.
+fn joined<'a>(pieces: &[&ShardPiece<'a>]) -> io::Result<(ShardPiece<'a>, Vec<usize>)> {
+    let apart =
+        |name: &str| io::Error::other(format!("the pieces of '{name}' do not follow each other"));
+    let Some((first, others)) = pieces.split_first() else { return Err(apart("")) };
+    let mut dims = first.dims.to_vec();
+    let mut end = first.first_element + first.dims.iter().product::<usize>();
+    for other in others {
+        let Some(rows) = dims.first_mut() else { break };
+        if other.first_element != end {
+            return Err(apart(first.name));
+        }
+        *rows += other.dims.first().copied().unwrap_or_default();
+        end += other.dims.iter().product::<usize>();
+    }
+    Ok((**first, dims))
+}
+
 /// Writes the file of one process, from where the tensors lie.
 pub(crate) fn write_shard(path: &Path, pieces: &[ShardPiece<'_>]) -> io::Result<FileState> {
     // as the format's own library has them: the widest first, so that each is aligned
     let mut pieces: Vec<&ShardPiece<'_>> = pieces.iter().collect();
-    pieces.sort_by_key(|piece| (Reverse(weights::dtype(piece.dtype)), piece.name));
+    let key =
+        |piece: &&ShardPiece<'_>| (Reverse(weights::dtype(piece.dtype)), piece.name.to_string());
+    pieces.sort_by_key(|piece| (key(piece), piece.first_element));
+    // one number is there once, whatever has it
+    pieces.dedup_by(|next, piece| next.name == piece.name && next.dims.is_empty());
     let mut infos = Vec::with_capacity(pieces.len());
     let mut parts = BTreeMap::new();
     let mut end = 0;
-    for piece in &pieces {
-        let (dtype, shape) = (weights::dtype(piece.dtype), piece.dims.to_vec());
-        let data_offsets = (end, end + piece.bytes.len());
+    for of_one in pieces.chunk_by(|piece, next| piece.name == next.name) {
+        let (piece, shape) = joined(of_one)?;
+        let dtype = weights::dtype(piece.dtype);
+        let data_offsets = (end, end + of_one.iter().map(|piece| piece.bytes.len()).sum::<usize>());
         end = data_offsets.1;
+        let is_whole = shape == piece.whole;
         infos.push((piece.name.to_string(), TensorInfo { dtype, shape, data_offsets }));
-        if piece.dims != piece.whole {
+        if !is_whole {
             let (first_element, of) = (piece.first_element, piece.whole.to_vec());
             parts.insert(piece.name, PieceOf { first_element, of });
         }
@@ -316,6 +340,19 @@ mod tests {
         let mut count = [0];
         index.read("t", 0, &mut count).unwrap();
         assert_eq!((count, index.value("w").unwrap().dims.as_slice()), ([9], [4, 2].as_slice()));
+    }
+
+    #[test]
+    fn pieces_that_one_process_has_of_a_variable_are_one_in_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let (last, first) = (rows(3, &[1, 2], &[6, 7]), rows(0, &[3, 2], &[0, 1, 2, 3, 4, 5]));
+        let count = piece("t", &[], &[9]);
+        let state = write_shard(&at("a"), &[last, count, first, count]).unwrap();
+        let whole = piece("w", &[4, 2], &[0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(write_shard(&at("b"), &[count, whole]).unwrap(), state, "the same file");
+        let apart = write_shard(&at("c"), &[rows(0, &[1, 2], &[0, 1]), last]).unwrap_err();
+        assert!(apart.to_string().contains("pieces of 'w'"), "{apart}");
     }
 
     #[test]

@@ -9,8 +9,8 @@ use tensorwire_launch::{Hosts, Transport};
 use tensorwire_nn::{Optimizer, Schedule};
 
 use super::{
-    Budget, ClientConfig, CudaLibraries, DeviceChoice, Exchange, FloatType, Kernels, MathMode,
-    StoreConfig, Strategy, TraceConfig, TrainConfig, WireType,
+    Budget, ClientConfig, CudaLibraries, DeviceChoice, DeviceDesign, Exchange, FloatType, Kernels,
+    MathMode, StoreConfig, Strategy, TraceConfig, TrainConfig, WireType,
 };
 
 /// Long enough for any step, and for a peer that writes a snapshot.
@@ -74,7 +74,9 @@ impl Default for TrainConfig {
             kernels: Kernels::Auto,
             device: DeviceChoice::Cpu,
             devices_per_worker: devices_per_worker(),
+            design: DeviceDesign::default(),
             by_way_of_host: false,
+            devices_apart: false,
             cuda_driver: None,
             cuda_libraries: CudaLibraries::default(),
             math: MathMode::F32,

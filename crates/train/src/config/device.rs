@@ -6,10 +6,11 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
+use tensorwire_collectives::Design;
 use tensorwire_cuda::{Gpus, LibrarySearch, Nccl, Rounding};
 use tensorwire_graph::{
-    AllReduceBy, DeviceCrossing, DeviceTasks, Graph, Op, Placement, PlanOptions, SendFrom,
-    SharedMemory,
+    AllReduceBy, AmongDevices, DeviceCrossing, DeviceTasks, Graph, Op, Placement, PlanOptions,
+    SendFrom, SharedMemory,
 };
 use tensorwire_launch::Transport;
 
@@ -44,6 +45,20 @@ pub enum MathMode {
     Bf16,
 }
 
+/// How the gradients of several GPUs a worker are reduced (`--design`), in two of the ways that Mamidala et al. (§6, §7.3) compare.
+/// Both give the same bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceDesign {
+    /// Each GPU reduces a share, among the GPUs of its worker and then with its like at other workers, so that the links of all
+    /// carry as much. It updates its share, and gives it to the others of its worker. Where workers have no weights of their own
+    /// it is as the other.
+    #[default]
+    MultiRing,
+    /// The first GPU of a worker reduces all, updates all, and gives it to the others.
+    Reg,
+}
+
 /// Where CUDA's libraries are looked for (`--cuda-libs`), besides where the dynamic linker and python3 have them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -61,6 +76,16 @@ impl Default for CudaLibraries {
 }
 
 impl CudaLibraries {
+    /// Refuses folders that have no library.
+    fn check(&self) -> Result<(), ConfigError> {
+        let CudaLibraries::Used { folders, .. } = self else { return Ok(()) };
+        let search = LibrarySearch { folders: folders.clone(), ..LibrarySearch::default() };
+        match search.folder_without() {
+            Some(folder) => Err(ConfigError::NoLibraries { folder: folder.to_path_buf() }),
+            None => Ok(()),
+        }
+    }
+
     /// Where to look on this host.
     pub fn search(&self) -> Option<LibrarySearch> {
         let CudaLibraries::Used { folders, cuda_home } = self else { return None };
@@ -68,6 +93,16 @@ impl CudaLibraries {
         let mut search = LibrarySearch { folders, cuda_home, site_packages: Vec::new() };
         search.ask_python();
         Some(search)
+    }
+}
+
+impl DeviceDesign {
+    /// As `--design` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            DeviceDesign::MultiRing => Design::MultiRing.name(),
+            DeviceDesign::Reg => Design::Reg.name(),
+        }
     }
 }
 
@@ -120,10 +155,20 @@ impl DeviceChoice {
         }
         let keeps_store =
             topology.trains_over_store() && config.store_by_host(topology, program).is_none();
+        let among_devices = match (config.design, topology.averaging) {
+            _ if config.devices_per_worker < 2 => AmongDevices::First,
+            (DeviceDesign::Reg, _) => AmongDevices::First,
+            (DeviceDesign::MultiRing, None) => {
+                AmongDevices::Shares { split_above: Placement::SPLIT_ABOVE }
+            }
+            // what is averaged with a centre stays whole
+            (DeviceDesign::MultiRing, Some(_)) => AmongDevices::Shares { split_above: usize::MAX },
+        };
+        let options = PlanOptions { among_devices, ..options };
+        let all_share = matches!(options.shared_memory, SharedMemory::Unused | SharedMemory::Used);
         // whoever has weights of his own shares no more than what his group reduces
         let is_of_groups = topology.reduces_apart_from_store();
         let is_one_graph = topology.weights == Weights::Servers && !topology.is_asynchronous();
-        let all_share = matches!(options.shared_memory, SharedMemory::Unused | SharedMemory::Used);
         let is_written = matches!(config.exchange, Exchange::ZeroCopy | Exchange::Write);
         let by_nic = is_written && config.transport == Transport::Verbs;
         let by_pieces = is_written && config.transport == Transport::Tcp && is_one_graph;
@@ -146,12 +191,39 @@ impl DeviceChoice {
                 AllReduceBy::Edges { groups: topology.groups, split_above }
             }
         };
-        let device_crossing = match all_share {
+        // nothing is read in a memory that is out of reach
+        let is_mapped = all_share && !config.devices_apart;
+        let options = match all_share && config.devices_apart {
+            true => PlanOptions { shared_memory: SharedMemory::Unused, ..options },
+            false => options,
+        };
+        let device_crossing = match is_mapped {
             true => DeviceCrossing::Mapped,
             false => DeviceCrossing::Direct,
         };
         let devices = DeviceTasks::All;
         PlanOptions { devices, device_crossing, all_reduce, ..options }
+    }
+
+    /// True if GPUs of this host's processes do not reach each other's memory.
+    ///
+    /// # Errors
+    /// When there is no driver, or a worker has too few GPUs.
+    pub(crate) fn are_apart(self, config: &TrainConfig) -> Result<bool, ConfigError> {
+        let DeviceChoice::Cuda { .. } = self else { return Ok(false) };
+        if config.strategy == Strategy::Local {
+            return Ok(false);
+        }
+        let topology = config.topology();
+        let gpus = Gpus::find(config.cuda_driver.as_deref())?;
+        let mut used = Vec::new();
+        for rank in (0..topology.world()).map(Rank).filter(|rank| config.hosts.is_here(*rank)) {
+            let is_worker = topology.worker(rank).is_some();
+            used.extend(ordinals(config, gpus.count(), rank, is_worker)?);
+        }
+        used.sort_unstable();
+        used.dedup();
+        Ok(!gpus.reach_each_other(&used)?)
     }
 
     /// Decides what `auto` is on this machine, and looks for the GPU that is named.
@@ -174,9 +246,7 @@ impl DeviceChoice {
                 };
                 let devices = config.devices_per_worker;
                 return match found {
-                    DeviceChoice::Cpu if devices > 1 => {
-                        Err(ConfigError::DevicesOfProcessor { devices })
-                    }
+                    DeviceChoice::Cpu if devices > 1 => Err(ConfigError::DevicesOfNone { devices }),
                     DeviceChoice::Cpu => Ok(found),
                     found => found.resolved(config),
                 };
@@ -184,6 +254,7 @@ impl DeviceChoice {
         };
         let gpus = Gpus::find(driver)?;
         gpus.check(ordinal.unwrap_or(0))?;
+        config.cuda_libraries.check()?;
         if let (Some(_), Some(search)) =
             (config.all_reduce_by_nccl(), config.cuda_libraries.search())
         {
@@ -222,6 +293,7 @@ impl TrainConfig {
             (self.wire.narrow().is_some(), "values travel rounded"),
             (self.store.snapshot.is_some(), "servers are replaced from there"),
             (self.by_way_of_host || !is_whole, "tensors go by way of it"),
+            (self.devices_apart, "GPUs do not reach each other's memory"),
             (
                 self.settled_transport() != Some(Transport::Shm),
                 "workers and servers share no memory; --transport shm has them do so on one host",

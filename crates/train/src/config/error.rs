@@ -24,6 +24,15 @@ pub enum ConfigError {
     )]
     DevicesOfProcessor { devices: u32 },
     #[error(
+        "--cuda-libs {folder} has none of CUDA's libraries (libcublasLt.so.13 and its like); name a folder that has, leave it out \
+         to have them looked for, or give none"
+    )]
+    NoLibraries { folder: PathBuf },
+    #[error(
+        "--devices-per-worker {devices} is of GPUs, and --device auto found none here; leave it out, give more --workers, or          see what `tensorwire doctor` says of GPUs"
+    )]
+    DevicesOfNone { devices: u32 },
+    #[error(
         "--devices-per-worker {each} takes {needed} GPUs for {workers} on {host}, which has {count}; lower it or \
          --workers, or name more machines in --hosts"
     )]

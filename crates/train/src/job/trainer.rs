@@ -118,7 +118,7 @@ impl Trainer<'_> {
         let sharing = self.config.topology().sharing();
         // a piece has some of the rows of the variable that it is of
         let whole = |node: &Node| match &node.piece {
-            Some(Piece { of, first_row }) => (of.clone(), *first_row),
+            Some(Piece { of, first_row }) => (plain_name(of, sharing).to_string(), *first_row),
             None => {
                 let name = plain_name(&node.name, sharing);
                 (self.program.begins_as(name).to_string(), 0)

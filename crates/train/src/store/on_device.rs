@@ -81,12 +81,12 @@ fn cut(slab: &Slab) -> Result<Buffer, String> {
 
 impl StoreDevice for DeviceOfStore {
     fn alloc(&self, bytes: usize) -> Result<(Slab, OwnedFd), String> {
-        let (slab, shown) = self.device.lock().alloc_shared(bytes).map_err(text)?;
+        let (slab, shown) = self.device.lock().alloc_shared(0, bytes).map_err(text)?;
         Ok((slab, shown.map_err(text)?))
     }
 
     fn import(&self, memory: OwnedFd, bytes: usize) -> Result<Slab, String> {
-        self.device.lock().import(memory, bytes).map_err(text)
+        self.device.lock().import(0, memory, bytes).map_err(text)
     }
 
     fn copy(

@@ -19,6 +19,8 @@ const ALIGNMENT: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::pass) struct Share {
     pub(in crate::pass) holder: Task,
+    /// Which of its devices, should it have some.
+    pub(in crate::pass) device: u32,
     /// Rows of it; none: all of it.
     pub(in crate::pass) rows: Option<Range<usize>>,
 }
@@ -28,19 +30,21 @@ pub(in crate::pass) type Shares = HashMap<NodeId, Vec<Share>>;
 
 pub(super) fn round_robin(shared: &[NodeId], holders: &[Task]) -> Shares {
     let turns = holders.iter().cycle();
-    let whole = |(id, holder): (&NodeId, &Task)| (*id, vec![Share { holder: *holder, rows: None }]);
+    let whole = |(id, holder): (&NodeId, &Task)| {
+        (*id, vec![Share { holder: *holder, device: 0, rows: None }])
+    };
     shared.iter().zip(turns).map(whole).collect()
 }
 
 /// What decides who gets what.
-pub(super) struct Balance<'a> {
-    pub(super) graph: &'a Graph,
+pub(in crate::pass) struct Balance<'a> {
+    pub(in crate::pass) graph: &'a Graph,
     /// The tasks of the nodes that have a place of their own.
-    pub(super) fixed: &'a [Option<Task>],
+    pub(in crate::pass) fixed: &'a [Option<Task>],
     /// Who holds variables.
-    pub(super) holders: &'a [Task],
+    pub(in crate::pass) holders: &'a [Task],
     /// What has no more bytes stays whole.
-    pub(super) split_above: usize,
+    pub(in crate::pass) split_above: usize,
 }
 
 /// A variable is split if it would bring a server above its equal share by more than a part in so many.
@@ -51,7 +55,8 @@ impl Balance<'_> {
     pub(super) fn of(&self, shared: &[NodeId]) -> Shares {
         let sizes = sizes(self.graph);
         let sized = shared.iter().map(|id| (*id, sizes[id.index()])).collect();
-        spread(self.graph, sized, self.holders, self.pinned(), |id| self.may_split(id))
+        let holders: Vec<(Task, u32)> = self.holders.iter().map(|task| (*task, 0)).collect();
+        spread(self.graph, sized, &holders, self.pinned(), |id| self.may_split(id))
     }
 
     /// By holder: the bytes of variables that are pinned to it.
@@ -67,7 +72,7 @@ impl Balance<'_> {
     }
 
     /// True if a variable is large enough to be split, only workers read it, and one update by elements changes it.
-    fn may_split(&self, id: NodeId) -> bool {
+    pub(in crate::pass) fn may_split(&self, id: NodeId) -> bool {
         let graph = self.graph;
         let dims = &graph.fact(id.into()).dims;
         let with = |node: &Node| node.hint == Hint::With(id);
@@ -109,12 +114,12 @@ impl Balance<'_> {
     }
 }
 
-/// Gives each node, of so many bytes, to `holders`, who hold `loads` already: the largest first, each to the one that holds
+/// Gives each node, of so many bytes, to `holders`, devices of tasks who hold `loads` already: the largest first, each to the one that holds
 /// least. What would bring one above its equal share is cut into runs of rows, where it may be.
 pub(in crate::pass) fn spread(
     graph: &Graph,
     mut sized: Vec<(NodeId, u64)>,
-    holders: &[Task],
+    holders: &[(Task, u32)],
     mut loads: Vec<u64>,
     may_split: impl Fn(NodeId) -> bool,
 ) -> Shares {
@@ -138,7 +143,8 @@ pub(in crate::pass) fn spread(
                 None => size,
                 Some(run) => part(size, run.len(), rows(graph, id)),
             };
-            shares.push(Share { holder: holders[at], rows: run });
+            let (holder, device) = holders[at];
+            shares.push(Share { holder, device, rows: run });
         }
         (id, shares)
     };

@@ -1,6 +1,6 @@
-//! A variable on several servers: each has some of its rows, with slots and an update of its own. Workers join the rows
-//! to a whole where they are received, and send to each server the rows of the gradient that it updates. Updates go
-//! element by element, so that the bits are those of the whole.
+//! A variable on several servers, or on several devices of a worker: each has some of its rows, with slots and an update of
+//! its own. Workers join the rows to a whole where they come together, and send to each server, or device, the rows of the
+//! gradient that it updates. Updates go element by element, so that the bits are those of the whole.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,47 +12,80 @@ use crate::error::GraphError;
 use crate::graph::{Graph, Hint, Node, NodeId, Output, Piece, Task};
 use crate::op::Op;
 use crate::pass::infer::infer;
+use crate::pass::space::devices_of;
 use tensorwire_base::Space;
+
+/// What is split, and how.
+#[derive(Debug, Default)]
+pub(in crate::pass) struct Split<'a> {
+    /// By variable, of several shares each.
+    pub(in crate::pass) shares: HashMap<NodeId, &'a [Share]>,
+    /// What is split as a variable is, besides what lies with it.
+    pub(in crate::pass) along: HashMap<NodeId, NodeId>,
+    /// By number of a vector that is split, and of the share: the number that its piece has.
+    pub(in crate::pass) vectors: HashMap<(u32, usize), u32>,
+    /// The task that variables are fetched to; none: where they are.
+    pub(in crate::pass) first: Option<Task>,
+}
 
 /// The graph with every variable of several shares in as many pieces. `first` is the task that variables are fetched
 /// to: the whole has the variable's name there.
 pub(super) fn split(placed: &Graph, shares: &Shares, first: Task) -> Result<Graph, GraphError> {
     let several = shares.iter().filter(|(_, shares)| shares.len() > 1);
-    let mut splitter = Splitter {
-        placed,
-        shares: several.map(|(id, shares)| (*id, &shares[..])).collect(),
-        first,
-        out: Graph::continued(placed),
-        moved: HashMap::new(),
-        wholes: HashMap::new(),
-    };
-    for id in placed.ids() {
-        splitter.take(id)?;
-    }
-    Ok(splitter.out)
+    let shares = several.map(|(id, shares)| (*id, &shares[..])).collect();
+    Ok(Splitter::new(placed, Split { shares, first: Some(first), ..Split::default() }).all()?.out)
 }
 
-struct Splitter<'a> {
+pub(in crate::pass) struct Splitter<'a> {
     placed: &'a Graph,
-    shares: HashMap<NodeId, &'a [Share]>,
-    first: Task,
-    out: Graph,
+    split: Split<'a>,
+    devices: Vec<u32>,
+    pub(in crate::pass) out: Graph,
     /// What became of a node: itself, or a piece for each share.
     moved: HashMap<NodeId, Vec<NodeId>>,
-    /// The whole of a variable at a task.
-    wholes: HashMap<(NodeId, Task), Output>,
+    /// The whole of a variable at a task, on one of its devices.
+    wholes: HashMap<(NodeId, Task, u32), Output>,
 }
 
-impl Splitter<'_> {
+impl<'a> Splitter<'a> {
+    pub(in crate::pass) fn new(placed: &'a Graph, split: Split<'a>) -> Splitter<'a> {
+        Splitter {
+            placed,
+            split,
+            devices: devices_of(placed),
+            out: Graph::continued(placed),
+            moved: HashMap::new(),
+            wholes: HashMap::new(),
+        }
+    }
+
+    /// Splits what is to be, and keeps all else.
+    pub(in crate::pass) fn all(mut self) -> Result<Splitter<'a>, GraphError> {
+        for id in self.placed.ids() {
+            self.take(id)?;
+        }
+        Ok(self)
+    }
+
+    /// What became of a node: of a variable that was split the whole, where it was.
+    pub(in crate::pass) fn moved(&self, id: NodeId) -> Vec<NodeId> {
+        let whole = self.placed.node(id).task.and_then(|task| self.wholes.get(&(id, task, 0)));
+        match whole {
+            Some(whole) => vec![whole.node],
+            None => self.moved[&id].clone(),
+        }
+    }
+
     fn take(&mut self, id: NodeId) -> Result<(), GraphError> {
         let node = self.placed.node(id);
         let home = match node.hint {
             // one for all variables, wherever it is
             _ if matches!(node.op, Op::ClipScale { .. }) => id,
+            _ if self.split.along.contains_key(&id) => self.split.along[&id],
             Hint::With(other) => other,
             _ => id,
         };
-        let Some(&shares) = self.shares.get(&home) else {
+        let Some(&shares) = self.split.shares.get(&home) else {
             return self.keep(id, node);
         };
         let mut pieces = Vec::with_capacity(shares.len());
@@ -61,6 +94,10 @@ impl Splitter<'_> {
             let op = match &node.op {
                 Op::Variable { spec, init } => {
                     Op::Variable { spec: self.piece_of(spec, home, &rows)?, init: *init }
+                }
+                Op::AllReduce { vector } => {
+                    let numbered = self.split.vectors.get(&(*vector, index));
+                    Op::AllReduce { vector: *numbered.unwrap_or(vector) }
                 }
                 op => op.clone(),
             };
@@ -74,7 +111,7 @@ impl Splitter<'_> {
                 });
             }
             let hint = match id == home {
-                true => Hint::Task(share.holder),
+                true => hint_of(share.holder, share.device),
                 false => Hint::With(self.moved[&home][index]),
             };
             let piece = Piece { of: node.name.clone(), first_row: rows.start };
@@ -83,8 +120,8 @@ impl Splitter<'_> {
             pieces.push(self.push(made)?);
         }
         self.moved.insert(id, pieces);
-        if id == home {
-            self.whole(id, self.first)?;
+        if let (true, Some(task)) = (id == home, self.split.first.or(node.task)) {
+            self.whole(id, task, 0)?;
         }
         Ok(())
     }
@@ -95,8 +132,8 @@ impl Splitter<'_> {
         let task = node.task.ok_or_else(unplaced)?;
         let mut inputs = Vec::with_capacity(node.inputs.len());
         for &input in &node.inputs {
-            match (self.shares.contains_key(&input.node), &self.moved[&input.node][..]) {
-                (true, _) => inputs.push(self.whole(input.node, task)?),
+            match (self.split.shares.contains_key(&input.node), &self.moved[&input.node][..]) {
+                (true, _) => inputs.push(self.whole(input.node, task, self.devices[id.index()])?),
                 (false, [_]) => inputs.push(self.same(input)),
                 // sums of squares: those of all pieces, in the order of the rows
                 (false, pieces) => inputs.extend(pieces.iter().map(|id| Output::from(*id))),
@@ -146,32 +183,35 @@ impl Splitter<'_> {
         Ok(self.push(made)?.into())
     }
 
-    /// All of a variable at a task.
-    fn whole(&mut self, variable: NodeId, task: Task) -> Result<Output, GraphError> {
-        if let Some(whole) = self.wholes.get(&(variable, task)) {
+    /// All of a variable at a task, on one of its devices.
+    fn whole(&mut self, variable: NodeId, task: Task, device: u32) -> Result<Output, GraphError> {
+        if let Some(whole) = self.wholes.get(&(variable, task, device)) {
             return Ok(*whole);
         }
-        let name = &self.placed.node(variable).name;
-        let name = if task == self.first { name.clone() } else { format!("{name} at {task}") };
+        let node = self.placed.node(variable);
+        let name = match self.split.first.or(node.task) == Some(task) {
+            true => node.name.clone(),
+            false => format!("{} at {task}", node.name),
+        };
+        let name = if device == 0 { name } else { format!("{name} on device {device}") };
         let mut pieces = Vec::new();
-        for id in self.moved[&variable].clone() {
-            pieces.push(self.piece_at(id, task)?);
+        let shares = self.split.shares[&variable];
+        for (share, id) in shares.iter().zip(self.moved[&variable].clone()) {
+            let is_here = share.holder == task && share.device == device;
+            pieces.push(if is_here { self.copied(id, (task, device))? } else { id.into() });
         }
-        let made = Node { hint: Hint::Task(task), ..made(name, Op::Join, pieces, task) };
-        let whole = Output::from(self.push(made)?);
-        self.wholes.insert((variable, task), whole);
+        let hint = hint_of(task, device);
+        let whole = Output::from(self.push(Node { hint, ..made(name, Op::Join, pieces, task) })?);
+        self.wholes.insert((variable, task, device), whole);
         Ok(whole)
     }
 
-    /// A piece of a variable where a task has the whole: what is received there, or a copy of what the task itself holds.
-    fn piece_at(&mut self, piece: NodeId, task: Task) -> Result<Output, GraphError> {
+    /// A copy of a piece of a variable where the whole is as well. Others are received there, or copied from another device.
+    fn copied(&mut self, piece: NodeId, (task, device): (Task, u32)) -> Result<Output, GraphError> {
         let node = self.out.node(piece);
-        if node.task != Some(task) {
-            return Ok(piece.into());
-        }
         let (name, op) = (format!("{} joined", node.name), Op::Cast { to: node.facts[0].dtype });
-        let copy = made(name, op, vec![piece.into()], task);
-        Ok(self.push(copy)?.into())
+        let hint = hint_of(task, device);
+        Ok(self.push(Node { hint, ..made(name, op, vec![piece.into()], task) })?.into())
     }
 
     fn same(&self, output: Output) -> Output {
@@ -183,6 +223,14 @@ impl Splitter<'_> {
         let facts: Vec<_> = node.inputs.iter().map(|at| self.out.fact(*at).clone()).collect();
         node.facts = infer(&node.name, &node.op, &facts)?;
         self.out.push(node)
+    }
+}
+
+/// On this task, and this one of its devices.
+pub(in crate::pass) fn hint_of(task: Task, device: u32) -> Hint {
+    match device {
+        0 => Hint::Task(task),
+        device => Hint::Device { replica: task.index, device },
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tensorwire_base::Deadline;
 use tensorwire_cuda::{CudaKernels, OpenedGpus};
 use tensorwire_fabric::Fabric;
-use tensorwire_graph::{Edge, NodeId, Plan};
+use tensorwire_graph::{Edge, Node, NodeId, Op, Plan};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::{Key, KvWorker};
 use tensorwire_launch::Member;
@@ -213,8 +213,7 @@ impl Link for ReplicaLink<'_> {
         match (self.part.topology.averaging, &self.group, &self.widest) {
             (Some(how), ..) => self.average(how, trainer),
             (None, Some(group), Some(widest)) => {
-                let weights = weights(self.part, self.worker, trainer.session)?;
-                let nodes = weights.iter().map(|weight| weight.node);
+                let nodes = held(self.part, self.worker, trainer.session);
                 let copied = broadcast(group, widest, trainer.session, nodes, self.patience)?;
                 trainer.carried.copied(CopyPurpose::Broadcast, copied);
                 Ok(())
@@ -291,6 +290,21 @@ fn weights(part: &Part, worker: u32, session: &Session) -> Result<Vec<Weight>, T
         Ok(Weight { key, name, spec: variable.spec.clone(), node })
     };
     (0..).map(Key).zip(part.program.weights()).map(weight).collect()
+}
+
+/// The variables that hold a worker's weights, in the order of those: a weight is one, or several devices' rows of it.
+fn held(part: &Part, worker: u32, session: &Session) -> impl Iterator<Item = NodeId> {
+    let sharing = part.topology.sharing();
+    let graph = &session.part().graph;
+    let of_weight = move |variable: &tensorwire_nn::Variable| {
+        let name = sharing.name(&variable.name, worker);
+        let is_part = move |(_, node): &(NodeId, &Node)| {
+            let of = node.piece.as_ref().map_or(&node.name, |piece| &piece.of);
+            matches!(node.op, Op::Variable { .. }) && *of == name
+        };
+        graph.nodes().filter(is_part).map(|(id, _)| id)
+    };
+    part.program.weights().flat_map(of_weight)
 }
 
 /// Bytes of the tensors that a part of a plan sends in a training step.

@@ -74,6 +74,7 @@ pub(super) fn part_options(member: &Member, part: &Part) -> Result<PartOptions, 
         timeline: config.trace.is_some(),
         dynamic_bytes_max: config.dynamic_bytes_max,
         device: open_device(part, rank)?,
+        devices_apart: config.devices_apart,
     })
 }
 
