@@ -318,9 +318,9 @@ impl Forger<'_> {
         let fabric = &fabrics[0];
         let ack = fabric.alloc_arrival().unwrap();
         let lane = fabric.alloc_region(4096).unwrap();
-        // the introduction: lane, slots, what would be a device's, and the one edge where it awaits acknowledgements
-        let mut body = lane.descriptor().to_bytes().repeat(3);
-        body.extend_from_slice(&[0; 8]);
+        // the introduction: lane, slots, no devices, and the one edge where it awaits acknowledgements
+        let mut body = lane.descriptor().to_bytes().repeat(2);
+        body.extend_from_slice(&0u64.to_le_bytes());
         body.extend_from_slice(&0u32.to_le_bytes());
         body.extend_from_slice(&ack.0.to_le_bytes());
         body.extend_from_slice(&[0; 16]);
@@ -331,8 +331,8 @@ impl Forger<'_> {
         let forger = Forger {
             fabric,
             slots: RegionDescriptor::from_bytes(&heard[16..32]).unwrap(),
-            arrival: (word(56) >> 32) as u32,
-            offset: word(64),
+            arrival: (word(40) >> 32) as u32,
+            offset: word(48),
         };
         (forger, exchange)
     }
