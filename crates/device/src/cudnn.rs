@@ -255,7 +255,7 @@ impl ConvolutionPlan {
         let Cudnn { device, functions, handle, stream: current, .. } = &*self.library;
         let make = Maker(functions);
         let told = device.in_context(|| {
-            let pack = make.new(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)?;
+            let pack = make.create(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)?;
             let tensors = [IMAGES, WEIGHT, RESULTS].map(Int64);
             make.set(&pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, &tensors)?;
             let addresses = [x, w, y].map(Pointer::at);

@@ -335,6 +335,8 @@ impl NcclCommunicator {
         vectors: &[(DeviceWriteLoan, NcclElement)],
         reduction: NcclReduction,
     ) -> Result<(), NcclError> {
+        // before a group is begun, which has to be ended
+        assert!(vectors.iter().all(|(vector, _)| vector.space().is_device()));
         let comm = self.handle()?;
         let by = reduction.number();
         let functions = &self.nccl.functions;
@@ -342,7 +344,6 @@ impl NcclCommunicator {
             // SAFETY: it changes a word of this thread's.
             let mut worst = unsafe { (functions.ncclGroupStart)() };
             for (vector, element) in vectors {
-                assert!(vector.space().is_device());
                 let at = std::ptr::without_provenance_mut(vector.address());
                 let (count, element) = (vector.bytes() / element.bytes(), element.number());
                 let stream = stream.handle().cast();

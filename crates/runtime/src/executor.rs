@@ -435,7 +435,6 @@ impl Executor {
         self.flights.insert(edge, Flight { node, start_ns, tensor });
     }
 
-    /// Hands a tensor to the group, in the vector that it is known by there.
     /// Completes the sends, fetches and collective operations that are over; returns true if there were any.
     fn complete_finished(
         &mut self,

@@ -132,7 +132,7 @@ fn why_not(part: &Part, nodes: &[NodeId], id: NodeId, ways: Ways<'_>) -> Option<
             let is_used = |user: &NodeId| graph.predecessors(*user).contains(&id);
             match (from, node.space) {
                 (Space::Host, Space::Device(_)) => None,
-                (Space::Device(_), Space::Host) if nodes.iter().any(|user| is_used(user)) => {
+                (Space::Device(_), Space::Host) if nodes.iter().any(is_used) => {
                     Some("is used on the host")
                 }
                 (Space::Device(_), Space::Host) => None,

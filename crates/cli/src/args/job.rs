@@ -139,7 +139,8 @@ pub(crate) struct JobArgs {
     /// How the GPUs of a worker reduce [default: multi-ring]
     ///
     /// `multi-ring`: each GPU reduces and updates a share, so that the links of all carry as much. `reg`: the first GPU
-    /// reduces and updates all. The same bits either way. Where workers have no weights of their own, always `reg`.
+    /// reduces and updates all. The same bits either way. Where workers have no weights of their own, and with
+    /// `--collectives nccl`, always `reg`.
     #[arg(long, value_name = "DESIGN", help_heading = COMPUTE, value_enum, hide_short_help = true)]
     design: Option<DeviceDesignArg>,
     /// What a GPU multiplies: f32, tf32, bf16

@@ -49,7 +49,7 @@ pub(super) fn run(
     if !rows.is_empty() {
         show(&rows)?;
     }
-    missing.iter().try_for_each(|line| print(line))
+    missing.iter().try_for_each(print)
 }
 
 fn show(rows: &[Vec<String>]) -> Result<(), Failure> {

@@ -382,10 +382,18 @@ fn a_device_that_fails_ends_the_job_and_is_named() {
         let ended = driver.start(&job, &faults("lost=400")).end(LIMIT);
         refused(&ended, 1, &["GPU 0"]);
     }
-    for strategy in ["ps", "allreduce"] {
+}
+
+/// What other processes cannot map goes by the host's memory, and changes no bit.
+#[test]
+fn a_device_that_shows_its_memory_to_nobody_is_used_all_the_same() {
+    let Some(driver) = driver() else { return };
+    let expected = hash(&driver.train(&format!("--strategy local {SMALL}"), &[]));
+    for strategy in ["ps", "allreduce", "dist-sgd"] {
         let job = format!("--strategy {strategy} {SMALL}");
-        let ended = driver.start(&job, &faults("noexport")).end(LIMIT);
-        refused(&ended, 1, &["GPU 0"]);
+        let hidden = driver.train(&job, &[("FAKE_CUDA_FAULTS", "noexport")]);
+        assert_eq!(hash(&hidden), expected, "{strategy}");
+        assert_eq!(number(&hidden, "bytes_copied_from_peers"), 0, "{strategy}");
     }
 }
 

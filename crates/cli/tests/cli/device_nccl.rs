@@ -24,8 +24,8 @@ fn losses_agree(by_nccl: &Value, by_own: &Value) {
     }
 }
 
-/// Vectors of the small job's model, a matrix and its biases for each of its layers.
-const VECTORS: u64 = 6;
+/// Vectors of the small job's model, weights and biases for each of its layers.
+const VECTORS: u64 = 10;
 
 #[test]
 fn what_nccl_reduces_is_learned_from_as_what_we_reduce() {
@@ -52,7 +52,7 @@ fn what_nccl_reduces_is_learned_from_as_what_we_reduce() {
 fn four_workers_reduce_by_nccl_and_so_do_groups_with_a_centre() {
     let Some(driver) = driver() else { return };
     let (_folder, by_nccl) = nccl(&driver);
-    let job = "--model mlp --data synthetic:16 --batch 2 --steps 3 --workers 4";
+    let job = "--model cifar --data synthetic:16,8x8x1 --batch 2 --steps 3 --workers 4";
     let own = driver.train(&format!("--strategy allreduce {job}"), &[]);
     let found = driver.train(&format!("--strategy allreduce {job} {by_nccl}"), &[]);
     losses_agree(&found, &own);
@@ -95,9 +95,13 @@ fn what_nccl_cannot_do_is_said_before_anything_starts() {
     );
     // this machine may have one
     if !has_nccl() {
-        let nowhere = "--strategy allreduce --collectives nccl --cuda-libs /nonexistent";
-        let said = ["libnccl.so.2", "/nonexistent", "pip install", "--collectives own"];
-        refused(&ended(nowhere, &[]), 2, &said);
+        // a folder of other libraries
+        let others = tempfile::tempdir().unwrap();
+        tensorwire_fakecuda::libraries(others.path()).unwrap();
+        let others = others.path().display().to_string();
+        let nowhere = format!("--strategy allreduce --collectives nccl --cuda-libs {others}");
+        let said = ["libnccl.so.2", &others, "pip install", "--collectives own"];
+        refused(&ended(&nowhere, &[]), 2, &said);
     }
     for (arguments, said) in [
         ("--strategy allreduce --collectives nccl --cuda-libs none", "--cuda-libs none"),
@@ -120,7 +124,7 @@ fn has_nccl() -> bool {
         .args(["-c", "import nvidia.nccl"])
         .stderr(std::process::Stdio::null())
         .status();
-    linker.iter().any(|folder| at(&folder)) || python.is_ok_and(|status| status.success())
+    linker.iter().any(|folder| at(folder)) || python.is_ok_and(|status| status.success())
 }
 
 /// Sums that are compared whole, of vectors that one process makes and that all make by rows.

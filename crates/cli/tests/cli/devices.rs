@@ -89,9 +89,9 @@ fn each_design_gives_the_same_bits_and_moves_what_its_formula_says() {
         // in each of three steps each of two workers: a gradient goes to the other GPU or a share of both, and weights back
         let copied = 3 * 2 * 2 * WEIGHTS;
         assert_eq!(number(&reg, "bytes_copied_between_devices"), copied, "{way}");
-        // the first worker's first GPU evaluates, and takes the share of the other once more
+        // the first worker's first GPU evaluates, and takes the share of the other once more, which is of whole vectors
         let fetched = number(&ring, "bytes_copied_between_devices") - copied;
-        assert!(fetched.abs_diff(WEIGHTS / 2) <= WEIGHTS / 20, "{way}: {fetched}");
+        assert!(fetched.abs_diff(WEIGHTS / 2) <= WEIGHTS / 8, "{way}: {fetched}");
         for written in [&ring, &reg].map(|result| number(result, "bytes_written")) {
             // from GPU to GPU nothing is written by the host; else of each vector a half is given, and the mean of a half, and
             // first of all the weights, in rounds of the largest vector

@@ -63,7 +63,7 @@ impl CudaKernels {
         vectors: Vec<(DeviceWriteLoan, DType)>,
         reduction: NcclReduction,
     ) -> Result<(), NcclError> {
-        let told = self.check().and_then(|()| Ok(self.flush()?));
+        let told = self.check().and_then(|()| self.flush());
         if let Err(failed) = told {
             self.failure.get_or_insert_with(|| failed.clone());
             return Err(match failed {

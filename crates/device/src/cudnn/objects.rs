@@ -73,7 +73,7 @@ impl Pointer {
 pub(super) struct Maker<'a>(pub(super) &'a CudnnFunctions);
 
 impl Maker<'_> {
-    pub(super) fn new(&self, kind: cudnnBackendDescriptorType_t) -> Result<Descriptor, Refused> {
+    pub(super) fn create(&self, kind: cudnnBackendDescriptorType_t) -> Result<Descriptor, Refused> {
         let mut at = std::ptr::null_mut();
         // SAFETY: there is room for the pointer.
         let status = unsafe { (self.0.cudnnBackendCreateDescriptor)(kind, &mut at) };
@@ -141,7 +141,7 @@ impl Maker<'_> {
         dims: [Int64; 4],
         steps: [Int64; 4],
     ) -> Result<Descriptor, Refused> {
-        let made = self.new(CUDNN_BACKEND_TENSOR_DESCRIPTOR)?;
+        let made = self.create(CUDNN_BACKEND_TENSOR_DESCRIPTOR)?;
         self.set(&made, CUDNN_ATTR_TENSOR_UNIQUE_ID, &[Int64(name)])?;
         self.set(&made, CUDNN_ATTR_TENSOR_DATA_TYPE, &[data_type(of)])?;
         // fits: 16
@@ -159,7 +159,7 @@ impl Maker<'_> {
         of: RealType,
         [stride, dilation, before, after]: [[Int64; 2]; 4],
     ) -> Result<Descriptor, Refused> {
-        let made = self.new(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR)?;
+        let made = self.create(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR)?;
         let computed = if of == RealType::F64 { of } else { RealType::F32 };
         self.set(&made, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, &[data_type(computed)])?;
         let mode = [ConvolutionMode(CUDNN_CROSS_CORRELATION)];
@@ -215,7 +215,7 @@ impl Maker<'_> {
                 ],
             ),
         };
-        let made = self.new(kind)?;
+        let made = self.create(kind)?;
         for (attribute, object) in [x, w, y].into_iter().zip(tensors).chain([(conv, window)]) {
             self.set(&made, attribute, &[Object(object.at.0)])?;
         }
@@ -235,7 +235,7 @@ impl Maker<'_> {
         handle: cudnnHandle_t,
         operation: &Descriptor,
     ) -> Result<Descriptor, Refused> {
-        let made = self.new(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?;
+        let made = self.create(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?;
         self.set(&made, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, &[Owner(handle)])?;
         self.set(&made, CUDNN_ATTR_OPERATIONGRAPH_OPS, &[Object(operation.at.0)])?;
         self.finish(&made, "cudnnBackendFinalize (of a graph)")?;
@@ -248,7 +248,7 @@ impl Maker<'_> {
         graph: &Descriptor,
         mode: u32,
     ) -> Result<Vec<Descriptor>, Refused> {
-        let heuristic = self.new(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)?;
+        let heuristic = self.create(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)?;
         let of = [Object(graph.at.0)];
         self.set(&heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, &of)?;
         self.set(&heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, &[HeuristicMode(mode)])?;
@@ -256,7 +256,7 @@ impl Maker<'_> {
         // objects that it makes are what it writes to
         let mut made = Vec::with_capacity(ANSWERS);
         for _ in 0..ANSWERS {
-            made.push(self.new(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)?);
+            made.push(self.create(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)?);
         }
         let mut room: Vec<Object> = made.iter().map(|made| Object(made.at.0)).collect();
         let count = self.get(&heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, &mut room)?;
@@ -266,7 +266,7 @@ impl Maker<'_> {
 
     /// What is said of the engine of a configuration.
     pub(super) fn notes(&self, configuration: &Descriptor) -> Result<Vec<u32>, Refused> {
-        let engine = self.new(CUDNN_BACKEND_ENGINE_DESCRIPTOR)?;
+        let engine = self.create(CUDNN_BACKEND_ENGINE_DESCRIPTOR)?;
         let mut room = [Object(engine.at.0)];
         self.get(configuration, CUDNN_ATTR_ENGINECFG_ENGINE, &mut room)?;
         let mut notes = [Note(0); NOTES];
@@ -279,7 +279,7 @@ impl Maker<'_> {
         handle: cudnnHandle_t,
         configuration: &Descriptor,
     ) -> Result<Descriptor, Refused> {
-        let made = self.new(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
+        let made = self.create(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
         self.set(&made, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, &[Owner(handle)])?;
         let of = [Object(configuration.at.0)];
         self.set(&made, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &of)?;

@@ -236,7 +236,7 @@ fn devices_are_told_in_one_order_and_of_small_vectors_at_once() {
                     let before = node.controls.iter().copied().filter_map(vector);
                     behind.insert(here, before.collect());
                 }
-                let expected = (0..3).zip(expected.map(|before| Vec::from_iter(before)));
+                let expected = (0..3).zip(expected.map(Vec::from_iter));
                 assert_eq!(behind, HashMap::from_iter(expected), "{together} {eager}");
             }
         }

@@ -19,10 +19,15 @@ impl OneSided {
     ) -> Result<Buffer, ExchangeError> {
         let Inbound { channel, name, .. } = &self.inbound[&edge];
         let (peer, RegionDescriptor { key, bytes }) = (channel.peer(), region);
-        if let Some(memory) = self.mapped.get(&(peer, key)) {
-            return Ok(memory.clone());
-        }
         let edge = || name.clone();
+        if let Some(memory) = self.mapped.get(&(peer, key)) {
+            // it may have been told smaller when it was mapped
+            if bytes <= memory.bytes() as u64 {
+                return Ok(memory.clone());
+            }
+            let what = format!("memory of {} bytes has {bytes} now", memory.bytes());
+            return Err(ExchangeError::Metadata { edge: edge(), peer, what });
+        }
         let taken = channel.take_file(&RegionDescriptor { key, bytes: 0 }, deadline);
         let file = taken.map_err(|source| ExchangeError::Open { edge: edge(), peer, source })?;
         let device = self.options.device.as_ref().expect("what crosses there has a device");

@@ -46,7 +46,7 @@ pub enum MathMode {
 }
 
 /// How the gradients of several GPUs a worker are reduced (`--design`), in two of the ways that Mamidala et al. (§6, §7.3) compare.
-/// Both give the same bits.
+/// Both give the same bits. With NCCL it is always `Reg`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceDesign {

@@ -29,7 +29,8 @@ pub enum ConfigError {
     )]
     NoLibraries { folder: PathBuf },
     #[error(
-        "--devices-per-worker {devices} is of GPUs, and --device auto found none here; leave it out, give more --workers, or          see what `tensorwire doctor` says of GPUs"
+        "--devices-per-worker {devices} is of GPUs, and --device auto found none here; leave it out, give more --workers, or \
+         see what `tensorwire doctor` says of GPUs"
     )]
     DevicesOfNone { devices: u32 },
     #[error(
