@@ -124,7 +124,7 @@ fn has_nccl() -> bool {
         .args(["-c", "import nvidia.nccl"])
         .stderr(std::process::Stdio::null())
         .status();
-    linker.iter().any(|folder| at(folder)) || python.is_ok_and(|status| status.success())
+    linker.iter().any(at) || python.is_ok_and(|status| status.success())
 }
 
 /// Sums that are compared whole, of vectors that one process makes and that all make by rows.
