@@ -176,7 +176,8 @@ impl Lookout {
         Lookout { patience, last_look: Instant::now(), seen: HashMap::new() }
     }
 
-    /// Returns the threads that are stopped. To be called several times within the patience.
+    /// Returns the threads that are stopped, but no worker while a service is silent, too. To be called several times within the
+    /// patience.
     pub fn look(&mut self) -> Vec<Stopped> {
         let now = Instant::now();
         let gap = now.duration_since(self.last_look);
@@ -189,7 +190,19 @@ impl Lookout {
         self.seen.retain(|_, seen| seen.life.strong_count() > 0);
         let services: Vec<i32> =
             lives.iter().filter(|life| life.serves).map(|life| life.thread).collect();
-        lives.iter().filter_map(|life| self.judge(life, &services, now)).collect()
+        let mut judged: Vec<(bool, Stopped)> = Vec::new();
+        for life in &lives {
+            judged.extend(self.judge(life, &services, now).map(|stopped| (life.serves, stopped)));
+        }
+        // that may hold what the worker waits for, and is named once the patience is over for it
+        let is_silent = |life: &Arc<Life>| {
+            let seen = self.seen.get(&(Arc::as_ptr(life) as usize));
+            life.serves && seen.is_some_and(|seen| seen.used.is_some())
+        };
+        if lives.iter().any(is_silent) {
+            judged.retain(|(serves, _)| *serves);
+        }
+        judged.into_iter().map(|(_, stopped)| stopped).collect()
     }
 
     fn judge(&mut self, life: &Arc<Life>, services: &[i32], now: Instant) -> Option<Stopped> {
