@@ -186,7 +186,7 @@ mod tests {
             before.into_iter().for_each(|before| graph.control(before, id));
             before = Some(id);
         }
-        let cluster = Cluster::ParameterServers { workers: 2, servers: 1 };
+        let cluster = Cluster::Workers { workers: 2 };
         let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
         let roots = vec![before.unwrap()];
         let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![] };
