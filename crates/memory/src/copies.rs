@@ -141,7 +141,10 @@ mod tests {
         for (at, purpose) in CopyPurpose::ALL.into_iter().enumerate() {
             assert_eq!(copies.of(purpose), 1 << at);
         }
-        assert_eq!((copies.bytes(), copies.exchanged()), ((1 << CopyPurpose::ALL.len()) - 1, 0b111));
+        assert_eq!(
+            (copies.bytes(), copies.exchanged()),
+            ((1 << CopyPurpose::ALL.len()) - 1, 0b111)
+        );
         let names: std::collections::HashSet<&str> =
             CopyPurpose::ALL.into_iter().map(CopyPurpose::name).collect();
         assert_eq!(names.len(), CopyPurpose::ALL.len());
