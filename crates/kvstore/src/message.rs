@@ -58,10 +58,11 @@ pub enum Ask {
     },
     /// The shard, once it holds at least this worker's `round`s (and, in sync mode, everybody's), written to
     /// `into` or carried. With `rows` only these; `wide`: what it is rounded from ([`crate::Updater::wide`]). Answered by
-    /// [`Answer::Value`].
+    /// [`Answer::Value`]; of answers that wait, that of a larger `priority` goes first.
     Pull {
         shard: ShardKey,
         round: u64,
+        priority: i32,
         into: Option<RemotePlace>,
         rows: Option<Rows>,
         wide: bool,

@@ -27,7 +27,7 @@ use crate::ports::{
 use crate::proto::{Control, Mode, Server, ServerConfig, ServerState, ShardState};
 use crate::wire::{Wire, WireError, WireStats};
 
-use self::answers::Outbox;
+use self::answers::{Direct, Outbox};
 use self::memory::Shards;
 use self::on_device::{ASK_AGAIN, OnDevice};
 
@@ -111,8 +111,8 @@ struct Core {
     on_device: Option<OnDevice>,
     /// By worker.
     outboxes: Vec<Outbox>,
-    /// Direct writes under way, by token: of which shard, to whom.
-    sending: HashMap<u64, (ShardKey, usize)>,
+    /// Direct writes under way, by token.
+    sending: HashMap<u64, Direct>,
     next_token: u64,
     /// Values that workers read where they are, by worker and pull.
     mapped: HashMap<(usize, RequestId), ShardKey>,
@@ -322,7 +322,7 @@ impl Core {
         wire.finished(&mut tokens)?;
         for token in tokens {
             moved = true;
-            if let Some((shard, _)) = self.sending.remove(&token) {
+            if let Some(Direct { shard, .. }) = self.sending.remove(&token) {
                 self.proto.on_sent(shard);
             }
         }
@@ -376,7 +376,7 @@ impl Core {
         }
         // what was posted is being read until the wire says that it is over
         for token in tokens {
-            if let Some((shard, _)) = self.sending.remove(&token) {
+            if let Some(Direct { shard, .. }) = self.sending.remove(&token) {
                 self.proto.on_sent(shard);
             }
         }

@@ -83,12 +83,14 @@ pub enum ServerAction {
     /// An answer without a value.
     Reply { to: Identity, reply: Reply },
     /// Answers [`Answer::Value`] with the weights as they are now, or with the rows kept for this worker
-    /// where `sparse`. The driver calls [`Server::on_sent`] when they may change again.
+    /// where `sparse`. The driver calls [`Server::on_sent`] when they may change again. Of what waits to go to one
+    /// worker, a larger `priority` goes first.
     Send {
         to: Identity,
         id: RequestId,
         shard: ShardKey,
         version: u64,
+        priority: i32,
         into: Option<RemotePlace>,
         sparse: bool,
     },
@@ -223,9 +225,9 @@ impl Server {
             Ask::Push { shard, round, rows, .. } => {
                 self.on_push(worker, id, *shard, (*round, rows.is_some()))
             }
-            Ask::Pull { shard, round, into, rows, wide } => {
+            Ask::Pull { shard, round, priority, into, rows, wide } => {
                 let sparse = rows.is_some() || *wide;
-                let pull = Pull { id, round: *round, into: *into, sparse };
+                let pull = Pull { id, round: *round, priority: *priority, into: *into, sparse };
                 self.on_pull(worker, *shard, pull)
             }
             Ask::SetOptimizer { bytes } => {
@@ -517,13 +519,14 @@ impl Server {
         }
         while let Some((worker, pull)) = shard.next_pull(self.mode, &self.workers) {
             self.sending += 1;
-            let Pull { id, into, sparse, .. } = pull;
+            let Pull { id, priority, into, sparse, .. } = pull;
             let (to, version) = (self.workers[worker].member, shard.version);
             self.actions.push_back(ServerAction::Send {
                 to,
                 id,
                 shard: key,
                 version,
+                priority,
                 into,
                 sparse,
             });

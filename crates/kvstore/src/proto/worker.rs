@@ -28,6 +28,7 @@ pub struct ToSend {
     /// and must not be written again: what goes out is the message alone.
     pub again: bool,
     pub what: RequestBody,
+    pub priority: i32,
 }
 
 /// What a request says, apart from where its values are.
@@ -163,8 +164,9 @@ impl Worker {
     /// first), and in order within a shard.
     pub fn poll(&mut self, server: usize, now_ms: u64) -> Option<ToSend> {
         if let Some(id) = self.next_due(server, now_ms) {
-            let UnderWay { op, what, .. } = self.under_way.get(&id)?;
-            return Some(ToSend { id, op: *op, again: true, what: what.clone() });
+            let UnderWay { op, what, priority, .. } = self.under_way.get(&id)?;
+            let (op, what, priority) = (*op, what.clone(), *priority);
+            return Some(ToSend { id, op, again: true, what, priority });
         }
         let link = &mut self.links[server];
         if !link.is_asked
@@ -335,7 +337,8 @@ impl Worker {
         let link = &mut self.links[server];
         link.due.push_back((now_ms + self.resend_after_ms, id));
         link.waiting += 1;
-        let to_send = ToSend { id, op: asked.op, again: false, what: asked.what.clone() };
+        let UnderWay { op, ref what, priority, .. } = asked;
+        let to_send = ToSend { id, op, again: false, what: what.clone(), priority };
         self.under_way.insert(id, asked);
         to_send
     }

@@ -15,14 +15,17 @@ use crate::message::{Answer, Carried, Reply, RequestId, RequestRefusal};
 use crate::transfer::TransferMode;
 use crate::wire::{RemotePlace, SendStatus, Wire, WireError};
 
-/// Most bytes of direct values to one worker that are under way.
-const WINDOW_BYTES: usize = 16 << 20;
+/// Most bytes of direct values to one worker that are under way: what has more priority overtakes the rest.
+const WINDOW_BYTES: usize = 8 << 20;
 
 /// What waits to go to a worker.
 #[derive(Debug)]
 pub(super) struct Outbox {
     rank: Rank,
-    waiting: VecDeque<Entry>,
+    /// Without a value, in their order. They go first.
+    replies: VecDeque<Entry>,
+    /// By priority, the largest first, and in their order.
+    values: VecDeque<Entry>,
     /// A message that found no room.
     stuck: Option<(Batch, Vec<ShardKey>)>,
     is_open: bool,
@@ -33,6 +36,7 @@ pub(super) struct Outbox {
 struct Entry {
     reply: Reply,
     value: Option<(ShardKey, Sent)>,
+    priority: i32,
     /// What the device does first.
     behind: Behind,
 }
@@ -48,23 +52,33 @@ enum Sent {
     },
 }
 
+/// A value that is being written into a worker's memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Direct {
+    pub(super) shard: ShardKey,
+    worker: usize,
+    bytes: usize,
+}
+
 /// An answer that is a value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Value {
     pub(super) id: RequestId,
     pub(super) shard: ShardKey,
     pub(super) version: u64,
+    pub(super) priority: i32,
     pub(super) into: Option<RemotePlace>,
     pub(super) sparse: bool,
 }
 
 impl Outbox {
     pub(super) fn new(rank: Rank) -> Outbox {
-        Outbox { rank, waiting: VecDeque::new(), stuck: None, is_open: true }
+        let (replies, values) = (VecDeque::new(), VecDeque::new());
+        Outbox { rank, replies, values, stuck: None, is_open: true }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.stuck.is_none()
+        self.replies.is_empty() && self.values.is_empty() && self.stuck.is_none()
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -72,9 +86,24 @@ impl Outbox {
     }
 
     fn push(&mut self, entry: Entry) {
-        if self.is_open {
-            self.waiting.push_back(entry);
+        if !self.is_open {
+            return;
         }
+        if entry.value.is_none() {
+            self.replies.push_back(entry);
+            return;
+        }
+        let place = self.values.partition_point(|before| before.priority >= entry.priority);
+        self.values.insert(place, entry);
+    }
+
+    /// What goes next.
+    fn first(&self) -> Option<&Entry> {
+        self.replies.front().or_else(|| self.values.front())
+    }
+
+    fn take_first(&mut self) -> Option<Entry> {
+        self.replies.pop_front().or_else(|| self.values.pop_front())
     }
 
     pub(super) fn close(&mut self) {
@@ -87,7 +116,8 @@ impl Outbox {
         let stuck = self.stuck.take();
         let tokens = stuck.iter().flat_map(|(batch, _)| batch.tokens()).collect();
         let stuck = stuck.map(|(_, shards)| shards).unwrap_or_default();
-        let waiting = self.waiting.drain(..).filter_map(|entry| Some(entry.value?.0));
+        self.replies.clear();
+        let waiting = self.values.drain(..).filter_map(|entry| Some(entry.value?.0));
         (stuck.into_iter().chain(waiting).collect(), tokens)
     }
 }
@@ -101,7 +131,7 @@ impl Core {
     /// Queues an answer without a value.
     pub(super) fn reply(&mut self, worker: usize, reply: Reply) {
         let behind = self.behind();
-        self.outboxes[worker].push(Entry { reply, value: None, behind });
+        self.outboxes[worker].push(Entry { reply, value: None, priority: 0, behind });
     }
 
     /// Queues a value for a worker.
@@ -111,7 +141,7 @@ impl Core {
         worker: usize,
         value: Value,
     ) -> Result<(), StoreError> {
-        let Value { id, shard, version, into, sparse } = value;
+        let Value { id, shard, version, priority, into, sparse } = value;
         let rank = self.outboxes[worker].rank;
         if !self.outboxes[worker].is_open() {
             self.proto.on_sent(shard);
@@ -194,7 +224,7 @@ impl Core {
         };
         let reply = Reply { id, what: Answer::Value { version, value: Carried::InPlace } };
         let behind = self.behind();
-        self.outboxes[worker].push(Entry { reply, value: Some((shard, sent)), behind });
+        self.outboxes[worker].push(Entry { reply, value: Some((shard, sent)), priority, behind });
         Ok(())
     }
 
@@ -251,9 +281,10 @@ impl Core {
     ) -> Result<Option<(Batch, Vec<ShardKey>)>, StoreError> {
         let (mut batch, mut shards) = (Batch::default(), Vec::new());
         let room = wire.message_bytes_max(self.outboxes[worker].rank);
-        let under_way = self.sending.values().filter(|(_, to)| *to == worker).count();
-        let mut direct_bytes = 0;
-        while let Some(entry) = self.outboxes[worker].waiting.front() {
+        let under_way = self.sending.values().filter(|direct| direct.worker == worker);
+        let (mut directs, mut direct_bytes) =
+            under_way.fold((0, 0), |(count, bytes), direct| (count + 1, bytes + direct.bytes));
+        while let Some(entry) = self.outboxes[worker].first() {
             if self.on_device.as_ref().is_some_and(|device| !device.has_passed(entry.behind)) {
                 break;
             }
@@ -263,12 +294,11 @@ impl Core {
             };
             let is_direct = matches!(entry.value, Some((_, Sent::Direct { .. })));
             let is_full = batch.bytes() + bytes + 2 * ENTRY_BYTES > room;
-            let is_busy = is_direct && (direct_bytes >= WINDOW_BYTES || under_way > 64);
+            let is_busy = is_direct && (direct_bytes >= WINDOW_BYTES || directs > 64);
             if (is_full && !batch.is_empty()) || is_busy {
                 break;
             }
-            let Some(Entry { mut reply, value, .. }) = self.outboxes[worker].waiting.pop_front()
-            else {
+            let Some(Entry { mut reply, value, .. }) = self.outboxes[worker].take_first() else {
                 break;
             };
             let carried = match value {
@@ -280,8 +310,8 @@ impl Core {
                 Some((shard, Sent::Direct { bytes: Bytes::Of { buffer, offset, bytes }, to })) => {
                     self.next_token += 1;
                     let token = self.next_token;
-                    self.sending.insert(token, (shard, worker));
-                    direct_bytes += bytes;
+                    self.sending.insert(token, Direct { shard, worker, bytes });
+                    (directs, direct_bytes) = (directs + 1, direct_bytes + bytes);
                     Some(batch.bypass(Bypass { from: buffer, offset, bytes, to, token }))
                 }
                 Some((shard, Sent::Direct { bytes, .. })) => {
@@ -295,5 +325,43 @@ impl Core {
             batch.entry(&reply)?;
         }
         Ok((!batch.is_empty()).then_some((batch, shards)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(id: u64, priority: i32, is_value: bool) -> Entry {
+        let reply = Reply { id: RequestId(id), what: Answer::Done };
+        let value = is_value.then(|| (ShardKey(id), Sent::Block(Bytes::Own(Vec::new()))));
+        Entry { reply, value, priority, behind: Behind::default() }
+    }
+
+    #[test]
+    fn replies_go_before_values_and_of_these_the_larger_priority() {
+        let mut outbox = Outbox::new(Rank(0));
+        let values = [(1, -7), (2, -7), (3, -2), (4, -9), (5, -2)];
+        values.iter().for_each(|(id, priority)| outbox.push(entry(*id, *priority, true)));
+        outbox.push(entry(6, 0, false));
+        outbox.push(entry(7, 0, false));
+        let first = outbox.first().map(|entry| entry.reply.id);
+        let order: Vec<u64> =
+            std::iter::from_fn(|| outbox.take_first()).map(|entry| entry.reply.id.0).collect();
+        assert_eq!(order, [6, 7, 3, 5, 1, 2, 4]);
+        assert_eq!(first, Some(RequestId(6)));
+        assert!(outbox.is_empty());
+    }
+
+    #[test]
+    fn what_is_abandoned_names_the_values_that_will_not_go() {
+        let mut outbox = Outbox::new(Rank(0));
+        outbox.push(entry(1, 0, true));
+        outbox.push(entry(2, 5, true));
+        outbox.push(entry(3, 0, false));
+        assert_eq!(outbox.abandon(), (vec![ShardKey(2), ShardKey(1)], vec![]));
+        outbox.close();
+        outbox.push(entry(4, 0, true));
+        assert!(outbox.is_empty());
     }
 }

@@ -300,9 +300,10 @@ impl Core {
                     self.reply(worker, reply);
                 }
             }
-            ServerAction::Send { to, id, shard, version, into, sparse } => {
+            ServerAction::Send { to, id, shard, version, priority, into, sparse } => {
                 if let Some(worker) = self.worker(to.rank) {
-                    let value = super::answers::Value { id, shard, version, into, sparse };
+                    let value =
+                        super::answers::Value { id, shard, version, priority, into, sparse };
                     self.send(wire, worker, value)?;
                 }
             }

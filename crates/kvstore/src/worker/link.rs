@@ -119,7 +119,7 @@ impl Core {
         server: usize,
         next: ToSend,
     ) -> Result<Request, StoreError> {
-        let ToSend { id, op, again, what } = next;
+        let ToSend { id, op, again, what, priority } = next;
         let what = match what {
             // fits: sizes of a value that is in memory
             RequestBody::Init { shard, spec } => Ask::Init {
@@ -156,7 +156,7 @@ impl Core {
             }
             RequestBody::Pull { shard, round } => {
                 let rank = self.links[server].rank;
-                self.pull_request(wire, batch, rank, Pull { shard, round, op })
+                self.pull_request(wire, batch, rank, Pull { shard, round, op, priority })
             }
             RequestBody::Control(control) => control.into(),
         };
@@ -224,11 +224,11 @@ impl Core {
         wire: &dyn Wire,
         batch: &mut Batch,
         rank: Rank,
-        Pull { shard, round, op }: Pull,
+        Pull { shard, round, op, priority }: Pull,
     ) -> Ask {
         let operation = op.and_then(|op| self.operations.get(&op));
         let Some(Operation { work: Work::Pull(pulled), .. }) = operation else {
-            return Ask::Pull { shard, round, into: None, rows: None, wide: false };
+            return Ask::Pull { shard, round, priority, into: None, rows: None, wide: false };
         };
         let Pulled { into, bytes, staging, indices, wide, .. } = pulled;
         let wide = *wide;
@@ -250,7 +250,7 @@ impl Core {
             count: (indices.len() / size_of::<i32>()) as u64,
             indices: batch.block(indices),
         });
-        Ask::Pull { shard, round, into, rows, wide }
+        Ask::Pull { shard, round, priority, into, rows, wide }
     }
 
     fn token(&mut self, server: usize, op: Option<u64>, bytes: usize) -> u64 {
@@ -270,6 +270,7 @@ struct Pull {
     shard: ShardKey,
     round: u64,
     op: Option<u64>,
+    priority: i32,
 }
 
 /// A push that is about to go.

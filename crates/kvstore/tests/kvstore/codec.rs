@@ -48,9 +48,11 @@ fn ask() -> impl Strategy<Value = Ask> {
             value,
             rows
         }),
-        (shard(), round(), option::of(place()), rows()).prop_map(|(shard, round, into, rows)| {
-            Ask::Pull { shard, round, into, rows, wide: false }
-        }),
+        (shard(), round(), any::<i32>(), option::of(place()), rows()).prop_map(
+            |(shard, round, priority, into, rows)| {
+                Ask::Pull { shard, round, priority, into, rows, wide: false }
+            }
+        ),
         vec(any::<u8>(), 0..20).prop_map(|bytes| Ask::SetOptimizer { bytes }),
         (any::<u32>(), vec(any::<u8>(), 0..20)).prop_map(|(head, body)| Ask::Call { head, body }),
         any::<u64>().prop_map(|of| Ask::Taken { of: RequestId(of) }),

@@ -88,7 +88,7 @@ fn push(round: u64) -> Ask {
 }
 
 fn pull(round: u64) -> Ask {
-    Ask::Pull { shard: PART, round, into: None, rows: None, wide: false }
+    Ask::Pull { shard: PART, round, priority: 3, into: None, rows: None, wide: false }
 }
 
 fn folded(to: u32, id: u64, version: u64, durable: u64) -> ServerAction {
@@ -98,7 +98,7 @@ fn folded(to: u32, id: u64, version: u64, durable: u64) -> ServerAction {
 
 fn send(to: u32, id: u64, version: u64) -> ServerAction {
     let (to, id) = (member(to), RequestId(id));
-    ServerAction::Send { to, id, shard: PART, version, into: None, sparse: false }
+    ServerAction::Send { to, id, shard: PART, version, priority: 3, into: None, sparse: false }
 }
 
 #[test]
@@ -131,7 +131,8 @@ fn what_does_not_fit_is_refused_with_its_reason() {
         serve.refusal(1, init(ShardKey(10), 4)),
         RequestRefusal::NotMine { shard: ShardKey(10) }
     );
-    let unknown = Ask::Pull { shard: OTHER, round: 0, into: None, rows: None, wide: false };
+    let unknown =
+        Ask::Pull { shard: OTHER, round: 0, priority: 0, into: None, rows: None, wide: false };
     assert_eq!(serve.refusal(1, unknown), RequestRefusal::Unknown { shard: OTHER });
     let (here, told) = ("f32[4×1]".to_owned(), "f32[5×1]".to_owned());
     assert_eq!(
@@ -208,7 +209,14 @@ fn nobody_waits_for_the_dead_and_what_they_pushed_counts() {
 #[test]
 fn an_answer_written_in_place_is_written_once() {
     let mut serve = Serve::seeded(Mode::Sync, 1);
-    let into = Ask::Pull { shard: PART, round: 0, into: Some(PLACE), rows: None, wide: false };
+    let into = Ask::Pull {
+        shard: PART,
+        round: 0,
+        priority: 0,
+        into: Some(PLACE),
+        rows: None,
+        wide: false,
+    };
     let (_, actions) = serve.ask(0, into.clone());
     assert!(matches!(actions[..], [ServerAction::Send { into: Some(PLACE), .. }]));
     serve.server.on_sent(PART);

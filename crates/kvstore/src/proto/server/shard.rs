@@ -47,6 +47,7 @@ pub(super) struct Slot {
 pub(super) struct Pull {
     pub(super) id: RequestId,
     pub(super) round: u64,
+    pub(super) priority: i32,
     pub(super) into: Option<RemotePlace>,
     pub(super) sparse: bool,
 }

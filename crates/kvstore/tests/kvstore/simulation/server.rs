@@ -302,7 +302,7 @@ impl ServerSim {
                 context.out.push(Out::Message { to, payload: Payload::Reply(reply, None) });
                 Ok(())
             }
-            ServerAction::Send { to, id, shard, version, into, sparse } => {
+            ServerAction::Send { to, id, shard, version, into, sparse, .. } => {
                 // where the fault is that a direct answer is taken for one in a message, it stays direct
                 let blind = context.fault == Fault::RepeatsDirectAnswers;
                 let direct = into.is_some() || (blind && context.job.is_direct(shard));

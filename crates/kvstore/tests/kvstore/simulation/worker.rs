@@ -256,7 +256,7 @@ impl WorkerSim {
         to_send: ToSend,
         context: &mut Context<'_>,
     ) -> Result<(), String> {
-        let ToSend { id, op, again, what } = to_send;
+        let ToSend { id, op, again, what, priority } = to_send;
         context.seen.resent += u64::from(again);
         if again && context.fault == Fault::NeverResends {
             return Ok(());
@@ -308,6 +308,7 @@ impl WorkerSim {
                 Ask::Pull {
                     shard: key,
                     round,
+                    priority,
                     into,
                     rows: sparse.then_some(Rows { count: 1, indices: Carried::Block(0) }),
                     wide: false,
