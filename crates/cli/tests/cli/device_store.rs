@@ -176,11 +176,11 @@ fn a_checkpoint_of_a_store_on_gpus_goes_on_to_the_same_bits() {
         "--strategy dist-sgd --model mlp --data synthetic:8 --batch 1 --optimizer adamw --lr 1e-3";
     let whole = driver.train(&format!("{learn} --steps 2"), &[]);
     let folder = tempfile::tempdir().unwrap();
-    let run = folder.path().join("run");
-    let run = run.display();
     // one that workers do not reach takes it, too
     let ways = ["", "--transport tcp"];
     for (by, ways) in [("", &ways[..]), ("--transport tcp", &ways[1..])] {
+        let run = folder.path().join(ways.len().to_string());
+        let run = run.display();
         let first = format!("{learn} --steps 1 --checkpoint {run} --checkpoint-every 1 {by}");
         driver.train(&first, &[]);
         for way in ways {
