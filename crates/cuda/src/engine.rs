@@ -32,7 +32,7 @@ use crate::error::LowerError;
 use crate::kernels::modules;
 use crate::{DeviceFault, Rounding};
 use ahead::Ahead;
-use flights::{Flights, Slots};
+use flights::{Flights, Loans, Slots};
 use group::Membership;
 use libraries::Libraries;
 use prepared::{PrepareError, Prepared};
@@ -346,39 +346,14 @@ impl CudaKernels {
         &mut self,
         from: Piece<'_, DeviceLoan>,
         to: Piece<'_, DeviceWriteLoan>,
-        bytes: usize,
+        (bytes, loans): (usize, Loans),
     ) -> Result<CopyId, Failed> {
         self.check()?;
         self.flush()?;
         // what comes to the host brings news of what was computed before
         let fault = self.has_checks.then(|| self.words.slab());
-        let fault = fault.as_ref();
-        Ok(self.flights.start(&self.stream, (from, to), bytes, fault, FAULT_OFFSET)?)
-    }
-
-    fn copied_ahead(&mut self, from: DeviceLoan, to: &DeviceWriteLoan) -> Result<(), Failed> {
-        self.check()?;
-        // what computes does so meanwhile
-        if !self.is_held() {
-            self.flush()?;
-        }
-        let mut ahead = match self.ahead.take() {
-            Some(ahead) => ahead,
-            None => Ahead::new(&self.device)?,
-        };
-        let started = ahead.start(from, to);
-        // what it holds is held also where it failed
-        self.ahead = Some(ahead);
-        Ok(started?)
-    }
-
-    fn taken(&mut self, from: &DeviceLoan, to: &DeviceWriteLoan) -> Result<(), Failed> {
-        self.check()?;
-        self.flush()?;
-        match &self.ahead {
-            Some(ahead) => Ok(ahead.take(&self.stream, from, to)?),
-            None => Ok(()),
-        }
+        let fault = (fault.as_ref(), FAULT_OFFSET);
+        Ok(self.flights.start(&self.stream, (from, to), (bytes, loans), fault)?)
     }
 
     fn marked(&mut self) -> Result<CopyId, Failed> {
@@ -465,7 +440,19 @@ impl DeviceKernels for CudaKernels {
         to: Piece<'_, DeviceWriteLoan>,
         bytes: usize,
     ) -> Result<CopyId, DeviceFailure> {
-        let done = self.copied(from, to, bytes);
+        let loans = Loans::both(from.0, to.0);
+        let done = self.copied(from, to, (bytes, loans));
+        self.kept(done)
+    }
+
+    fn carry(
+        &mut self,
+        from: Piece<'_, DeviceLoan>,
+        to: Piece<'_, DeviceWriteLoan>,
+        bytes: usize,
+    ) -> Result<CopyId, DeviceFailure> {
+        let loans = Loans::on_host(from.0, to.0);
+        let done = self.copied(from, to, (bytes, loans));
         self.kept(done)
     }
 

@@ -164,6 +164,17 @@ impl DeviceKernels for CudaDevices {
         Ok(self.note(vec![(device as usize, copy)]))
     }
 
+    fn carry(
+        &mut self,
+        from: Piece<'_, DeviceLoan>,
+        to: Piece<'_, DeviceWriteLoan>,
+        bytes: usize,
+    ) -> Result<CopyId, DeviceFailure> {
+        let device = Self::copying(from.0.space(), to.0.space());
+        let copy = self.gpu(device)?.kernels.carry(from, to, bytes)?;
+        Ok(self.note(vec![(device as usize, copy)]))
+    }
+
     fn copy_ahead(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<(), DeviceFailure> {
         self.gpu(Self::copying(from.space(), to.space()))?.kernels.copy_ahead(from, to)
     }

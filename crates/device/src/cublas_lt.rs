@@ -10,7 +10,6 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use crate::device::{Device, Handle};
-use crate::driver::SONAME;
 use crate::error::{DeviceError, LibraryError, Refused};
 use crate::libraries::{CudaLibrary, LibrarySearch, LibraryVersion, LoadedLibrary};
 use crate::stream::Stream;
@@ -118,23 +117,12 @@ impl CublasLt {
 
     fn start(device: &Arc<Device>, mut library: LoadedLibrary) -> Result<CublasLt, LibraryError> {
         let functions = fitting(&mut library)?;
-        let mut handle = std::ptr::null_mut();
-        let status = device.try_call(|_| {
-            // SAFETY: there is room for the pointer; this device's context is current.
-            unsafe { (functions.cublasLtCreate)(&mut handle) }
-        });
-        let status = status.map_err(|error| library.refused(error.to_string()))?;
-        if status != CUBLAS_STATUS_SUCCESS {
-            let failure = failure(&functions, status);
-            return Err(library.refused(format!("cublasLtCreate says {failure}")));
-        }
-        let opened =
-            CublasLt { device: device.clone(), functions, handle: Handle(handle), library };
-        if !device.driver().is_everybodys() {
-            let why =
-                format!("it loads {SONAME}, and the driver is {}", device.driver().looked_for());
-            return Err(opened.library.refused(why));
-        }
+        // SAFETY: there is room for the pointer; this device's context is current.
+        let create = |handle| unsafe { (functions.cublasLtCreate)(handle) };
+        let failure = |code| failure(&functions, code);
+        let handle = library.start(device, "cublasLtCreate", create, failure)?;
+        let opened = CublasLt { device: device.clone(), functions, handle, library };
+        opened.library.check_driver(device)?;
         Ok(opened)
     }
 
@@ -288,10 +276,8 @@ fn fitting(library: &mut LoadedLibrary) -> Result<CublasLtFunctions, LibraryErro
     let (major, minor, patch) = (number / 10_000, number / 100 % 100, number % 100);
     let version = LibraryVersion { major, minor, patch };
     library.check_version(version, &MAJORS)?;
-    match tried(&functions) {
-        Ok(()) => Ok(functions),
-        Err(Refused { call, failure }) => Err(library.refused(format!("{call} says {failure}"))),
-    }
+    tried(&functions).map_err(|refused| library.refuses(refused))?;
+    Ok(functions)
 }
 
 /// Makes one object of each kind, with all that is ever set of it.

@@ -15,7 +15,6 @@ use parking_lot::Mutex;
 
 use crate::cublas_lt::{LIBRARY_ALIGNMENT, RealType};
 use crate::device::{Device, Handle};
-use crate::driver::SONAME;
 use crate::error::{DeviceError, LibraryError, Refused};
 use crate::libraries::{CudaLibrary, LibrarySearch, LibraryVersion, LoadedLibrary};
 use crate::stream::Stream;
@@ -104,32 +103,20 @@ impl Cudnn {
     pub fn look(search: &LibrarySearch) -> Result<LoadedLibrary, LibraryError> {
         search.open(CudaLibrary::Cudnn, |mut library| {
             let functions = fitting(&mut library)?;
-            tried(&functions).map_err(|Refused { call, failure }| {
-                library.refused(format!("{call} says {failure}"))
-            })?;
+            tried(&functions).map_err(|refused| library.refuses(refused))?;
             Ok(library)
         })
     }
 
     fn start(device: &Arc<Device>, mut library: LoadedLibrary) -> Result<Cudnn, LibraryError> {
         let functions = fitting(&mut library)?;
-        let mut handle = std::ptr::null_mut();
-        let status = device.try_call(|_| {
-            // SAFETY: there is room for the pointer; this device's context is current.
-            unsafe { (functions.cudnnCreate)(&mut handle) }
-        });
-        let status = status.map_err(|error| library.refused(error.to_string()))?;
-        if status != CUDNN_STATUS_SUCCESS {
-            let failure = failure(&functions, status);
-            return Err(library.refused(format!("cudnnCreate says {failure}")));
-        }
+        // SAFETY: there is room for the pointer; this device's context is current.
+        let create = |handle| unsafe { (functions.cudnnCreate)(handle) };
+        let failure = |code| failure(&functions, code);
+        let handle = library.start(device, "cudnnCreate", create, failure)?;
         let (device, stream) = (device.clone(), Mutex::new(0));
-        let opened = Cudnn { device, functions, handle: Handle(handle), stream, library };
-        let driver = opened.device.driver();
-        if !driver.is_everybodys() {
-            let why = format!("it loads {SONAME}, and the driver is {}", driver.looked_for());
-            return Err(opened.library.refused(why));
-        }
+        let opened = Cudnn { device, functions, handle, stream, library };
+        opened.library.check_driver(&opened.device)?;
         Ok(opened)
     }
 

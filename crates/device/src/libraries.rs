@@ -1,6 +1,7 @@
 //! Where CUDA's other libraries lie: in named folders, where the dynamic linker looks, in the toolkit's folder, or in a
 //! Python installation, as PyTorch brings them. They are large and never shipped. Knows none of their functions.
 
+use std::ffi::{c_uint, c_void};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,9 @@ use std::time::Duration;
 
 use tensorwire_base::Deadline;
 
-use crate::error::LibraryError;
+use crate::device::{Device, Handle};
+use crate::driver::SONAME;
+use crate::error::{Failure, LibraryError, Refused};
 use crate::wait::wait;
 
 /// So long a Python may take to say where its packages are.
@@ -243,6 +246,37 @@ impl LoadedLibrary {
 
     pub(crate) fn without(&self, function: &'static str) -> LibraryError {
         LibraryError::Function { path: self.path(), function }
+    }
+
+    /// Has it make what it works with on a GPU, by its function of this name; 0 is its success.
+    pub(crate) fn start(
+        &self,
+        device: &Device,
+        name: &'static str,
+        create: impl FnOnce(*mut *mut c_void) -> c_uint,
+        failure: impl FnOnce(c_uint) -> Box<Failure>,
+    ) -> Result<Handle<c_void>, LibraryError> {
+        let mut handle = std::ptr::null_mut();
+        let status = device.in_context(|| create(&mut handle));
+        match status.map_err(|error| self.refused(error.to_string()))? {
+            0 => Ok(Handle(handle)),
+            code => Err(self.refuses(Refused { call: name, failure: failure(code) })),
+        }
+    }
+
+    /// Refuses a library that works by another driver than the one that this device is of: it has loaded one itself.
+    pub(crate) fn check_driver(&self, device: &Device) -> Result<(), LibraryError> {
+        let driver = device.driver();
+        if driver.is_everybodys() {
+            return Ok(());
+        }
+        let reason = format!("it loads {SONAME}, and the driver is {}", driver.looked_for());
+        Err(self.refused(reason))
+    }
+
+    /// The error that it refuses a call by which it is tried.
+    pub(crate) fn refuses(&self, Refused { call, failure }: Refused) -> LibraryError {
+        self.refused(format!("{call} says {failure}"))
     }
 
     pub(crate) fn refused(&self, reason: String) -> LibraryError {

@@ -135,6 +135,21 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
         bytes: usize,
     ) -> Result<CopyId, DeviceFailure>;
 
+    /// As [`DeviceKernels::copy_piece`] from the host's memory to a device's, or the other way: the host's end is held until it is
+    /// over, the device's is guarded by the device's order.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// If the piece is not inside of both.
+    fn carry(
+        &mut self,
+        from: Piece<'_, DeviceLoan>,
+        to: Piece<'_, DeviceWriteLoan>,
+        bytes: usize,
+    ) -> Result<CopyId, DeviceFailure>;
+
     /// Has all that `device` is told from now on come behind all that `other` was told so far.
     ///
     /// # Errors

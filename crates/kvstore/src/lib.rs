@@ -70,8 +70,8 @@ pub use error::StoreError;
 pub use key::{Key, ShardKey, ValueSpec};
 pub use partition::{BIG_ELEMENTS, KeyError, Partition, ServerLoad, Shard};
 pub use ports::{
-    DeviceMark, Keep, Membership, MembershipEvent, PushedRows, Reduce, ShardSnapshot, Snapshot,
-    StateTensor, StoreDevice, Updater,
+    DeviceMark, DeviceReach, DeviceRows, Keep, Membership, MembershipEvent, PushedRows, Reduce,
+    ShardSnapshot, Snapshot, StateTensor, StoreDevice, Updater,
 };
 pub use server::{Checkpoint, Function, KvServer, KvServerOptions, ServerCounters, ServerPorts};
 pub use transfer::{TransferMode, TransferThresholds};

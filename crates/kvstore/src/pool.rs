@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tensorwire_fabric::RegionDescriptor;
-use tensorwire_memory::{Buffer, Heap, Slab};
+use tensorwire_memory::{Buffer, Heap, Keepalive, Slab};
 
 use crate::error::StoreError;
 use crate::ports::StoreDevice;
@@ -12,19 +12,41 @@ use crate::wire::{RemotePlace, Wire};
 /// The first chunk, in bytes.
 const CHUNK_BYTES_MIN: usize = 1 << 20;
 
-/// Memory that peers can be told of.
+/// Memory that peers can be told of, but for a device's own.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
-    /// Whose memory it is; none: the host's.
-    device: Option<Arc<dyn StoreDevice>>,
+    memory: Memory,
     chunks: Vec<Heap>,
     /// Address of the first byte of each slab, and what peers know it by.
     regions: Vec<(usize, RegionDescriptor)>,
+    /// For as long as the device copies from and to it.
+    pinned: Vec<Keepalive>,
+}
+
+/// Whose memory it is.
+#[derive(Debug, Default)]
+enum Memory {
+    #[default]
+    Host,
+    /// The host's, which this device copies from and to.
+    Pinned(Arc<dyn StoreDevice>),
+    /// A device's, which peers' devices map.
+    Shown(Arc<dyn StoreDevice>),
+    /// A device's, which nobody else sees.
+    Unseen(Arc<dyn StoreDevice>),
 }
 
 impl Pool {
+    pub(crate) fn pinned(device: Arc<dyn StoreDevice>) -> Pool {
+        Pool { memory: Memory::Pinned(device), ..Pool::default() }
+    }
+
     pub(crate) fn on_device(device: Arc<dyn StoreDevice>) -> Pool {
-        Pool { device: Some(device), ..Pool::default() }
+        Pool { memory: Memory::Shown(device), ..Pool::default() }
+    }
+
+    pub(crate) fn unseen(device: Arc<dyn StoreDevice>) -> Pool {
+        Pool { memory: Memory::Unseen(device), ..Pool::default() }
     }
 
     pub(crate) fn alloc(
@@ -37,7 +59,10 @@ impl Pool {
         }
         let total: usize = self.chunks.iter().map(Heap::bytes).sum();
         // what nobody uses yet of a device's memory is taken all the same
-        let ahead = if self.device.is_some() { 0 } else { total };
+        let ahead = match self.memory {
+            Memory::Host | Memory::Pinned(_) => total,
+            Memory::Shown(_) | Memory::Unseen(_) => 0,
+        };
         let slab = self.alloc_slab(wire, bytes.max(ahead).max(CHUNK_BYTES_MIN))?;
         let failed = |what: &str| StoreError::Memory { bytes, what: what.to_string() };
         let heap = Heap::new(&slab).map_err(|error| failed(&error.to_string()))?;
@@ -52,14 +77,21 @@ impl Pool {
         wire: &mut dyn Wire,
         bytes: usize,
     ) -> Result<Slab, StoreError> {
-        let (slab, region) = match &self.device {
-            None => wire.alloc(bytes)?,
-            Some(device) => {
-                let made = device.alloc(bytes);
-                let (slab, file) = made.map_err(|what| StoreError::Device { what })?;
+        let failed = |what: String| StoreError::Device { what };
+        let (slab, region) = match &self.memory {
+            Memory::Host => wire.alloc(bytes)?,
+            Memory::Pinned(device) => {
+                let (slab, region) = wire.alloc(bytes)?;
+                // what is not pinned is copied all the same
+                self.pinned.extend(device.pin(&slab));
+                (slab, region)
+            }
+            Memory::Shown(device) => {
+                let (slab, file) = device.alloc(bytes).map_err(failed)?;
                 // fits: usize is 64 bits wide
                 (slab, wire.offer_device(file, bytes as u64)?)
             }
+            Memory::Unseen(device) => return device.alloc_unseen(bytes).map_err(failed),
         };
         self.regions.push((slab.address(), region));
         Ok(slab)
@@ -74,7 +106,7 @@ impl Pool {
             // fits: a place in memory of this process
             offset: buffer.place().offset as u64,
             bytes: buffer.bytes() as u64,
-            on_device: self.device.is_some(),
+            on_device: matches!(self.memory, Memory::Shown(_)),
         })
     }
 

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use tensorwire_base::Rank;
 use tensorwire_fabric::Identity;
-use tensorwire_memory::{Buffer, Slab};
+use tensorwire_memory::{Buffer, Keepalive, Slab};
 use tensorwire_tensor::DType;
 
 use crate::key::{Key, ShardKey, ValueSpec};
@@ -22,6 +22,19 @@ pub trait StoreDevice: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// When there is not enough.
     fn alloc(&self, bytes: usize) -> Result<(Slab, OwnedFd), String>;
+
+    /// Allocates memory that nobody else sees.
+    ///
+    /// # Errors
+    /// When there is not enough.
+    fn alloc_unseen(&self, bytes: usize) -> Result<Slab, String>;
+
+    /// Has the device copy from and to memory of the host without the host's help, as long as the result lives. Without it the
+    /// host waits for such copies.
+    ///
+    /// # Errors
+    /// When the system locks no more memory.
+    fn pin(&self, memory: &Slab) -> Result<Keepalive, String>;
 
     /// Maps memory that another process allocated so.
     ///
@@ -41,6 +54,13 @@ pub trait StoreDevice: Send + Sync + std::fmt::Debug {
         at: usize,
         bytes: usize,
     ) -> Result<DeviceMark, String>;
+
+    /// Starts copying `bytes` bytes between the host's memory and the device's: those from `at` on of `from` become the first of
+    /// `to`. The host's end is lent until it is over; memory of the device is guarded by the order of what that is told.
+    ///
+    /// # Errors
+    /// As [`StoreDevice::copy`].
+    fn carry(&self, from: (&Buffer, usize), to: &Buffer, bytes: usize) -> Result<(), String>;
 
     /// Marks where the device is.
     ///
@@ -68,6 +88,15 @@ pub trait StoreDevice: Send + Sync + std::fmt::Debug {
     fn write(&self, bytes: &[u8], to: &Buffer) -> Result<(), String>;
 }
 
+/// How what is pushed gets into the memory of a server's device, and values get out of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceReach {
+    /// It maps the memory of workers' devices, and they map its own.
+    Mapped,
+    /// By memory of the server's host, which the device copies from and to: there it is as if there were no device.
+    ByHost,
+}
+
 /// Adds tensors: those of a worker's devices, before one push.
 pub trait Reduce: Send {
     /// into ← into + from, element by element.
@@ -82,6 +111,14 @@ pub trait Reduce: Send {
 pub struct PushedRows<'a> {
     pub indices: &'a [u8],
     pub rows: &'a [u8],
+}
+
+/// The same in memory of a device, which may have room for more.
+#[derive(Clone, Debug)]
+pub struct DeviceRows {
+    pub count: usize,
+    pub indices: Buffer,
+    pub rows: Buffer,
 }
 
 /// A tensor of an update's state: a slot of the optimizer.
@@ -109,7 +146,7 @@ pub trait Updater: Send {
         pushes: &[&[u8]],
     ) -> Result<(), String>;
 
-    /// As [`Updater::apply`], of memory of a device: starts it. It is over once [`StoreDevice::mark`] says so that comes behind;
+    /// As [`Updater::apply`], of memory of a device, which may have room for more: starts it. It is over once [`StoreDevice::mark`] says so that comes behind;
     /// until then the buffers stay as they are.
     ///
     /// # Errors
@@ -122,6 +159,20 @@ pub trait Updater: Send {
     ) -> Result<(), String> {
         let _ = (weights, pushes);
         Err(format!("shard {} lies on a device, where this rule cannot be computed", shard.0))
+    }
+
+    /// As [`Updater::start`], where each push is some rows.
+    ///
+    /// # Errors
+    /// As [`Updater::apply`].
+    fn start_rows(
+        &mut self,
+        shard: ShardKey,
+        weights: &Buffer,
+        pushes: &[DeviceRows],
+    ) -> Result<(), String> {
+        let _ = (weights, pushes);
+        Err(format!("shard {} lies on a device, where no rows are taken", shard.0))
     }
 
     /// As [`Updater::apply`], where each push is some rows.

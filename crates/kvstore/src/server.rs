@@ -22,10 +22,10 @@ use crate::message::{Answer, RequestId, RequestRefusal};
 use crate::partition::Partition;
 use crate::pool::Pool;
 use crate::ports::{
-    Keep, Membership, MembershipEvent, ShardSnapshot, Snapshot, StoreDevice, Updater,
+    DeviceReach, Keep, Membership, MembershipEvent, ShardSnapshot, Snapshot, StoreDevice, Updater,
 };
 use crate::proto::{Control, Mode, Server, ServerConfig, ServerState, ShardState};
-use crate::wire::{Wire, WireError, WireStats};
+use crate::wire::{PlaceKey, Wire, WireError, WireStats};
 
 use self::answers::{Direct, Outbox};
 use self::memory::Shards;
@@ -74,9 +74,9 @@ pub struct ServerPorts {
     pub membership: Box<dyn Membership>,
     pub update: Box<dyn Updater>,
     pub keep: Box<dyn Keep>,
-    /// In whose memory values lie, and updates are computed ([`Updater::start`]); none: in the host's. Workers push whole values
-    /// that lie on their devices.
-    pub device: Option<Arc<dyn StoreDevice>>,
+    /// In whose memory values lie, and updates are computed ([`Updater::start`]), and how it is reached; none: in the host's.
+    /// What is mapped there are whole values that lie on devices.
+    pub device: Option<(Arc<dyn StoreDevice>, DeviceReach)>,
 }
 
 /// What a server did.
@@ -117,7 +117,7 @@ struct Core {
     /// Values that workers read where they are, by worker and pull.
     mapped: HashMap<(usize, RequestId), ShardKey>,
     /// Regions of workers that are open, with their bytes.
-    opened: HashMap<(usize, u64), u64>,
+    opened: HashMap<(usize, PlaceKey), u64>,
     alive: Vec<bool>,
     left: Vec<bool>,
     updates_since_snapshot: u64,
@@ -170,6 +170,8 @@ impl KvServer {
     fn over(ports: ServerPorts, options: KvServerOptions, proto: Server) -> KvServer {
         let ServerPorts { wire, membership, update, keep, device } = ports;
         let workers = options.workers.len();
+        let shards = Shards::new(device.as_ref().map(|(device, _)| device.clone()));
+        let on_device = device.map(OnDevice::new);
         let core = Core {
             outboxes: options.workers.iter().map(|worker| Outbox::new(worker.rank)).collect(),
             options,
@@ -177,9 +179,9 @@ impl KvServer {
             update,
             keep,
             functions: HashMap::new(),
-            pool: Pool::default(),
-            shards: Shards::new(device.clone()),
-            on_device: device.map(OnDevice::new),
+            pool: on_device.as_ref().map(OnDevice::host_pool).unwrap_or_default(),
+            shards,
+            on_device,
             sending: HashMap::new(),
             next_token: 0,
             mapped: HashMap::new(),
@@ -486,7 +488,8 @@ impl Core {
         spec: ValueSpec,
     ) -> Result<(), StoreError> {
         let slots = self.slots(wire, &spec);
-        let on_device = self.on_device.as_mut().map(|on_device| &mut on_device.pool);
+        let on_device = self.on_device.as_mut();
+        let on_device = on_device.map(|on_device| (&mut on_device.pool, on_device.reach));
         self.shards.create((&mut self.pool, on_device), wire, shard, spec, &slots)?;
         let first = self.options.partition.range(self.options.server).start;
         let key = Key(shard.0 - first);

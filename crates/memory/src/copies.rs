@@ -34,11 +34,13 @@ pub enum CopyPurpose {
     BetweenDevices,
     /// Tensors of unknown size from the memory of another process's device to that of one's own, by the latter.
     FromPeers,
+    /// Values of a store, and what is pushed to them, between the memory of their server's device and the host's, by the device.
+    StoreStaging,
 }
 
 impl CopyPurpose {
     /// All purposes, in the order in which they are shown.
-    pub const ALL: [CopyPurpose; 13] = [
+    pub const ALL: [CopyPurpose; 14] = [
         CopyPurpose::Staging,
         CopyPurpose::Messages,
         CopyPurpose::Store,
@@ -52,6 +54,7 @@ impl CopyPurpose {
         CopyPurpose::ToHost,
         CopyPurpose::BetweenDevices,
         CopyPurpose::FromPeers,
+        CopyPurpose::StoreStaging,
     ];
 
     /// Its name in reports, in lower case.
@@ -70,6 +73,7 @@ impl CopyPurpose {
             CopyPurpose::ToHost => "to_host",
             CopyPurpose::BetweenDevices => "between_devices",
             CopyPurpose::FromPeers => "from_peers",
+            CopyPurpose::StoreStaging => "store_staging",
         }
     }
 

@@ -19,6 +19,7 @@ const WAYS: &[(&str, &str)] = &[
     ("ps, staged over tcp", "--strategy ps --transport tcp"),
     ("allreduce", "--strategy allreduce"),
     ("dist-sgd, a store on the GPU", "--strategy dist-sgd"),
+    ("dist-sgd, a store on the GPU by way of the host", "--strategy dist-sgd --transport tcp"),
 ];
 
 /// Two workers and two servers on one GPU have the weights of one process, bit for bit.

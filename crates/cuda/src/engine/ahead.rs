@@ -7,6 +7,8 @@ use tensorwire_base::Deadline;
 use tensorwire_device::{Device, DeviceError, Event, Stream};
 use tensorwire_memory::{DeviceLoan, DeviceWriteLoan};
 
+use super::{CudaKernels, Failed};
+
 /// The stream, with what it is told.
 #[derive(Debug)]
 pub(super) struct Ahead {
@@ -69,5 +71,36 @@ impl Ahead {
         self.arrived.synchronize(deadline)?;
         self.under_way.clear();
         Ok(())
+    }
+}
+
+impl CudaKernels {
+    pub(super) fn copied_ahead(
+        &mut self,
+        from: DeviceLoan,
+        to: &DeviceWriteLoan,
+    ) -> Result<(), Failed> {
+        self.check()?;
+        // what computes does so meanwhile
+        if !self.is_held() {
+            self.flush()?;
+        }
+        let mut ahead = match self.ahead.take() {
+            Some(ahead) => ahead,
+            None => Ahead::new(&self.device)?,
+        };
+        let started = ahead.start(from, to);
+        // what it holds is held also where it failed
+        self.ahead = Some(ahead);
+        Ok(started?)
+    }
+
+    pub(super) fn taken(&mut self, from: &DeviceLoan, to: &DeviceWriteLoan) -> Result<(), Failed> {
+        self.check()?;
+        self.flush()?;
+        match &self.ahead {
+            Some(ahead) => Ok(ahead.take(&self.stream, from, to)?),
+            None => Ok(()),
+        }
     }
 }

@@ -47,6 +47,21 @@ pub(super) enum Loans {
     To { _to: Arc<DeviceWriteLoan> },
 }
 
+impl Loans {
+    /// Of a copy that nobody comes before who is not told so.
+    pub(super) fn both(from: &Arc<DeviceLoan>, to: &Arc<DeviceWriteLoan>) -> Loans {
+        Loans::Both { _from: from.clone(), _to: to.clone() }
+    }
+
+    /// Of one whose end on the GPU is guarded by the stream's order.
+    pub(super) fn on_host(from: &Arc<DeviceLoan>, to: &Arc<DeviceWriteLoan>) -> Loans {
+        match from.space() {
+            Space::Host => Loans::From { _from: from.clone() },
+            Space::Device(_) => Loans::To { _to: to.clone() },
+        }
+    }
+}
+
 /// The copies that are under way, the first that was started first.
 #[derive(Debug)]
 pub(super) struct Flights {
@@ -111,14 +126,14 @@ impl Flights {
         })
     }
 
-    /// Starts a copy; what comes to the host brings along the fault, which is in `fault` at `offset`, if it is given.
+    /// Starts a copy that holds `loans`; what comes to the host brings along the fault, which is in `fault` at `offset`, if it is
+    /// given.
     pub(super) fn start(
         &mut self,
         stream: &Stream,
         ((from, from_at), (to, to_at)): (Piece<'_, DeviceLoan>, Piece<'_, DeviceWriteLoan>),
-        bytes: usize,
-        fault: Option<&Slab>,
-        offset: usize,
+        (bytes, loans): (usize, Loans),
+        (fault, offset): (Option<&Slab>, usize),
     ) -> Result<CopyId, DeviceError> {
         let bytes = from_at..from_at + bytes;
         match (from.space(), to.space()) {
@@ -131,7 +146,7 @@ impl Flights {
             (Space::Host, Space::Host) => {}
         }
         let fault = fault.filter(|_| to.space() == Space::Host);
-        self.behind(stream, vec![both(from, to)], fault, offset)
+        self.behind(stream, vec![loans], fault, offset)
     }
 
     /// Starts a copy from another GPU's memory.
@@ -143,7 +158,7 @@ impl Flights {
         bytes: usize,
     ) -> Result<CopyId, DeviceError> {
         stream.copy_from_peer(peer, from, from_at..from_at + bytes, to, to_at)?;
-        self.behind(stream, vec![both(from, to)], None, 0)
+        self.behind(stream, vec![Loans::both(from, to)], None, 0)
     }
 
     /// Marks what the stream was told so far, and has it bring along the fault.
@@ -229,10 +244,6 @@ impl Flights {
             Some((place.clone(), Arc::new(place.lend_to_device_for_writing().ok()?)))
         })
     }
-}
-
-fn both(from: &Arc<DeviceLoan>, to: &Arc<DeviceWriteLoan>) -> Loans {
-    Loans::Both { _from: from.clone(), _to: to.clone() }
 }
 
 fn read(bytes: &[u8]) -> DeviceFault {

@@ -147,11 +147,15 @@ impl Core {
             self.proto.on_sent(shard);
             return Ok(());
         }
+        if !sparse {
+            let carried = self.shards.carry_out(shard)?;
+            self.has_carried(carried);
+        }
         let Some(memory) = self.shards.get(shard) else { return Ok(()) };
-        let is_on_device = memory.weights.space().is_device();
+        let is_on_device = memory.shown().space().is_device();
         let bytes = match sparse {
             false => {
-                let buffer = memory.weights.clone();
+                let buffer = memory.shown().clone();
                 Bytes::Of { buffer, offset: 0, bytes: memory.spec.bytes() }
             }
             true => {
@@ -170,9 +174,9 @@ impl Core {
             }
         };
         let fits = |into: RemotePlace| {
-            let (key, region_bytes) = into.region;
+            let (_, region_bytes) = into.region;
             let end = into.offset.checked_add(into.bytes);
-            let is_known = self.opened.get(&(worker, key)) == Some(&region_bytes);
+            let is_known = self.opened.get(&(worker, into.key())) == Some(&region_bytes);
             // fits: a size in memory
             let is_large = into.bytes >= bytes.len() as u64;
             // nobody writes into a device's memory
@@ -181,7 +185,8 @@ impl Core {
         };
         // it is read where it is; nobody changes it until the worker says that it has it
         let mode = wire.sizes(rank).mode(bytes.len(), sparse);
-        let is_mapped = (mode == TransferMode::PeerMapped || is_on_device) && into.is_none();
+        let is_shown = mode == TransferMode::PeerMapped || (is_on_device && !sparse);
+        let is_mapped = is_shown && into.is_none();
         // without direct writes, messages are of any size
         let room = wire.direct_from().map(|_| wire.message_bytes_max(rank));
         let is_small =
@@ -197,7 +202,7 @@ impl Core {
         }
         let pool = self.on_device.as_ref().filter(|_| is_on_device);
         let pool = pool.map_or(&self.pool, |on_device| &on_device.pool);
-        let place = self.shards.get(shard).and_then(|memory| pool.place(&memory.weights));
+        let place = self.shards.get(shard).and_then(|memory| pool.place(memory.shown()));
         if let Some(place) = place.filter(|_| is_mapped) {
             if let Some(before) = self.mapped.insert((worker, id), shard) {
                 // asked again: it is mapped once

@@ -1,5 +1,7 @@
-//! The shards of a server in registered memory: the weights, and a slot for each worker's pushes.
+//! The shards of a server in registered memory: the weights, and a slot for each worker's pushes. Of weights in a device's memory
+//! that workers do not reach there is a copy, and room for what the device takes from the slots.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -10,7 +12,7 @@ use super::AS_SAVED;
 use crate::error::StoreError;
 use crate::key::{ShardKey, ValueSpec};
 use crate::pool::Pool;
-use crate::ports::{PushedRows, ShardSnapshot, StoreDevice, Updater};
+use crate::ports::{DeviceReach, DeviceRows, PushedRows, ShardSnapshot, StoreDevice, Updater};
 use crate::proto::ServerState;
 use crate::wire::{RemotePlace, Wire};
 
@@ -23,6 +25,17 @@ pub(super) struct Shards {
     shards: BTreeMap<ShardKey, ShardMemory>,
     /// In whose memory weights lie; none: in the host's.
     device: Option<Arc<dyn StoreDevice>>,
+    /// Where that copies what was pushed to the host's memory, by place among the workers of an update: one shard's at a time, in
+    /// the device's order.
+    rooms: Vec<Room>,
+}
+
+/// Room in a device's memory for what one worker pushed of the largest shard.
+#[derive(Debug)]
+struct Room {
+    values: Buffer,
+    /// Of rows.
+    indices: Buffer,
 }
 
 /// A shard.
@@ -30,7 +43,29 @@ pub(super) struct Shards {
 pub(super) struct ShardMemory {
     pub(super) spec: ValueSpec,
     pub(super) weights: Buffer,
+    /// Of weights that workers do not reach.
+    copy: Option<HostCopy>,
     pub(super) slots: Vec<Slot>,
+}
+
+/// Weights in registered memory of the host. The protocol changes no weights that are being sent, and so nothing here.
+#[derive(Debug)]
+struct HostCopy {
+    buffer: Buffer,
+    /// The device was told to copy what the weights are.
+    is_current: bool,
+}
+
+impl ShardMemory {
+    /// Where workers' pulls are answered from.
+    pub(super) fn shown(&self) -> &Buffer {
+        self.copy.as_ref().map_or(&self.weights, |copy| &copy.buffer)
+    }
+
+    /// The weights will be others.
+    fn changes(&mut self) {
+        self.copy.iter_mut().for_each(|copy| copy.is_current = false);
+    }
 }
 
 /// Where a worker's pushes of a shard come.
@@ -88,12 +123,7 @@ fn lent(source: LoanError) -> StoreError {
 
 impl Shards {
     pub(super) fn new(device: Option<Arc<dyn StoreDevice>>) -> Shards {
-        Shards { shards: BTreeMap::new(), device }
-    }
-
-    /// The device in whose memory a shard's weights lie.
-    fn device(&self, memory: &ShardMemory) -> Option<&Arc<dyn StoreDevice>> {
-        self.device.as_ref().filter(|_| memory.weights.space().is_device())
+        Shards { shards: BTreeMap::new(), device, rooms: Vec::new() }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -110,14 +140,15 @@ impl Shards {
 
     pub(super) fn create(
         &mut self,
-        (pool, on_device): (&mut Pool, Option<&mut Pool>),
+        (pool, on_device): (&mut Pool, Option<(&mut Pool, DeviceReach)>),
         wire: &mut dyn Wire,
         shard: ShardKey,
         spec: ValueSpec,
         has_slot: &[bool],
     ) -> Result<(), StoreError> {
         let slots = has_slot.iter().filter(|has_slot| **has_slot).count();
-        let weights = if on_device.is_some() { 0 } else { spec.bytes() };
+        let is_mapped = matches!(on_device, Some((_, DeviceReach::Mapped)));
+        let weights = if is_mapped { 0 } else { spec.bytes() };
         let bytes = weights.saturating_add(spec.slot_bytes().saturating_mul(slots));
         // a wire that is asked for more than there is may have taken all before it says so
         if bytes >= LOOKED_AT_BYTES {
@@ -129,8 +160,16 @@ impl Shards {
                 return Err(StoreError::Memory { bytes, what });
             }
         }
+        let mut copy = None;
         let weights = match on_device {
-            Some(pool) => pool.alloc(wire, spec.bytes())?,
+            Some((on_device, reach)) => {
+                if reach == DeviceReach::ByHost {
+                    let buffer = pool.alloc(wire, spec.bytes())?;
+                    copy = Some(HostCopy { buffer, is_current: false });
+                    self.make_room((on_device, wire), has_slot.len(), &spec)?;
+                }
+                on_device.alloc(wire, spec.bytes())?
+            }
             None => pool.alloc(wire, spec.bytes())?,
         };
         let mut slots = Vec::with_capacity(has_slot.len());
@@ -138,7 +177,31 @@ impl Shards {
             let buffer = has_slot.then(|| pool.alloc(wire, spec.slot_bytes())).transpose()?;
             slots.push(Slot { buffer, mapped: None, rows: None, pulled: None });
         }
-        self.shards.insert(shard, ShardMemory { spec, weights, slots });
+        self.shards.insert(shard, ShardMemory { spec, weights, copy, slots });
+        Ok(())
+    }
+
+    /// Room for what so many workers push of a shard.
+    fn make_room(
+        &mut self,
+        (pool, wire): (&mut Pool, &mut dyn Wire),
+        workers: usize,
+        spec: &ValueSpec,
+    ) -> Result<(), StoreError> {
+        // the rows of a dense value are not pushed one by one
+        let rows = if spec.columns > 1 { spec.rows * size_of::<i32>() } else { 0 };
+        let first = self.rooms.first();
+        let [values, indices] =
+            first.map_or([0; 2], |first| [&first.values, &first.indices].map(Buffer::bytes));
+        if !self.rooms.is_empty() && values >= spec.bytes() && indices >= rows {
+            return Ok(());
+        }
+        // what is given back here the device uses before whatever comes there next
+        self.rooms.clear();
+        for _ in 0..workers {
+            let values = pool.alloc(wire, spec.bytes().max(values))?;
+            self.rooms.push(Room { values, indices: pool.alloc(wire, rows.max(indices))? });
+        }
         Ok(())
     }
 
@@ -149,16 +212,18 @@ impl Shards {
 
     /// The first value of a shard; returns what was copied. On a device it is started.
     pub(super) fn seed(
-        &self,
+        &mut self,
         shard: ShardKey,
         worker: usize,
         view: &View<'_>,
     ) -> Result<(CopyPurpose, u64), StoreError> {
-        let Some(memory) = self.shards.get(&shard) else { return Ok((CopyPurpose::Store, 0)) };
+        let device = self.device.clone();
+        let Some(memory) = self.shards.get_mut(&shard) else { return Ok((CopyPurpose::Store, 0)) };
+        memory.changes();
         let slot = &memory.slots[worker];
-        if let Some(device) = self.device(memory) {
+        if let Some(device) = device {
             let (from, bytes) = (slot.pushed_buffer(view)?, memory.spec.bytes());
-            device.copy(&from, &memory.weights, 0, bytes).map_err(device_failed)?;
+            device.carry((&from, 0), &memory.weights, bytes).map_err(device_failed)?;
             // fits: a size in memory; so below
             return Ok((CopyPurpose::ToDevice, bytes as u64));
         }
@@ -169,18 +234,81 @@ impl Shards {
         Ok((CopyPurpose::Store, bytes as u64))
     }
 
-    /// One update with the slots of these workers, in this order; why, where the rule refuses it. On a device it is started.
-    pub(super) fn apply(
+    /// Starts copying what these workers pushed to the memory of the device, where that is not where it lies; returns how many
+    /// bytes.
+    pub(super) fn carry_in(
         &self,
+        shard: ShardKey,
+        workers: &[usize],
+        views: &[View<'_>],
+    ) -> Result<u64, StoreError> {
+        let memory = self.shards.get(&shard).filter(|memory| memory.copy.is_some());
+        let Some((memory, device)) = memory.zip(self.device.as_ref()) else { return Ok(0) };
+        let (spec, mut carried) = (&memory.spec, 0);
+        for (worker, room) in workers.iter().zip(&self.rooms) {
+            let slot = &memory.slots[*worker];
+            let pushed = slot.pushed_buffer(&views[*worker])?;
+            let count = slot.rows.unwrap_or(spec.rows);
+            let indices = slot.rows.map_or(0, |rows| rows * size_of::<i32>());
+            for (at, to, bytes) in [
+                (0, &room.values, count * spec.row_bytes()),
+                (spec.slot_indices(), &room.indices, indices),
+            ] {
+                if bytes > 0 {
+                    device.carry((&pushed, at), to, bytes).map_err(device_failed)?;
+                    // fits: a size in memory
+                    carried += bytes as u64;
+                }
+            }
+        }
+        Ok(carried)
+    }
+
+    /// Starts copying a shard's weights to where pulls are answered from, where they lie elsewhere and are others; returns how
+    /// many bytes.
+    pub(super) fn carry_out(&mut self, shard: ShardKey) -> Result<u64, StoreError> {
+        let device = self.device.clone();
+        let Some((memory, device)) = self.shards.get_mut(&shard).zip(device) else { return Ok(0) };
+        let Some(copy) = memory.copy.as_mut().filter(|copy| !copy.is_current) else {
+            return Ok(0);
+        };
+        let bytes = memory.spec.bytes();
+        device.carry((&memory.weights, 0), &copy.buffer, bytes).map_err(device_failed)?;
+        copy.is_current = true;
+        // fits: a size in memory
+        Ok(bytes as u64)
+    }
+
+    /// One update with the slots of these workers, in this order; why, where the rule refuses it. On a device it is started,
+    /// behind [`Shards::carry_in`].
+    pub(super) fn apply(
+        &mut self,
         shard: ShardKey,
         workers: &[usize],
         views: &[View<'_>],
         update: &mut dyn Updater,
     ) -> Result<Result<(), String>, StoreError> {
-        let Some(memory) = self.shards.get(&shard) else { return Ok(Ok(())) };
+        let Shards { shards, rooms, device } = self;
+        let Some(memory) = shards.get_mut(&shard) else { return Ok(Ok(())) };
+        memory.changes();
         let spec = &memory.spec;
         let slots: Vec<&Slot> = workers.iter().map(|worker| &memory.slots[*worker]).collect();
-        if self.device(memory).is_some() {
+        if memory.copy.is_some() {
+            let pushes = slots.iter().zip(&*rooms);
+            // the protocol lets no round mix rows and whole values
+            let rows = pushes.clone().map(|(slot, Room { values, indices })| {
+                let (indices, rows) = (indices.clone(), values.clone());
+                slot.rows.map(|count| DeviceRows { count, indices, rows })
+            });
+            return Ok(match rows.collect::<Option<Vec<_>>>() {
+                Some(rows) => update.start_rows(shard, &memory.weights, &rows),
+                None => {
+                    let whole: Vec<Buffer> = pushes.map(|(_, room)| room.values.clone()).collect();
+                    update.start(shard, &memory.weights, &whole)
+                }
+            });
+        }
+        if device.is_some() {
             let views = workers.iter().map(|worker| &views[*worker]);
             let pushes = slots.iter().zip(views).map(|(slot, view)| slot.pushed_buffer(view));
             let pushes = pushes.collect::<Result<Vec<_>, _>>()?;
@@ -225,12 +353,15 @@ impl Shards {
         update: &dyn Updater,
     ) -> Result<Option<Vec<u8>>, StoreError> {
         let Some(memory) = self.shards.get(&shard) else { return Ok(None) };
-        if self.device(memory).is_some() {
-            // what lies there is neither by rows nor rounded
-            return Ok(None);
-        }
         let row = memory.spec.row_bytes();
-        let weights = memory.weights.read().map_err(lent)?;
+        let guard;
+        let weights = match &self.device {
+            Some(device) => Cow::Owned(device.read(&memory.weights).map_err(device_failed)?),
+            None => {
+                guard = memory.weights.read().map_err(lent)?;
+                Cow::Borrowed(&guard[..])
+            }
+        };
         let Some(indices) = memory.slots[worker].pulled.as_deref() else {
             return Ok(update.wide(shard, &weights));
         };
@@ -252,7 +383,7 @@ impl Shards {
         let seeded = state.shards.iter().filter(|shard| shard.seeded);
         let here = seeded.filter_map(|shard| Some((shard.shard, self.shards.get(&shard.shard)?)));
         here.map(|(key, memory)| {
-            let weights = match self.device(memory) {
+            let weights = match &self.device {
                 Some(device) => device.read(&memory.weights).map_err(device_failed)?,
                 None => memory.weights.read().map_err(lent)?.to_vec(),
             };
@@ -276,9 +407,11 @@ impl Shards {
     }
 
     /// Weights of a shard that was [checked](Shards::check).
-    pub(super) fn put_back(&self, shard: ShardKey, weights: &[u8]) -> Result<(), StoreError> {
-        if let Some(memory) = self.shards.get(&shard) {
-            if let Some(device) = self.device(memory) {
+    pub(super) fn put_back(&mut self, shard: ShardKey, weights: &[u8]) -> Result<(), StoreError> {
+        let device = self.device.clone();
+        if let Some(memory) = self.shards.get_mut(&shard) {
+            memory.changes();
+            if let Some(device) = device {
                 return device.write(weights, &memory.weights).map_err(device_failed);
             }
             memory.weights.write().map_err(lent)?.copy_from_slice(weights);

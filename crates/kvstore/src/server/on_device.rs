@@ -5,9 +5,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tensorwire_memory::{Keepalive, Slab};
+
 use crate::error::StoreError;
 use crate::pool::Pool;
-use crate::ports::{DeviceMark, StoreDevice};
+use crate::ports::{DeviceMark, DeviceReach, StoreDevice};
 
 /// How often to ask for a mark that has not passed.
 pub(crate) const ASK_AGAIN: Duration = Duration::from_micros(50);
@@ -16,7 +18,11 @@ pub(crate) const ASK_AGAIN: Duration = Duration::from_micros(50);
 #[derive(Debug)]
 pub(super) struct OnDevice {
     device: Arc<dyn StoreDevice>,
+    pub(super) reach: DeviceReach,
+    /// Of weights.
     pub(super) pool: Pool,
+    /// Memory of workers that the device copies from.
+    pinned: Vec<Keepalive>,
     /// Something was started since the last mark.
     has_started: bool,
     marks: VecDeque<DeviceMark>,
@@ -30,10 +36,29 @@ pub(super) struct OnDevice {
 pub(super) struct Behind(u64);
 
 impl OnDevice {
-    pub(super) fn new(device: Arc<dyn StoreDevice>) -> OnDevice {
-        let pool = Pool::on_device(device.clone());
-        let marks = VecDeque::new();
-        OnDevice { device, pool, has_started: false, marks, made: 0, passed: 0 }
+    pub(super) fn new((device, reach): (Arc<dyn StoreDevice>, DeviceReach)) -> OnDevice {
+        let pool = match reach {
+            DeviceReach::Mapped => Pool::on_device(device.clone()),
+            DeviceReach::ByHost => Pool::unseen(device.clone()),
+        };
+        let (pinned, marks) = Default::default();
+        OnDevice { device, reach, pool, pinned, has_started: false, marks, made: 0, passed: 0 }
+    }
+
+    /// Registered memory of the host beside it.
+    pub(super) fn host_pool(&self) -> Pool {
+        match self.reach {
+            DeviceReach::Mapped => Pool::default(),
+            DeviceReach::ByHost => Pool::pinned(self.device.clone()),
+        }
+    }
+
+    /// Takes note of memory that a worker shows here.
+    pub(super) fn sees(&mut self, memory: &Slab) {
+        if self.reach == DeviceReach::ByHost && !memory.space().is_device() {
+            // what is not pinned is copied all the same
+            self.pinned.extend(self.device.pin(memory));
+        }
     }
 
     /// Takes note that something was started.
@@ -79,7 +104,7 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use tensorwire_memory::{Buffer, Slab};
+    use tensorwire_memory::Buffer;
 
     use super::*;
 
@@ -93,6 +118,18 @@ mod tests {
     impl StoreDevice for Late {
         fn alloc(&self, _: usize) -> Result<(Slab, OwnedFd), String> {
             Err("it has no memory".to_string())
+        }
+
+        fn alloc_unseen(&self, _: usize) -> Result<Slab, String> {
+            Err("it has no memory".to_string())
+        }
+
+        fn pin(&self, _: &Slab) -> Result<Keepalive, String> {
+            Err("it pins nothing".to_string())
+        }
+
+        fn carry(&self, _: (&Buffer, usize), _: &Buffer, _: usize) -> Result<(), String> {
+            self.mark().map(|_| ())
         }
 
         fn import(&self, _: OwnedFd, _: usize) -> Result<Slab, String> {
@@ -123,7 +160,7 @@ mod tests {
     #[test]
     fn an_answer_waits_for_all_that_was_started_before_it_and_for_nothing_else() {
         let late = Arc::new(Late::default());
-        let mut on_device = OnDevice::new(late.clone());
+        let mut on_device = OnDevice::new((late.clone(), DeviceReach::Mapped));
         let at_once = on_device.behind();
         assert!(on_device.has_passed(at_once) && !on_device.is_busy());
         on_device.starts();

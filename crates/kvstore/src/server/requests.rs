@@ -37,8 +37,8 @@ impl Core {
             if let Ask::Pull { into: Some(place), .. }
             | Ask::Push { value: Carried::There(place), .. } = &request.what
             {
-                let (key, bytes) = place.region;
-                match self.opened.get(&(worker, key)) {
+                let (_, bytes) = place.region;
+                match self.opened.get(&(worker, place.key())) {
                     Some(known) if *known != bytes => {
                         let what = format!("a region of {known} bytes has {bytes} now");
                         self.strange.push((worker, what));
@@ -46,7 +46,7 @@ impl Core {
                     }
                     Some(_) => {}
                     None => {
-                        self.opened.insert((worker, key), bytes);
+                        self.opened.insert((worker, place.key()), bytes);
                         to_open.push_back((worker, *place));
                     }
                 }
@@ -202,8 +202,12 @@ impl Core {
                 continue;
             }
             match place.open(wire, rank, deadline) {
+                Ok(()) => {
+                    let shown = self.on_device.as_mut().zip(wire.mapped(rank, &place));
+                    shown.into_iter().for_each(|(device, shown)| device.sees(shown.slab()));
+                }
                 // the wire says so itself, once all that came from it was handed out
-                Ok(()) | Err(WireError::Lost { .. }) => {}
+                Err(WireError::Lost { .. }) => {}
                 Err(error) => self.strange.push((worker, error.to_string())),
             }
         }
@@ -243,6 +247,14 @@ impl Core {
     fn starts(&mut self) {
         if let Some(on_device) = &mut self.on_device {
             on_device.starts();
+        }
+    }
+
+    /// The device was told to copy so many bytes between its memory and the host's.
+    pub(super) fn has_carried(&mut self, bytes: u64) {
+        if bytes > 0 {
+            self.starts();
+            self.copies.add(CopyPurpose::StoreStaging, bytes);
         }
     }
 
@@ -287,6 +299,8 @@ impl Core {
             ServerAction::Apply { shard, workers, .. } => {
                 let ranks = self.options.workers.iter().map(|worker| worker.rank);
                 let views: Vec<View<'_>> = ranks.map(|rank| View { wire, rank }).collect();
+                let carried = self.shards.carry_in(shard, &workers, &views)?;
+                self.has_carried(carried);
                 let applied = self.shards.apply(shard, &workers, &views, self.update.as_mut())?;
                 self.starts();
                 if let Err(why) = applied {

@@ -29,7 +29,15 @@ pub struct RemotePlace {
     pub on_device: bool,
 }
 
+/// What a peer's memory is known by: a key, and whether it is that of a device's memory.
+pub(crate) type PlaceKey = (u64, bool);
+
 impl RemotePlace {
+    /// What the memory that it lies in is known by.
+    pub(crate) fn key(&self) -> PlaceKey {
+        (self.region.0, self.on_device)
+    }
+
     /// Makes the memory that it lies in known to a wire, once per region.
     pub(crate) fn open(
         &self,

@@ -242,7 +242,8 @@ impl Rings {
         let region = self.regions.get(&from.slab().address()).ok_or_else(|| {
             failed("it lies in memory of another origin; send from what the wire allocated".into())
         })?;
-        let opened = self.opened.get(&(to, place.region.0)).ok_or_else(|| {
+        let opened = self.opened.get(&(to, place.region.0)).filter(|_| !place.on_device);
+        let opened = opened.ok_or_else(|| {
             failed("its place is in a region that was not opened; open the region first".into())
         })?;
         // fits: usize is 64 bits wide
@@ -401,8 +402,8 @@ impl Wire for Rings {
     }
 
     fn view(&self, peer: Rank, place: &RemotePlace) -> Option<&[u8]> {
-        let mapped = self.opened.get(&(peer, place.region.0))?.mapped.as_ref()?;
-        mapped.read(local(place)?)
+        let opened = self.opened.get(&(peer, place.region.0)).filter(|_| !place.on_device)?;
+        opened.mapped.as_ref()?.read(local(place)?)
     }
 
     fn mapped(&self, peer: Rank, place: &RemotePlace) -> Option<Buffer> {

@@ -17,7 +17,7 @@ use crate::pool::Pool;
 use crate::ports::Reduce;
 use crate::proto::{Control, Worker, WorkerEvent};
 use crate::transfer::TransferMode;
-use crate::wire::{Incoming, RemotePlace, Wire, WireError};
+use crate::wire::{Incoming, PlaceKey, RemotePlace, Wire, WireError};
 
 use super::link::Link;
 use super::on_device::OnDevice;
@@ -61,7 +61,7 @@ pub(super) struct Core {
     news: VecDeque<KvProgress>,
     /// Memory of servers that is to be opened before anything is written there.
     to_open: Vec<(usize, RemotePlace)>,
-    opened: Vec<(usize, u64)>,
+    opened: Vec<(usize, PlaceKey)>,
     failed: Option<StoreError>,
     /// Values that are to be read where a server has them.
     pub(super) to_read: Vec<ToRead>,
@@ -398,8 +398,8 @@ impl Core {
     fn open_regions(&mut self, wire: &mut dyn Wire) -> Result<(), StoreError> {
         let deadline = tensorwire_base::Deadline::after(self.options.patience);
         for (server, place) in std::mem::take(&mut self.to_open) {
-            let (key, _) = place.region;
-            let is_known = self.opened.contains(&(server, key));
+            let known = (server, place.key());
+            let is_known = self.opened.contains(&known);
             if !is_known && self.links[server].lost.is_none() {
                 let rank = self.links[server].rank;
                 match place.open(wire, rank, deadline) {
@@ -409,7 +409,7 @@ impl Core {
                     }
                     opened => opened?,
                 }
-                self.opened.push((server, key));
+                self.opened.push(known);
             }
         }
         Ok(())

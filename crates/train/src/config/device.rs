@@ -12,6 +12,7 @@ use tensorwire_graph::{
     AllReduceBy, AmongDevices, DeviceCrossing, DeviceTasks, Graph, Op, Placement, PlanOptions,
     SendFrom, SharedMemory,
 };
+use tensorwire_kvstore::DeviceReach;
 use tensorwire_launch::Transport;
 
 use super::{ConfigError, Exchange, FloatType, TrainConfig};
@@ -153,8 +154,7 @@ impl DeviceChoice {
             let (devices, device_crossing) = (DeviceTasks::Workers, DeviceCrossing::ByHost);
             return PlanOptions { devices, device_crossing, all_reduce, ..options };
         }
-        let keeps_store =
-            topology.trains_over_store() && config.store_by_host(topology, program).is_none();
+        let keeps_store = config.store_reach(topology, program) == Some(DeviceReach::Mapped);
         let among_devices = match (config.design, topology.averaging) {
             _ if config.devices_per_worker < 2 => AmongDevices::First,
             (DeviceDesign::Reg, _) => AmongDevices::First,
@@ -277,22 +277,29 @@ impl DeviceChoice {
 
 impl TrainConfig {
     /// Why the values of a store lie in the host's memory where workers compute on GPUs; none: they lie in that of its servers'
-    /// GPUs, which workers reach.
-    pub(crate) fn store_by_host(
-        &self,
-        topology: &Topology,
-        program: &Graph,
-    ) -> Option<&'static str> {
+    /// GPUs.
+    pub(crate) fn store_by_host(&self, topology: &Topology) -> Option<&'static str> {
         let is_whole = matches!(self.exchange, Exchange::ZeroCopy | Exchange::Write);
-        let mut updates = program.nodes().map(|(_, node)| &node.op);
-        let has_row_updates = updates.any(|op| matches!(op, Op::ApplyRows { .. }));
         let whys = [
             (topology.averaging.is_some(), "a centre that weights are averaged with lies there"),
             (topology.is_grouped(), "what groups reduce comes there"),
+            (self.by_way_of_host || !is_whole, "tensors go by way of it"),
+        ];
+        whys.into_iter().find(|(is_so, _)| *is_so).map(|(_, why)| why)
+    }
+
+    /// Why what is pushed to values in the memory of servers' GPUs, and pulled from there, goes by pinned memory of the host; none:
+    /// it does not.
+    pub(crate) fn store_is_staged(&self, program: &Graph) -> Option<&'static str> {
+        let mut updates = program.nodes().map(|(_, node)| &node.op);
+        let has_row_updates = updates.any(|op| matches!(op, Op::ApplyRows { .. }));
+        let whys = [
             (has_row_updates, "gradients of embeddings are pushed by rows"),
             (self.wire.narrow().is_some(), "values travel rounded"),
-            (self.store.snapshot.is_some(), "servers are replaced from there"),
-            (self.by_way_of_host || !is_whole, "tensors go by way of it"),
+            (
+                self.store.snapshot.is_some(),
+                "workers keep what they push for servers that take over",
+            ),
             (self.devices_apart, "GPUs do not reach each other's memory"),
             (
                 self.settled_transport() != Some(Transport::Shm),
@@ -300,6 +307,17 @@ impl TrainConfig {
             ),
         ];
         whys.into_iter().find(|(is_so, _)| *is_so).map(|(_, why)| why)
+    }
+
+    /// How the values of a store get to workers, if they lie in the memory of its servers' GPUs.
+    pub(crate) fn store_reach(&self, topology: &Topology, program: &Graph) -> Option<DeviceReach> {
+        let is_on_devices = self.device != DeviceChoice::Cpu
+            && topology.trains_over_store()
+            && self.store_by_host(topology).is_none();
+        is_on_devices.then(|| match self.store_is_staged(program) {
+            Some(_) => DeviceReach::ByHost,
+            None => DeviceReach::Mapped,
+        })
     }
 }
 
@@ -422,20 +440,35 @@ mod tests {
     }
 
     #[test]
-    fn a_store_lies_on_gpus_where_workers_reach_them_and_nothing_else_needs_the_host() {
-        let strategy = Strategy::DistSgd;
-        let config = || TrainConfig { strategy, transport: Transport::Shm, ..tests::config() };
-        let why = |config: TrainConfig| config.store_by_host(&config.topology(), &Graph::new());
-        assert_eq!(why(config()), None);
-        assert_eq!(why(TrainConfig { strategy: Strategy::DistAsgd, ..config() }), None);
-        assert_eq!(why(TrainConfig { clip_norm: Some(1.0), ..config() }), None);
+    fn a_store_lies_on_gpus_where_nothing_needs_the_host_and_is_mapped_where_workers_reach_them() {
+        let (strategy, device) = (Strategy::DistSgd, DeviceChoice::Cuda { ordinal: None });
+        let transport = Transport::Shm;
+        let config = || TrainConfig { strategy, device, transport, ..tests::config() };
+        let program = Graph::new();
+        let reach = |config: &TrainConfig| config.store_reach(&config.topology(), &program);
+        for config in [
+            config(),
+            TrainConfig { strategy: Strategy::DistAsgd, ..config() },
+            TrainConfig { clip_norm: Some(1.0), ..config() },
+        ] {
+            assert_eq!(reach(&config), Some(DeviceReach::Mapped));
+        }
         for (config, said) in [
             (TrainConfig { transport: Transport::Tcp, ..config() }, "share no memory"),
+            (TrainConfig { devices_apart: true, ..config() }, "do not reach"),
+        ] {
+            assert_eq!(reach(&config), Some(DeviceReach::ByHost));
+            let why = config.store_is_staged(&program).unwrap();
+            assert!(why.contains(said), "{why}: {said}");
+        }
+        for (config, said) in [
             (TrainConfig { by_way_of_host: true, ..config() }, "by way of it"),
             (TrainConfig { strategy: Strategy::DistEsgd, ..config() }, "averaged"),
         ] {
-            let why = why(config).unwrap();
+            assert_eq!(reach(&config), None);
+            let why = config.store_by_host(&config.topology()).unwrap();
             assert!(why.contains(said), "{why}: {said}");
         }
+        assert_eq!(reach(&TrainConfig { device: DeviceChoice::Cpu, ..config() }), None);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tensorwire_base::Rank;
 use tensorwire_cuda::{CheckedGpu, CudaOptions, Gpus, OpenedGpus, products};
 use tensorwire_kernels::{Kernels, SharedDevice};
+use tensorwire_kvstore::DeviceReach;
 use tensorwire_runtime::Computing;
 
 use super::{Part, TrainError};
@@ -40,7 +41,7 @@ pub(super) fn open_device(part: &Part, rank: Rank) -> Result<Option<SharedDevice
 
 /// Opens the GPUs of the member of a rank, if its part of the plan has something on one.
 pub(super) fn open_gpus(part: &Part, rank: Rank) -> Result<Option<OpenedGpus>, TrainError> {
-    let Part { config, topology, plan, .. } = part;
+    let Part { config, topology, plan, program, .. } = part;
     let DeviceChoice::Cuda { .. } = config.device else { return Ok(None) };
     let is_alone = config.strategy == Strategy::Local;
     let here = match topology.worker(rank) {
@@ -51,7 +52,13 @@ pub(super) fn open_gpus(part: &Part, rank: Rank) -> Result<Option<OpenedGpus>, T
     };
     let here = plan.parts.get(here);
     // the plan says how many there are
-    let devices = here.map_or(0, |part| part.memory.device_bytes.len());
+    let of_plan = here.map_or(0, |part| part.memory.device_bytes.len());
+    let is_server = !is_alone && topology.worker(rank).is_none();
+    let devices = match config.store_reach(topology, &program.graph) {
+        // there are no tensors of it on a GPU
+        Some(DeviceReach::ByHost) if is_server => 1,
+        _ => of_plan,
+    };
     if devices == 0 {
         return Ok(None);
     }

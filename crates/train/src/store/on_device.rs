@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tensorwire_base::Deadline;
 use tensorwire_kernels::{CopyId, DeviceFailure, SharedDevice};
 use tensorwire_kvstore::{DeviceMark, StoreDevice};
-use tensorwire_memory::{Arena, Buffer, DeviceWriteLoan, Place, Slab};
+use tensorwire_memory::{Arena, Buffer, DeviceWriteLoan, Keepalive, Place, Slab};
 
 /// A device that has values of a store in its memory.
 #[derive(Debug)]
@@ -32,10 +32,14 @@ impl DeviceOfStore {
         DeviceOfStore { device, patience, targets: Mutex::default(), factor: Mutex::new(1.0) }
     }
 
-    /// Memory that nobody else sees, of zeros.
+    /// Memory that nobody else sees.
+    pub(super) fn room(&self, bytes: usize) -> Result<Buffer, String> {
+        cut(&self.alloc_unseen(bytes)?)
+    }
+
+    /// The same, of zeros.
     pub(super) fn zeros(&self, bytes: usize) -> Result<Buffer, String> {
-        let slab = self.device.lock().alloc(0, bytes).map_err(text)?;
-        let buffer = cut(&slab)?;
+        let buffer = self.room(bytes)?;
         self.write(&vec![0; bytes], &buffer)?;
         Ok(buffer)
     }
@@ -85,6 +89,14 @@ impl StoreDevice for DeviceOfStore {
         Ok((slab, shown.map_err(text)?))
     }
 
+    fn alloc_unseen(&self, bytes: usize) -> Result<Slab, String> {
+        self.device.lock().alloc(0, bytes).map_err(text)
+    }
+
+    fn pin(&self, memory: &Slab) -> Result<Keepalive, String> {
+        self.device.lock().pin(memory).map_err(text)
+    }
+
     fn import(&self, memory: OwnedFd, bytes: usize) -> Result<Slab, String> {
         self.device.lock().import(0, memory, bytes).map_err(text)
     }
@@ -100,6 +112,13 @@ impl StoreDevice for DeviceOfStore {
         let target = self.target(to)?;
         let copy = self.device.lock().copy_piece((&source, 0), (&target, at), bytes);
         Ok(DeviceMark(copy.map_err(text)?.0))
+    }
+
+    fn carry(&self, (from, at): (&Buffer, usize), to: &Buffer, bytes: usize) -> Result<(), String> {
+        let source = Arc::new(from.lend_to_device().map_err(text)?);
+        let target = self.target(to)?;
+        let carried = self.device.lock().carry((&source, at), (&target, 0), bytes);
+        carried.map(|_| ()).map_err(text)
     }
 
     fn mark(&self) -> Result<DeviceMark, String> {

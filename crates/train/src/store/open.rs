@@ -11,8 +11,8 @@ use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::proto::{Mode, Role};
 use tensorwire_kvstore::wire::{RingOptions, Rings, Wire, WireError};
 use tensorwire_kvstore::{
-    Checkpoint, Keep, KvServer, KvServerOptions, KvWorker, KvWorkerOptions, Membership,
-    MembershipEvent as Event, Partition, ServerPorts, StoreDevice, StoreError,
+    Checkpoint, DeviceReach, Keep, KvServer, KvServerOptions, KvWorker, KvWorkerOptions,
+    Membership, MembershipEvent as Event, Partition, ServerPorts, StoreDevice, StoreError,
 };
 
 use super::{Arithmetic, DeviceOfStore, SnapshotFiles};
@@ -114,12 +114,12 @@ pub fn open_store(member: &Member, options: StoreOptions) -> Result<StoreEnd, Op
     open_store_on(member, options, (None, None), Box::new(SnapshotFiles))
 }
 
-/// As [`open_store`]; over a fabric that is connected to its peers, if one is given, and in the memory of a device, if one is;
-/// with `keep` for what a server writes.
+/// As [`open_store`]; over a fabric that is connected to its peers, if one is given, and in the memory of a device, if one is
+/// given with how that is reached; with `keep` for what a server writes.
 pub(crate) fn open_store_on(
     member: &Member,
     options: StoreOptions,
-    (fabric, device): (Option<Fabric>, Option<Arc<DeviceOfStore>>),
+    (fabric, device): (Option<Fabric>, Option<(Arc<DeviceOfStore>, DeviceReach)>),
     keep: Box<dyn Keep>,
 ) -> Result<StoreEnd, OpenStoreError> {
     let place = member.store().ok_or(OpenStoreError::NoStore)?;
@@ -130,7 +130,9 @@ pub(crate) fn open_store_on(
         Role::Server(_) => (0..workers).map(Rank).collect(),
     };
     let patience = member.setup_patience();
-    let (wire, fabric) = open_wire(member, &options, &peers, (fabric, device.clone()))?;
+    let is_mapped = |(_, reach): &&(Arc<DeviceOfStore>, DeviceReach)| *reach == DeviceReach::Mapped;
+    let maps = device.as_ref().filter(is_mapped).map(|(device, _)| device.clone());
+    let (wire, fabric) = open_wire(member, &options, &peers, (fabric, maps))?;
     let scheduler = StoreScheduler {
         scheduling: member.scheduling(),
         fabric,
@@ -142,15 +144,16 @@ pub(crate) fn open_store_on(
     let partition = Partition::new(servers, big_elements);
     // of workers that each go their own way, all together make a step
     let each = if mode == Mode::Sync { 1 } else { u64::from(workers) };
-    let arithmetic = Arithmetic::new(kernels).at_rates(rates, each).on_device(device.clone());
-    let device = device.map(|device| device as Arc<dyn StoreDevice>);
+    let computes = device.as_ref().map(|(device, _)| device.clone());
+    let arithmetic = Arithmetic::new(kernels).at_rates(rates, each).on_device(computes);
+    let device = device.map(|(device, reach)| (device as Arc<dyn StoreDevice>, reach));
     let Role::Server(server) = place.role else {
         let servers_come_back = checkpoint.is_some();
         let options =
             KvWorkerOptions { partition, servers: all_servers, servers_come_back, patience };
         let worker = KvWorker::new(wire, membership, Box::new(arithmetic), options);
         let worker = match device {
-            Some(device) => worker.with_device(device),
+            Some((device, _)) => worker.with_device(device),
             None => worker,
         };
         return Ok(StoreEnd::Worker(Box::new(worker)));

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tensorwire_graph::Op;
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::{
-    Key, PushedRows, Reduce, ShardKey, StateTensor, StoreDevice, Updater, ValueSpec,
+    DeviceRows, Key, PushedRows, Reduce, ShardKey, StateTensor, StoreDevice, Updater, ValueSpec,
 };
 use tensorwire_memory::{Arena, Buffer, Place, Slab, TensorMut, TensorRef};
 use tensorwire_nn::Optimizer;
@@ -117,6 +117,8 @@ pub struct Arithmetic {
     shards: HashMap<ShardKey, ShardState>,
     /// What was pushed rounded, widened, by worker.
     widened: Vec<Vec<f32>>,
+    /// The same in the memory of the device.
+    widened_there: Vec<Buffer>,
     rates: Rates,
     /// Updates of a shard that are one step.
     updates_per_step: u64,
@@ -162,8 +164,18 @@ struct Slot {
 impl Arithmetic {
     /// Without an optimizer: a value becomes the sum of a round.
     pub fn new(kernels: Arc<Kernels>) -> Arithmetic {
-        let (rules, shards, widened, rates) = Default::default();
-        Arithmetic { kernels, rules, shards, widened, rates, updates_per_step: 1, device: None }
+        let (rules, shards, widened, widened_there, rates) = Default::default();
+        let (updates_per_step, device) = (1, None);
+        Arithmetic {
+            kernels,
+            rules,
+            shards,
+            widened,
+            widened_there,
+            rates,
+            updates_per_step,
+            device,
+        }
     }
 
     /// It with an optimizer's rate for each step; so many updates of a shard are one.
@@ -352,6 +364,15 @@ impl Updater for Arithmetic {
         self.start_on_device(shard, weights, pushes)
     }
 
+    fn start_rows(
+        &mut self,
+        shard: ShardKey,
+        weights: &Buffer,
+        pushes: &[DeviceRows],
+    ) -> Result<(), String> {
+        self.start_rows_on_device(shard, weights, pushes)
+    }
+
     fn apply_rows(
         &mut self,
         shard: ShardKey,
@@ -422,7 +443,10 @@ impl Updater for Arithmetic {
         let state = self.shards.get(&shard)?;
         let master = state.kept.master.as_ref()?;
         if master.is_known {
-            return Some(master.slot.buffer.read().ok()?.to_vec());
+            return match &self.device {
+                Some(device) => device.read(&master.slot.buffer).ok(),
+                None => master.slot.buffer.read().ok().map(|wide| wide.to_vec()),
+            };
         }
         let mut wide = vec![0f32; master.slot.spec.elements()];
         let into = bytemuck::cast_slice_mut(&mut wide);

@@ -96,7 +96,8 @@ fn a_worker_that_dies_is_named_and_ends_a_job_that_needs_it() {
 
 #[test]
 fn an_elastic_job_goes_on_without_a_worker_that_died() {
-    for job in [Job::shm(3, 2, Mode::Sync), Job::tcp(3, 2, Mode::Sync)] {
+    let on_device = Job::tcp(3, 2, Mode::Sync).on_device();
+    for job in [Job::shm(3, 2, Mode::Sync), Job::tcp(3, 2, Mode::Sync), on_device] {
         let (workers, servers) = Job { elastic: true, ..job }.ends();
         std::thread::scope(|scope| {
             for end in servers {

@@ -4,7 +4,9 @@
 mod controls;
 mod copies;
 mod deaths;
+mod late;
 mod modes;
+mod places;
 mod replaced;
 mod rows;
 mod rule;

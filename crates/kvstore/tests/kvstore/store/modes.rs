@@ -12,6 +12,7 @@ use super::rule::{f32s, tensor};
 use super::support::{ECHO, Job, soon};
 
 const SPEC: ValueSpec = ValueSpec { dtype: DType::F32, rows: 6, columns: 1 };
+const ANY: Mode = Mode::Async { max_delay: None };
 const LARGE: ValueSpec = ValueSpec { dtype: DType::F32, rows: 20_000, columns: 1 };
 
 /// Every worker knows these keys; the first one gives zeros, and has pushes added.
@@ -73,7 +74,12 @@ fn an_asynchronous_pull_waits_for_nobody() {
 
 #[test]
 fn asynchronous_pushes_are_all_in_once() {
-    Job::tcp(3, 2, Mode::Async { max_delay: None }).run(|number, store| {
+    all_pushes_are_in_once(&Job::tcp(3, 2, ANY));
+    all_pushes_are_in_once(&Job::tcp(3, 2, ANY).on_device());
+}
+
+fn all_pushes_are_in_once(job: &Job) {
+    job.run(|number, store| {
         begin(store, number, &[SPEC, LARGE]);
         let mut before = [0.0; 2];
         for _ in 0..30 {

@@ -184,6 +184,13 @@ fn a_server_that_dies_in_the_middle_is_replaced_over_tcp() {
 }
 
 #[test]
+fn a_server_that_dies_with_its_device_is_replaced() {
+    for job in [Job::shm(2, 2, Mode::Sync), Job::tcp(2, 2, Mode::Async { max_delay: Some(1) })] {
+        nothing_is_lost_or_doubled(&Job { checkpoint: Some(3), ..job }.on_device(), &[31]);
+    }
+}
+
+#[test]
 fn a_server_that_dies_again_and_again_is_replaced_each_time() {
     let job = Job { checkpoint: Some(4), ..Job::shm(2, 2, Mode::Async { max_delay: None }) };
     nothing_is_lost_or_doubled(&job, &[17, 9, 20]);

@@ -89,6 +89,12 @@ fn rows_over_tcp_and_small_rings() {
 }
 
 #[test]
+fn rows_in_the_memory_of_devices() {
+    rows_are_added_where_they_belong(&Job::shm(2, 2, Mode::Sync).on_device());
+    rows_are_added_where_they_belong(&Job::tcp(2, 3, Mode::Sync).on_device());
+}
+
+#[test]
 fn rows_that_are_none_are_refused_with_what_to_do() {
     Job::shm(1, 2, Mode::Sync).run(|_, store| {
         let dense = ValueSpec::dense(DType::F32, 10);
@@ -165,4 +171,5 @@ fn wide_values_over_shared_memory() {
 #[test]
 fn wide_values_over_tcp() {
     wide_values_are_pulled(&Job::tcp(2, 3, Mode::Sync));
+    wide_values_are_pulled(&Job::tcp(2, 3, Mode::Sync).on_device());
 }

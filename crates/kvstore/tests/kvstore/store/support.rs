@@ -11,11 +11,12 @@ use tensorwire_fabric::{Backend, Fabric, FabricConfig, Identity, PeerAddress};
 use tensorwire_kvstore::proto::Mode;
 use tensorwire_kvstore::wire::{RingOptions, Rings};
 use tensorwire_kvstore::{
-    Checkpoint, KvServer, KvServerOptions, KvWorker, KvWorkerOptions, Membership, MembershipEvent,
-    Partition, ServerPorts,
+    Checkpoint, DeviceReach, KvServer, KvServerOptions, KvWorker, KvWorkerOptions, Membership,
+    MembershipEvent, Partition, ServerPorts, StoreDevice, Updater,
 };
 use tensorwire_testkit::mesh;
 
+use super::late::{Late, LateSum};
 use super::rule::{Journal, Shelf, Sum};
 
 /// Values of more elements are split.
@@ -39,6 +40,8 @@ pub(crate) struct Job {
     /// Updates of all shards between two snapshots.
     pub(crate) checkpoint: Option<u64>,
     pub(crate) shelf: Shelf,
+    /// Servers have values in the memory of devices.
+    pub(crate) on_device: bool,
     /// What all servers did, in order.
     pub(crate) journal: Journal,
 }
@@ -54,12 +57,17 @@ impl Job {
             elastic: false,
             checkpoint: None,
             shelf: Shelf::default(),
+            on_device: false,
             journal: Journal::default(),
         }
     }
 
     pub(crate) fn tcp(workers: usize, servers: usize, mode: Mode) -> Job {
         Job { backend: Backend::Tcp, ..Job::shm(workers, servers, mode) }
+    }
+
+    pub(crate) fn on_device(self) -> Job {
+        Job { on_device: true, ..self }
     }
 
     /// Runs `work` on every worker, with its number, and all servers to their end.
@@ -182,12 +190,18 @@ impl End {
     fn ports(&self) -> ServerPorts {
         let mut workers = ranks(0..self.job.workers);
         workers.retain(|rank| self.scheduler.lives(rank.index()));
+        let sum = Sum::new(self.job.journal.clone());
+        let late = self.job.on_device.then(Arc::<Late>::default);
+        let update: Box<dyn Updater> = match &late {
+            Some(late) => Box::new(LateSum::new(sum, late.clone())),
+            None => Box::new(sum),
+        };
         ServerPorts {
             wire: self.rings(&workers),
             membership: self.seat(),
-            update: Box::new(Sum::new(self.job.journal.clone())),
+            update,
             keep: Box::new(self.job.shelf.clone()),
-            device: None,
+            device: late.map(|late| (late as Arc<dyn StoreDevice>, DeviceReach::ByHost)),
         }
     }
 

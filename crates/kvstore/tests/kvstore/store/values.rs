@@ -69,6 +69,12 @@ fn sums_over_tcp() {
 }
 
 #[test]
+fn sums_in_the_memory_of_devices() {
+    sums_are_those_of_all_workers(&Job::shm(3, 2, Mode::Sync).on_device());
+    sums_are_those_of_all_workers(&Job::tcp(2, 3, Mode::Sync).on_device());
+}
+
+#[test]
 fn one_worker_and_one_server() {
     sums_are_those_of_all_workers(&Job::shm(1, 1, Mode::Sync));
 }

@@ -10,7 +10,7 @@ use tensorwire_fabric::{Endpoint, Fabric};
 use tensorwire_kernels::{Kernels, SharedDevice};
 use tensorwire_kvstore::proto::Mode;
 use tensorwire_kvstore::wire::WireStats;
-use tensorwire_kvstore::{Checkpoint, Keep, KvServer, KvWorker, StoreError};
+use tensorwire_kvstore::{Checkpoint, DeviceReach, Keep, KvServer, KvWorker, StoreError};
 use tensorwire_launch::{Member, Peers, QUEUE_PAIRS, Role, Transport, WireOptions};
 use tensorwire_memory::Copies;
 use tensorwire_runtime::Computing;
@@ -58,12 +58,19 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), Tr
     let kernels = Arc::new(kernels);
     let is_on_devices =
         topology.trains_over_store() && plan.edges.iter().any(|edge| edge.space.is_device());
-    let device = if is_on_devices { open_device(part, member.rank())? } else { None };
+    let reach = config.store_reach(topology, &program.graph);
+    // a worker whose tensors go by way of the host opens its own with its session
+    let is_server = matches!(topology.role(member.rank()), Role::Server(_));
+    let opens = is_on_devices || (reach == Some(DeviceReach::ByHost) && is_server);
+    let device = if opens { open_device(part, member.rank())? } else { None };
     if config.device != DeviceChoice::Cpu && member.store().is_some() {
-        let line = match config.store_by_host(topology, &program.graph) {
-            None => "the store's values lie in the memory of its servers' GPUs, which update them"
-                .to_string(),
-            Some(why) => format!("the store's values lie in the host's memory: {why}"),
+        let there = "the store's values lie in the memory of its servers' GPUs, which update them";
+        let line = match (config.store_by_host(topology), config.store_is_staged(&program.graph)) {
+            (None, None) => there.to_string(),
+            (None, Some(why)) => {
+                format!("{there}; gradients and weights go by pinned memory of the host: {why}")
+            }
+            (Some(why), _) => format!("the store's values lie in the host's memory: {why}"),
         };
         // a launcher that is gone is noticed by the thread that watches it
         let _ = member.say(&line);
@@ -87,10 +94,10 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), Tr
     };
     let store = match member.store() {
         Some(_) => {
-            let of_store = |device: &SharedDevice| {
-                Arc::new(DeviceOfStore::new(device.clone(), config.step_deadline()))
+            let of_store = |(device, reach): (&SharedDevice, DeviceReach)| {
+                (Arc::new(DeviceOfStore::new(device.clone(), config.step_deadline())), reach)
             };
-            let reached = (fabric, device.as_ref().map(of_store));
+            let reached = (fabric, device.as_ref().zip(reach).map(of_store));
             Some(open_store_on(member, options, reached, keep(member, part)?)?)
         }
         None => None,

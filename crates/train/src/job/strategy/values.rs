@@ -5,14 +5,14 @@ use tensorwire_base::Rank;
 use tensorwire_graph::{NARROWED_FROM, Op};
 use tensorwire_kvstore::wire::{RingOptions, SHOWN_FROM};
 use tensorwire_kvstore::{
-    BIG_ELEMENTS, Key, Partition, ServerLoad, Shard, StoreError, TransferMode, TransferThresholds,
-    ValueSpec,
+    BIG_ELEMENTS, DeviceReach, Key, Partition, ServerLoad, Shard, StoreError, TransferMode,
+    TransferThresholds, ValueSpec,
 };
 use tensorwire_launch::Transport;
 use tensorwire_nn::{Program, Variable, rule_of};
 use tensorwire_tensor::DType;
 
-use crate::config::{Averaging, DeviceChoice, Exchange, StoreConfig, TrainConfig};
+use crate::config::{Averaging, Exchange, StoreConfig, TrainConfig};
 use crate::job::Prepared;
 use crate::store::{StoreRule, StoreRules, StoredShard};
 use crate::strategy::Strategy;
@@ -36,11 +36,6 @@ impl TrainConfig {
     pub(super) fn big_elements(&self) -> usize {
         let is_whole = self.shows_weights() || self.optimizer.method.needs_whole();
         if is_whole { usize::MAX } else { BIG_ELEMENTS }
-    }
-
-    /// True if values lie in the memory of the servers' GPUs.
-    fn keeps_store_on_devices(&self, topology: &Topology, program: &Program) -> bool {
-        self.device != DeviceChoice::Cpu && self.store_by_host(topology, &program.graph).is_none()
     }
 
     /// What decides how values travel between workers and servers.
@@ -80,9 +75,9 @@ impl Prepared {
         let value = |(name, (key, spec)): (String, (Key, ValueSpec))| {
             let shards = partition.shards(key, &spec)?;
             let least = shards.iter().map(|shard| shard.rows.len() * spec.row_bytes()).min();
-            let mode = match self.config.keeps_store_on_devices(&self.topology, &self.program) {
-                true => TransferMode::PeerMapped,
-                false => sizes.mode(least.unwrap_or_default(), spec.columns > 1),
+            let mode = match self.config.store_reach(&self.topology, &self.program.graph) {
+                Some(DeviceReach::Mapped) => TransferMode::PeerMapped,
+                _ => sizes.mode(least.unwrap_or_default(), spec.columns > 1),
             };
             Ok(StoreValue { name, key, spec, shards, mode })
         };
@@ -114,7 +109,7 @@ pub(super) fn server_bytes(program: &Program, config: &TrainConfig, topology: &T
     // fits: servers are few
     let is_here = |server: usize| config.hosts.is_here(Rank(topology.masters() + server as u32));
     let sizes = config.store_sizes();
-    let is_on_devices = config.keeps_store_on_devices(topology, program);
+    let reach = config.store_reach(topology, &program.graph);
     let bytes = shards.filter(|(server, _)| is_here(*server)).map(|(_, shard)| {
         let slots = if sizes.needs_slot(&shard) { topology.groups as usize } else { 0 };
         let keeps_slots = !topology.is_replicated();
@@ -126,7 +121,11 @@ pub(super) fn server_bytes(program: &Program, config: &TrainConfig, topology: &T
             false => shard.bytes(),
         };
         let beside = wide.saturating_mul(state + usize::from(is_narrow));
-        let kept = if is_on_devices { 0 } else { shard.bytes().saturating_add(beside) };
+        let kept = match reach {
+            Some(DeviceReach::Mapped) => 0,
+            Some(DeviceReach::ByHost) => shard.bytes(),
+            None => shard.bytes().saturating_add(beside),
+        };
         // fits: usize is 64 bits wide
         kept.saturating_add(shard.slot_bytes().saturating_mul(slots)) as u64
     });
