@@ -102,6 +102,17 @@ impl LinkCost {
         pair_exchange_below: 256 << 10,
     };
 
+    /// The same with what was measured: α in nanoseconds, β in picoseconds. Two members exchange what takes less so than in two
+    /// rounds: as long as a second half to reduce costs less than a second α.
+    pub(crate) fn measured(self, [latency_ns, wire_ps_per_byte]: [u64; 2]) -> LinkCost {
+        let (latency_ns, wire_ps_per_byte) = (latency_ns.max(1), wire_ps_per_byte.max(1));
+        let saved_ps = 2000 * u128::from(latency_ns);
+        let bytes = saved_ps / u128::from(self.reduce_ps_per_byte.max(1));
+        // fits: it is clamped
+        let pair_exchange_below = bytes.clamp(4 << 10, 16 << 20) as usize;
+        LinkCost { latency_ns, wire_ps_per_byte, pair_exchange_below, ..self }
+    }
+
     /// The algorithm by which a vector of so many bytes is reduced soonest among so many members.
     pub fn choose(&self, members: usize, bytes: usize, options: &GroupOptions) -> Algorithm {
         match members {
@@ -134,8 +145,9 @@ impl LinkCost {
             Algorithm::Hierarchical => self.hierarchical_ps(&crowd, bytes),
             of => {
                 let (streams, of_members) = crowd.leaving(*of);
-                // fits: members of a job times a price of a byte
-                let wire_ps_per_byte = self.wire_ps_per_byte * streams as u64 / of_members as u64;
+                // fits: members of a job; a price may be anything that somebody measured
+                let of_all = self.wire_ps_per_byte.saturating_mul(streams as u64);
+                let wire_ps_per_byte = of_all / of_members as u64;
                 let link = LinkCost { wire_ps_per_byte, ..*self };
                 link.all_reduce_ps(*of, hosts.len(), bytes, options)
             }
@@ -316,6 +328,24 @@ mod tests {
             };
             assert!(is_exchanged(link.pair_exchange_below * 9 / 10), "{link:?}");
             assert!(!is_exchanged(link.pair_exchange_below * 11 / 10), "{link:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_measured_takes_the_place_of_what_was_assumed() {
+        let LinkCost { latency_ns, wire_ps_per_byte, .. } = LinkCost::LOOPBACK;
+        let again = LinkCost::LOOPBACK.measured([latency_ns, wire_ps_per_byte]);
+        assert_eq!(again, LinkCost { pair_exchange_below: 262_000, ..LinkCost::LOOPBACK });
+        // 1 Gb/s: what crosses is all that counts
+        let slow = LinkCost::TCP.measured([100_000, 8000]);
+        assert_eq!((slow.latency_ns, slow.wire_ps_per_byte), (100_000, 8000));
+        assert_eq!(choose(slow, 6, 64 * MIB), MultiRing);
+        for hostile in [[0, 0], [u64::MAX, u64::MAX]] {
+            let link = LinkCost::TCP.measured(hostile);
+            for members in [2, 3, 1 << 20] {
+                choose(link, members, usize::MAX);
+            }
+            link.choose_on_hosts(&[0, 0, 2], usize::MAX, &GroupOptions::default());
         }
     }
 
