@@ -168,10 +168,12 @@ impl LinkCost {
         let within = round(&near, most - 1)
             + (bytes + (most - 1) * lane) * near.wire_ps_per_byte as u128
             + (most - 1) * lane * near.reduce_ps_per_byte as u128;
+        let moved = 2 * (hosts - 1) * bytes / hosts;
+        let reduced = (hosts - 1) * lane / hosts;
         let between = round(self, hosts - 1)
-            + 2 * (hosts - 1) * bytes / hosts * self.wire_ps_per_byte as u128
-            + (hosts - 1) * lane / hosts * self.reduce_ps_per_byte as u128;
-        within + between
+            .saturating_add(moved.saturating_mul(self.wire_ps_per_byte as u128))
+            .saturating_add(reduced.saturating_mul(self.reduce_ps_per_byte as u128));
+        between.saturating_add(within)
     }
 
     /// What an all-reduce among two or more members takes, in picoseconds.
@@ -185,12 +187,13 @@ impl LinkCost {
         let n = members.max(2);
         let shared = |parts: usize, of: usize| (parts as u128 * bytes as u128).div_ceil(of as u128);
         let cost = |rounds: usize, messages: usize, moved: u128, reduced: u128| {
-            // fits: counts, sizes and prices have at most 64 bits; so above
+            // fits: counts and prices have at most 64 bits; so above. A file may have any price
             let round =
                 1000 * (self.latency_ns as u128 + messages as u128 * self.message_ns as u128);
-            rounds as u128 * round
-                + moved * self.wire_ps_per_byte as u128
-                + reduced * self.reduce_ps_per_byte as u128
+            (rounds as u128)
+                .saturating_mul(round)
+                .saturating_add(moved.saturating_mul(self.wire_ps_per_byte as u128))
+                .saturating_add(reduced.saturating_mul(self.reduce_ps_per_byte as u128))
         };
         let most = shared(n - 1, n);
         match algorithm {
@@ -215,7 +218,7 @@ impl LinkCost {
                 let sent = shared(rounds, 1);
                 let pairs =
                     if n.is_power_of_two() { 0 } else { cost(2, 0, shared(2, 1), shared(1, 1)) };
-                cost(rounds, 0, sent, sent) + pairs
+                cost(rounds, 0, sent, sent).saturating_add(pairs)
             }
             Algorithm::HalvingDoubling => {
                 let rounds = n.ilog2();
@@ -225,7 +228,7 @@ impl LinkCost {
                 let counted = |bytes: u128| if self.overlaps { bytes } else { bytes + bytes / 10 };
                 let between = cost(2 * rounds as usize, 0, counted(2 * halves), counted(halves));
                 let pairs = if half < n { cost(2, 0, shared(2, 1), shared(1, 1)) } else { 0 };
-                between + pairs
+                between.saturating_add(pairs)
             }
         }
     }

@@ -44,8 +44,8 @@ fn servers_links_carry_alike() {
         let both: Vec<f64> =
             links.iter().map(|l| bytes(l, "bytes_sent") + bytes(l, "bytes_received")).collect();
         let sum: f64 = both.iter().sum();
-        // each of two workers gets all 138,357,544 parameters, and sends as much
-        assert_eq!(sum, 4.0 * 4.0 * 138_357_544.0, "{options}");
+        // each of two workers gets all 134,301,514 parameters (of 10 classes), and sends as much
+        assert_eq!(sum, 4.0 * 4.0 * 134_301_514.0, "{options}");
         4.0 * both.iter().copied().fold(0.0, f64::max) / sum
     };
     for options in ["--strategy ps", "--strategy dist-sgd"] {

@@ -1,31 +1,49 @@
 //! The order in which variables leave their server: that in which readers need them or, to compare with, that in which they were
 //! changed.
 
-use crate::support::parts::{Parts, each_on_a_thread};
-use crate::support::{options, sessions};
 use std::time::Duration;
+
+use crate::support::parts::Parts;
+use crate::support::{options, sessions};
+use tensorwire_base::Deadline;
 use tensorwire_fabric::Backend;
 use tensorwire_graph::{Hint, Init, Op, PlanOptions, Rule, RunId};
-use tensorwire_runtime::{EventKind, Session, SessionOptions};
+use tensorwire_runtime::{Advance, EventKind, Session, SessionOptions};
 use tensorwire_tensor::{DType, TensorSpec};
 use tensorwire_testkit::mesh;
 
-/// Variables a, b and c of a server, of which the last is changed first, as gradients come.
+/// Variables a, b and c of a server. Their worker makes the gradient of the last first.
 fn workload() -> Parts {
     let mut parts = Parts::new(1);
     let spec = TensorSpec::new(DType::F32, &[16]).unwrap();
-    let mut later: Option<tensorwire_graph::Output> = None;
-    for name in ["a", "b", "c"] {
-        let variable = parts.graph.variable(name, spec.clone(), Init::Zeros).unwrap();
+    let mut variable = |name| parts.graph.variable(name, spec.clone(), Init::Zeros).unwrap();
+    let variables = ["a", "b", "c"].map(|name| (name, variable(name)));
+    for (name, variable) in variables.into_iter().rev() {
         let read = parts.root(&format!("read {name}"), Hint::Replica(0), Op::Relu, &[variable]);
         let rule = Op::Apply { rule: Rule::sgd(1.0), clipped: false };
         let at = Hint::With(variable.node);
-        let update = parts.root(&format!("update {name}"), at, rule, &[variable, read]);
-        if let Some(earlier) = later.replace(update) {
-            parts.graph.control(update.node, earlier.node);
-        }
+        parts.root(&format!("update {name}"), at, rule, &[variable, read]);
     }
     parts
+}
+
+/// A step, in which the server does all that it can before the worker does one more thing.
+fn step(sessions: &mut [Session]) {
+    let deadline = Deadline::after(Duration::from_secs(60));
+    sessions.iter_mut().for_each(|session| session.start(RunId(0)));
+    let mut is_over = [false; 2];
+    while is_over.contains(&false) {
+        for part in [1, 0].into_iter().filter(|part| !is_over[*part]).collect::<Vec<_>>() {
+            loop {
+                let advanced = sessions[part].advance().unwrap();
+                is_over[part] = advanced == Advance::Finished;
+                if advanced != Advance::Progress || part == 0 {
+                    break;
+                }
+            }
+        }
+        assert!(!deadline.passed(), "nothing moves any more: {is_over:?}");
+    }
 }
 
 /// The names of the variables that the server sent in each of two steps, in order.
@@ -36,11 +54,7 @@ fn sent(prepare: fn(&mut Session)) -> [Vec<String>; 2] {
     let told = SessionOptions { timeline: true, ..options(Duration::from_secs(60)) };
     let mut sessions = sessions(&plan, &fabrics, told);
     prepare(&mut sessions[1]);
-    each_on_a_thread(&mut sessions, |_, session| {
-        for _step in 0..2 {
-            session.run(RunId(0)).unwrap();
-        }
-    });
+    (0..2).for_each(|_| step(&mut sessions));
     let mut events = sessions[1].timeline().unwrap().events().to_vec();
     events.sort_by_key(|event| event.start_ns);
     let graph = &plan.parts[1].graph;
