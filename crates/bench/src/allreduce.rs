@@ -4,6 +4,7 @@
 mod devices;
 mod gpus;
 mod gpus_member;
+mod link;
 mod member;
 mod payload;
 mod tune;
@@ -11,7 +12,7 @@ mod tune;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tensorwire_collectives::{Algorithm, Design, Table};
+use tensorwire_collectives::{Algorithm, Design, LinkCost, Table};
 use tensorwire_launch::{
     ArrivalMode, Hosts, JobOutcome, JobSpec, Reports, Transport, VerbsOptions, launch,
 };
@@ -28,6 +29,7 @@ use member::MemberReport;
 pub use devices::DeviceThreads;
 pub use gpus::{GPU_ALLREDUCE, GpuAllreduceResult, GpuAllreduceSpec, GpuSystem, gpu_allreduce};
 pub use gpus_member::{GpuAllreduceError, gpu_allreduce_member};
+pub use link::measure_link;
 pub use member::{AllreduceError, allreduce_member};
 pub use payload::CONTRIBUTORS_MAX;
 pub use tune::tuned_rows;
@@ -60,6 +62,8 @@ pub struct AllreduceSpec {
     pub bytes: usize,
     /// By which table an algorithm is chosen where none is named; none: the built-in one.
     pub table: Option<Table>,
+    /// What the model chooses by where the table has no row; none: what suits the transport.
+    pub link: Option<LinkCost>,
     /// A round is a job of new processes. Rounds alternate between ways, so that the machine's noise meets all.
     pub rounds: usize,
     /// Of each round, unmeasured.
@@ -170,6 +174,8 @@ pub struct AllreduceResult {
 struct Told {
     spec: AllreduceSpec,
     way: Way,
+    /// The way between them is measured, and nothing else.
+    measures_link: bool,
 }
 
 impl AllreduceSpec {
@@ -188,6 +194,7 @@ impl AllreduceSpec {
             ranks,
             bytes,
             table: None,
+            link: None,
             rounds,
             warm_up: WARM_UP,
             repetitions: 0,
@@ -265,6 +272,15 @@ struct Round {
 }
 
 fn run(spec: &AllreduceSpec, way: Way, job: &JobSpec) -> Result<Round, BenchError> {
+    let job = job_of(&Told { spec: spec.clone(), way, measures_link: false }, job)?;
+    let JobOutcome { reports, negotiated } = launch::<Reports<MemberReport>>(&job, &mut |_| {})?;
+    let settled = negotiated.unwrap_or(spec.transport);
+    Ok(Round { members: reports.into_values().collect(), settled })
+}
+
+/// The job of what processes are told.
+fn job_of(told: &Told, job: &JobSpec) -> Result<JobSpec, BenchError> {
+    let Told { spec, way, .. } = told;
     let role = |rank: u32| format!("member {rank}");
     let job = JobSpec {
         kind: ALLREDUCE.to_string(),
@@ -273,10 +289,7 @@ fn run(spec: &AllreduceSpec, way: Way, job: &JobSpec) -> Result<Round, BenchErro
         verbs: (spec.transport == Transport::Verbs).then(|| spec.verbs.clone()),
         ..job.clone()
     };
-    let job = job.with_payload(&Told { spec: spec.clone(), way })?;
-    let JobOutcome { reports, negotiated } = launch::<Reports<MemberReport>>(&job, &mut |_| {})?;
-    let settled = negotiated.unwrap_or(spec.transport);
-    Ok(Round { members: reports.into_values().collect(), settled })
+    Ok(job.with_payload(told)?)
 }
 
 /// Of all rounds; none without repetitions.

@@ -25,7 +25,7 @@ pub use allreduce::{
     ALLREDUCE, AllreduceError, AllreduceResult, AllreduceSpec, CONTRIBUTORS_MAX, CollectiveKind,
     DeviceTensor, DeviceThreads, GPU_ALLREDUCE, GpuAllreduceError, GpuAllreduceResult,
     GpuAllreduceSpec, GpuSystem, Way, allreduce, allreduce_member, gpu_allreduce,
-    gpu_allreduce_member, tuned_rows,
+    gpu_allreduce_member, measure_link, tuned_rows,
 };
 pub use by_name::ByName;
 pub use error::BenchError;

@@ -44,6 +44,9 @@ pub struct SimulateSpec {
     pub servers: Option<u32>,
     /// Of [`SimulatedStrategy::MpiSgd`]; none: 1.
     pub clients: Option<u32>,
+    /// Which server gets which variable ([`SimulatedStrategy::Ps`]); none: in turns on the cluster of Xue et al., as theirs, else
+    /// by bytes.
+    pub placement: Option<Placement>,
     pub exchange: SimulatedExchange,
     pub algorithm: Option<Algorithm>,
     /// Samples per worker and step.
@@ -80,6 +83,9 @@ pub struct SimulateResult {
     pub cluster: String,
     pub model: String,
     pub strategy: &'static str,
+    /// If it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placement: Option<&'static str>,
     pub exchange: &'static str,
     pub workers: u32,
     pub servers: u32,
@@ -103,9 +109,10 @@ pub fn simulate(
     compute: Compute,
 ) -> Result<SimulateResult, BenchError> {
     // theirs went to the servers in turns (Xue et al. §5.2)
-    let placement = match compute {
-        Compute::Paper => Placement::RoundRobin,
-        _ => Placement::default(),
+    let placement = match (spec.placement, compute) {
+        (Some(placement), _) => placement,
+        (None, Compute::Paper) => Placement::RoundRobin,
+        (None, Compute::Given { .. }) => Placement::default(),
     };
     let planned = Planned::new(spec, placement)?;
     let model = planned.model.name();
@@ -125,12 +132,17 @@ pub fn simulate(
     let is_theirs = compute == Compute::Paper
         && spec.strategy == SimulatedStrategy::Ps
         && (spec.workers, planned.servers, spec.batch)
-            == (paper::MACHINES, paper::MACHINES, paper::BATCH);
+            == (paper::MACHINES, paper::MACHINES, paper::BATCH)
+        && placement == Placement::RoundRobin;
     Ok(SimulateResult {
         bench: "simulate",
         cluster: network.name.clone(),
         model: model.clone(),
         strategy: spec.strategy.name(),
+        placement: spec.placement.map(|placement| match placement {
+            Placement::Balanced { .. } => "balanced",
+            Placement::RoundRobin => "round-robin",
+        }),
         exchange: spec.exchange.name(),
         workers: spec.workers,
         servers: planned.servers,
@@ -266,7 +278,7 @@ pub fn validate(
     job: &JobSpec,
     alone: &AtomicBool,
 ) -> Result<SimulateResult, BenchError> {
-    let servers = Planned::new(spec, Placement::default())?.servers;
+    let servers = Planned::new(spec, spec.placement.unwrap_or_default())?.servers;
     let (compute, measured_step_s) = measure(spec, Some(servers), job, alone)?;
     let simulated = simulate(spec, network, given.unwrap_or(compute))?;
     Ok(SimulateResult { measured_step_s, ..simulated })
@@ -325,6 +337,7 @@ fn config(spec: &SimulateSpec, servers: u32) -> TrainConfig {
         strategy,
         workers: spec.workers,
         servers,
+        placement: spec.placement.unwrap_or_default(),
         clients,
         transport: Transport::Shm,
         batch: spec.batch,

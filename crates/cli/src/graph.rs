@@ -34,7 +34,7 @@ pub(crate) fn run(mut args: GraphArgs) -> Result<(), Failure> {
     }
     let picture = picture(&prepared, &shown)?;
     if shown.json {
-        return print(object(&prepared, &picture));
+        return print(object(&prepared, &picture)?);
     }
     if shown.dot {
         return print(picture.to_dot(SCREEN).trim_end());
@@ -242,7 +242,7 @@ fn pushed_and_pulled(prepared: &Prepared) -> Result<[String; 2], Failure> {
 }
 
 /// The same for programs; docs/graph.md has the keys.
-fn object(prepared: &Prepared, picture: &Picture) -> Value {
+fn object(prepared: &Prepared, picture: &Picture) -> Result<Value, Failure> {
     let list = |tasks: &[Task]| tasks.iter().map(ToString::to_string).collect::<Vec<String>>();
     let edge = |crossing: &Crossing| {
         json!({
@@ -278,10 +278,19 @@ fn object(prepared: &Prepared, picture: &Picture) -> Value {
             "devices": memory.device_bytes.len(),
         })
     });
-    json!({
+    let loads = prepared.link_loads().map_err(Failure::other)?;
+    let links = loads.iter().map(|load| {
+        json!({
+            "process": load.task.to_string(),
+            "bytes_sent": load.bytes_sent,
+            "bytes_received": load.bytes_received,
+        })
+    });
+    Ok(json!({
         "title": prepared.title(),
         "processes": processes.collect::<Vec<Value>>(),
         "layers": layers.collect::<Vec<Value>>(),
         "edges": picture.crossings.iter().map(edge).collect::<Vec<Value>>(),
-    })
+        "links": links.collect::<Vec<Value>>(),
+    }))
 }

@@ -119,22 +119,18 @@ fn write_network(path: &Path, job: &JobSpec) -> Result<(), Failure> {
 fn show(network: &Network, results: &[SimulateResult]) -> Result<(), Failure> {
     let measured = results.iter().any(|result| result.measured_step_s.is_some());
     let paper = results.iter().any(|result| result.paper_speedup.is_some());
-    let mut header = vec![
-        "strategy",
-        "exchange",
-        "workers",
-        "servers",
-        "step",
-        "compute",
-        "efficiency",
-        "speed-up",
-    ];
+    let placed = results.iter().any(|result| result.placement.is_some());
+    let mut header = vec!["strategy"];
+    header.extend(placed.then_some("placement"));
+    header.push("exchange");
+    let first = header.len();
+    header.extend(["workers", "servers", "step", "compute", "efficiency", "speed-up"]);
     header.extend(paper.then_some("paper"));
     header.extend(measured.then_some(["measured", "off"]).into_iter().flatten());
-    let numbers: Vec<usize> = (2..header.len()).collect();
+    let numbers: Vec<usize> = (first..header.len()).collect();
     header.extend(["most used", "used"]);
     let rows: Vec<Vec<String>> =
-        results.iter().map(|result| row(result, measured, paper)).collect();
+        results.iter().map(|result| row(result, placed, measured, paper)).collect();
     if let Some(first) = results.first() {
         print(format_args!(
             "{} on {}, batch {} per worker; simulated",
@@ -148,10 +144,11 @@ fn show(network: &Network, results: &[SimulateResult]) -> Result<(), Failure> {
     )
 }
 
-fn row(result: &SimulateResult, measured: bool, paper: bool) -> Vec<String> {
+fn row(result: &SimulateResult, placed: bool, measured: bool, paper: bool) -> Vec<String> {
     let estimate = &result.estimate;
-    let mut row = vec![
-        result.strategy.to_string(),
+    let mut row = vec![result.strategy.to_string()];
+    row.extend(placed.then(|| result.placement.unwrap_or_default().to_string()));
+    row.extend([
         result.exchange.to_string(),
         result.workers.to_string(),
         result.servers.to_string(),
@@ -159,7 +156,7 @@ fn row(result: &SimulateResult, measured: bool, paper: bool) -> Vec<String> {
         human_seconds(estimate.compute_s),
         format!("{:.3}", estimate.efficiency),
         format!("{:.2}", estimate.speedup),
-    ];
+    ]);
     let theirs = result.paper_speedup.map(|speedup| format!("{speedup:.1}"));
     row.extend(paper.then(|| theirs.unwrap_or_default()));
     if measured {

@@ -5,6 +5,7 @@ mod bind;
 mod board;
 mod cache;
 mod mail;
+mod measure;
 mod placed;
 mod reduce;
 mod run;

@@ -102,6 +102,17 @@ impl LinkCost {
         pair_exchange_below: 256 << 10,
     };
 
+    /// The same with what was measured: α in nanoseconds, β in picoseconds. Two members exchange what takes less so than in two
+    /// rounds: as long as a second half to reduce costs less than a second α.
+    pub(crate) fn measured(self, [latency_ns, wire_ps_per_byte]: [u64; 2]) -> LinkCost {
+        let (latency_ns, wire_ps_per_byte) = (latency_ns.max(1), wire_ps_per_byte.max(1));
+        let saved_ps = 2000 * u128::from(latency_ns);
+        let bytes = saved_ps / u128::from(self.reduce_ps_per_byte.max(1));
+        // fits: it is clamped
+        let pair_exchange_below = bytes.clamp(4 << 10, 16 << 20) as usize;
+        LinkCost { latency_ns, wire_ps_per_byte, pair_exchange_below, ..self }
+    }
+
     /// The algorithm by which a vector of so many bytes is reduced soonest among so many members.
     pub fn choose(&self, members: usize, bytes: usize, options: &GroupOptions) -> Algorithm {
         match members {
@@ -134,8 +145,9 @@ impl LinkCost {
             Algorithm::Hierarchical => self.hierarchical_ps(&crowd, bytes),
             of => {
                 let (streams, of_members) = crowd.leaving(*of);
-                // fits: members of a job times a price of a byte
-                let wire_ps_per_byte = self.wire_ps_per_byte * streams as u64 / of_members as u64;
+                // fits: members of a job; a price may be anything that somebody measured
+                let of_all = self.wire_ps_per_byte.saturating_mul(streams as u64);
+                let wire_ps_per_byte = of_all / of_members as u64;
                 let link = LinkCost { wire_ps_per_byte, ..*self };
                 link.all_reduce_ps(*of, hosts.len(), bytes, options)
             }
@@ -156,10 +168,12 @@ impl LinkCost {
         let within = round(&near, most - 1)
             + (bytes + (most - 1) * lane) * near.wire_ps_per_byte as u128
             + (most - 1) * lane * near.reduce_ps_per_byte as u128;
+        let moved = 2 * (hosts - 1) * bytes / hosts;
+        let reduced = (hosts - 1) * lane / hosts;
         let between = round(self, hosts - 1)
-            + 2 * (hosts - 1) * bytes / hosts * self.wire_ps_per_byte as u128
-            + (hosts - 1) * lane / hosts * self.reduce_ps_per_byte as u128;
-        within + between
+            .saturating_add(moved.saturating_mul(self.wire_ps_per_byte as u128))
+            .saturating_add(reduced.saturating_mul(self.reduce_ps_per_byte as u128));
+        between.saturating_add(within)
     }
 
     /// What an all-reduce among two or more members takes, in picoseconds.
@@ -173,12 +187,13 @@ impl LinkCost {
         let n = members.max(2);
         let shared = |parts: usize, of: usize| (parts as u128 * bytes as u128).div_ceil(of as u128);
         let cost = |rounds: usize, messages: usize, moved: u128, reduced: u128| {
-            // fits: counts, sizes and prices have at most 64 bits; so above
+            // fits: counts and prices have at most 64 bits; so above. A file may have any price
             let round =
                 1000 * (self.latency_ns as u128 + messages as u128 * self.message_ns as u128);
-            rounds as u128 * round
-                + moved * self.wire_ps_per_byte as u128
-                + reduced * self.reduce_ps_per_byte as u128
+            (rounds as u128)
+                .saturating_mul(round)
+                .saturating_add(moved.saturating_mul(self.wire_ps_per_byte as u128))
+                .saturating_add(reduced.saturating_mul(self.reduce_ps_per_byte as u128))
         };
         let most = shared(n - 1, n);
         match algorithm {
@@ -203,7 +218,7 @@ impl LinkCost {
                 let sent = shared(rounds, 1);
                 let pairs =
                     if n.is_power_of_two() { 0 } else { cost(2, 0, shared(2, 1), shared(1, 1)) };
-                cost(rounds, 0, sent, sent) + pairs
+                cost(rounds, 0, sent, sent).saturating_add(pairs)
             }
             Algorithm::HalvingDoubling => {
                 let rounds = n.ilog2();
@@ -213,7 +228,7 @@ impl LinkCost {
                 let counted = |bytes: u128| if self.overlaps { bytes } else { bytes + bytes / 10 };
                 let between = cost(2 * rounds as usize, 0, counted(2 * halves), counted(halves));
                 let pairs = if half < n { cost(2, 0, shared(2, 1), shared(1, 1)) } else { 0 };
-                between + pairs
+                between.saturating_add(pairs)
             }
         }
     }
@@ -316,6 +331,24 @@ mod tests {
             };
             assert!(is_exchanged(link.pair_exchange_below * 9 / 10), "{link:?}");
             assert!(!is_exchanged(link.pair_exchange_below * 11 / 10), "{link:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_measured_takes_the_place_of_what_was_assumed() {
+        let LinkCost { latency_ns, wire_ps_per_byte, .. } = LinkCost::LOOPBACK;
+        let again = LinkCost::LOOPBACK.measured([latency_ns, wire_ps_per_byte]);
+        assert_eq!(again, LinkCost { pair_exchange_below: 262_000, ..LinkCost::LOOPBACK });
+        // 1 Gb/s: what crosses is all that counts
+        let slow = LinkCost::TCP.measured([100_000, 8000]);
+        assert_eq!((slow.latency_ns, slow.wire_ps_per_byte), (100_000, 8000));
+        assert_eq!(choose(slow, 6, 64 * MIB), MultiRing);
+        for hostile in [[0, 0], [u64::MAX, u64::MAX]] {
+            let link = LinkCost::TCP.measured(hostile);
+            for members in [2, 3, 1 << 20] {
+                choose(link, members, usize::MAX);
+            }
+            link.choose_on_hosts(&[0, 0, 2], usize::MAX, &GroupOptions::default());
         }
     }
 

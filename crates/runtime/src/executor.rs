@@ -88,6 +88,9 @@ pub(crate) struct Executor {
     pub(crate) leaves_out_kernels: bool,
     /// Optimizers change variables at so many times their rate.
     rate_factor: f64,
+    /// By node: which of all changes of the variable was the last, counted from 1; none: nobody asked for it.
+    changed: Option<Vec<u64>>,
+    changes: u64,
     pub(crate) workspace: Workspace,
     /// What is fed before its run.
     pub(crate) ahead: Ahead,
@@ -157,6 +160,8 @@ impl Executor {
             options,
             leaves_out_kernels: false,
             rate_factor: 1.0,
+            changed: None,
+            changes: 0,
             workspace: Workspace::new(storage, device, plan.send_from, options.dynamic_bytes_max),
             ahead: Ahead::default(),
             epochs: vec![0; plan.edges.len()],
@@ -193,6 +198,9 @@ impl Executor {
         self.workspace.begin(frontier.transients());
         self.ready.clear();
         self.ready.extend(frontier.start());
+        if let Some(changed) = &self.changed {
+            self.ready.make_contiguous().sort_by_key(|node| changed[node.index()]);
+        }
         self.moves();
     }
 
@@ -257,6 +265,13 @@ impl Executor {
     /// more computation hides its way.
     fn complete(&mut self, part: &Part, frontier: &mut Frontier, node: NodeId) {
         self.workspace.release(part, node);
+        if let Some(changed) = &mut self.changed {
+            let node = part.graph.node(node);
+            for variable in &node.inputs[..node.op.mutated_inputs()] {
+                self.changes += 1;
+                changed[variable.node.index()] = self.changes;
+            }
+        }
         if let Some(exchange) = &mut self.exchange {
             frontier.readers().complete(node, |edge| exchange.released(edge));
         }
@@ -336,7 +351,12 @@ impl Executor {
         self.epochs[edge.index()] += 1;
         let epoch = self.epochs[edge.index()];
         if self.timeline.is_some() {
-            self.record(EventKind::Recv { node, epoch }, start_ns, Clock::now_ns());
+            let end_ns = Clock::now_ns();
+            self.record(EventKind::Recv { node, epoch }, start_ns, end_ns);
+            let asked_ns = self.exchange.as_ref().and_then(|exchange| exchange.asked_ns(edge));
+            if let Some(asked_ns) = asked_ns {
+                self.record(EventKind::Pull { node, epoch }, asked_ns, end_ns);
+            }
         }
         Ok(Turn::Done)
     }
@@ -475,6 +495,11 @@ impl Executor {
             let _ = device.lock().set_rate_factor(factor);
         }
         self.rate_factor = factor;
+    }
+
+    /// See [`crate::Session::send_as_changed`].
+    pub(crate) fn send_as_changed(&mut self) {
+        self.changed.get_or_insert_with(|| vec![0; self.urgent.len()]);
     }
 
     pub(crate) fn step_deadline(&self) -> Duration {

@@ -114,6 +114,11 @@ pub trait TensorExchange: Send {
     /// Returns true once the whole tensor of this epoch can be read; of a dynamic edge, once it is announced.
     fn arrived(&mut self, edge: EdgeId, epoch: u64) -> Result<bool, ExchangeError>;
 
+    /// Returns when a tensor that has arrived was asked for, by the host's monotonic clock; none: its sender sends it unasked.
+    fn asked_ns(&self, _edge: EdgeId) -> Option<u64> {
+        None
+    }
+
     /// Returns what was announced on a dynamic edge for an epoch that has arrived.
     fn announced(&mut self, edge: EdgeId, epoch: u64) -> Result<TensorSpec, ExchangeError>;
 

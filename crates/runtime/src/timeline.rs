@@ -17,6 +17,9 @@ pub enum EventKind {
     Send { node: NodeId, epoch: u64 },
     /// Asked for a tensor and found it: the end is the moment it was found.
     Recv { node: NodeId, epoch: u64 },
+    /// Had asked a peer for a tensor: from then to when it was found. Other things happen meanwhile. What peers send unasked has
+    /// none.
+    Pull { node: NodeId, epoch: u64 },
     /// Had a tensor in a group's hands: from when it was there to when the group's other members had
     /// done theirs, as far as it was noticed. Other things happen meanwhile.
     Collective(NodeId),
@@ -32,7 +35,9 @@ impl EventKind {
             | EventKind::Copy(node)
             | EventKind::CopyAhead(node)
             | EventKind::Collective(node) => Some(node),
-            EventKind::Send { node, .. } | EventKind::Recv { node, .. } => Some(node),
+            EventKind::Send { node, .. }
+            | EventKind::Recv { node, .. }
+            | EventKind::Pull { node, .. } => Some(node),
             EventKind::Wait => None,
         }
     }

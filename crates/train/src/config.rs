@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
 use tensorwire_fabric::{ArrivalMode, VerbsOptions};
-use tensorwire_graph::{Placement, SharedMemory};
+use tensorwire_graph::Placement;
 use tensorwire_nn::{Optimizer, Schedule};
 use tensorwire_tensor::DType;
 
@@ -29,9 +29,9 @@ pub use clients::{Averaging, ClientConfig, CollectivesChoice};
 pub(crate) use device::ordinals;
 pub use device::{CudaLibraries, DeviceChoice, DeviceDesign, MathMode};
 pub use error::ConfigError;
-pub use exchange::{Exchange, WireType};
+pub use exchange::{Exchange, SendOrder, WireType};
 use tensorwire_launch::Transport;
-pub use tuned::TunedRow;
+pub use tuned::{TunedLink, TunedRow};
 
 /// The type of variables and activations (`--dtype`). Sums are made in f32 where it is narrower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,6 +161,9 @@ pub struct TrainConfig {
     /// What tensors cross as.
     #[serde(default)]
     pub wire: WireType,
+    /// Which of the tensors that wait for the same way goes first.
+    #[serde(default)]
+    pub send_order: SendOrder,
     pub seed: u64,
     /// Threads of each process; none: each host's cores shared among its workers.
     pub threads: Option<usize>,
@@ -259,8 +262,6 @@ const STEP_DEADLINE_MS_MAX: u64 = 7 * 24 * 3_600_000;
 const DYNAMIC_BYTES_MIN: usize = 1 << 20;
 /// More than that no viewer shows with ease.
 const TRACE_STEPS_MAX: u64 = 1000;
-/// Bytes above which a variable is split over servers that share memory with their workers.
-const SPLIT_ABOVE_SHARED: usize = 64 << 20;
 /// Each batch of a step is a copy of the model in the graph.
 const ACCUMULATE_MAX: usize = 256;
 /// More GPUs than any host has; each is a copy of the model in the graph.
@@ -401,6 +402,7 @@ impl TrainConfig {
             let (host, most) = (host.to_string(), PROCESSES_PER_HOST_MAX);
             return Err(ConfigError::TooManyProcesses { processes, most, host });
         }
+        self.check_send_order()?;
         self.check_checkpoints()?;
         self.check_store()?;
         self.check_clients()?;
@@ -472,20 +474,6 @@ impl TrainConfig {
             true if verbs => Err(ConfigError::EncryptedRdma),
             true if self.exchange.is_over_tcp() => Err(ConfigError::EncryptedMessages),
             _ => Ok(()),
-        }
-    }
-
-    /// Which server gets which variable. Where all processes share memory, rows of a variable are written though the
-    /// whole would be read where it lies: only a large one is worth it there.
-    pub fn placement(&self) -> Placement {
-        let options = self.exchange.plan_options(self.transport, &self.host_numbers());
-        match self.placement {
-            Placement::Balanced { split_above: None }
-                if options.shared_memory == SharedMemory::Used =>
-            {
-                Placement::Balanced { split_above: Some(SPLIT_ABOVE_SHARED) }
-            }
-            placement => placement,
         }
     }
 

@@ -13,6 +13,21 @@ use tensorwire_nn::Program;
 use crate::job::{Prepared, StoreValue};
 use crate::topology::Weights;
 
+/// What the link of a process carries in a training step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkLoad {
+    pub task: Task,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+}
+
+impl LinkLoad {
+    /// Returns what it carries both ways.
+    pub fn bytes(&self) -> u64 {
+        self.bytes_sent + self.bytes_received
+    }
+}
+
 /// Nodes between a received tensor and the update that it is for, at most.
 const HOPS_MAX: usize = 6;
 
@@ -49,12 +64,59 @@ impl Prepared {
         let is_one_graph =
             !self.topology.has_store() && self.topology.weights != Weights::Replicated;
         if is_one_graph || self.reduces_by_edges() {
-            let run = &self.plan.runs[Program::TRAIN.0];
-            let is_sent = |edge: &&Edge| run.nodes[edge.from].binary_search(&edge.send).is_ok();
-            let edges = self.plan.edges.iter().filter(is_sent);
-            crossings.extend(self.edge_crossings(edges));
+            crossings.extend(self.edge_crossings(self.sent_in_training()));
         }
         Ok(crossings)
+    }
+
+    /// What the links of those who hold variables for others carry in a training step, if each process had a host of its own:
+    /// of servers, or of workers that hold a share each. Empty where nobody does, and where weights are averaged now and then.
+    /// Tensors whose size is known only when they exist are not counted.
+    ///
+    /// # Errors
+    /// As [`Prepared::crossings`].
+    pub fn link_loads(&self) -> Result<Vec<LinkLoad>, StoreError> {
+        let topology = &self.topology;
+        let has_store = topology.has_store();
+        let holders: Vec<Task> = match topology.servers {
+            _ if topology.averaging.is_some() => Vec::new(),
+            _ if !has_store && topology.weights != Weights::Servers => Vec::new(),
+            0 => (0..topology.workers).map(Task::worker).collect(),
+            servers => (0..servers).map(Task::server).collect(),
+        };
+        let none = |task| LinkLoad { task, bytes_sent: 0, bytes_received: 0 };
+        let mut loads: Vec<LinkLoad> = holders.into_iter().map(none).collect();
+        let mut count = |task: Task, sent: u64, received: u64| {
+            if let Some(load) = loads.iter_mut().find(|load| load.task == task) {
+                load.bytes_sent += sent;
+                load.bytes_received += received;
+            }
+        };
+        if has_store {
+            for StoreValue { spec, shards, .. } in self.store_values()? {
+                for shard in shards {
+                    // fits: sizes in memory, and servers are few
+                    let bytes = (shard.rows.len() * spec.row_bytes()) as u64;
+                    let bytes = bytes * u64::from(topology.groups);
+                    count(Task::server(shard.server as u32), bytes, bytes);
+                }
+            }
+            return Ok(loads);
+        }
+        for edge in self.sent_in_training() {
+            // fits: sizes in memory
+            let bytes = edge.bytes().unwrap_or_default() as u64;
+            count(self.plan.parts[edge.from].task, bytes, 0);
+            count(self.plan.parts[edge.to].task, 0, bytes);
+        }
+        Ok(loads)
+    }
+
+    /// The edges over which something is sent in a training step.
+    fn sent_in_training(&self) -> impl Iterator<Item = &Edge> {
+        let run = &self.plan.runs[Program::TRAIN.0];
+        let is_sent = move |edge: &&Edge| run.nodes[edge.from].binary_search(&edge.send).is_ok();
+        self.plan.edges.iter().filter(is_sent)
     }
 
     /// True if what groups of workers all-reduce crosses over edges of the plan, and stays in the memory of their devices.

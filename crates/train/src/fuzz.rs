@@ -12,7 +12,7 @@ use tensorwire_nn::Variable;
 use tensorwire_tensor::{DType, TensorSpec};
 
 use crate::checkpoint::{CheckpointState, ShardReport, fuzz_shards};
-use crate::config::{TrainConfig, TunedRow};
+use crate::config::{TrainConfig, TunedLink, TunedRow};
 use crate::report::{Progress, TrainReport};
 use crate::store::fuzz_snapshots;
 use crate::weights::Weights;
@@ -46,6 +46,10 @@ pub fn weights(bytes: &[u8]) {
 /// The table of algorithms that a tuning wrote.
 pub fn tuned(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let links = TunedLink::read(text);
+    let written: Vec<String> =
+        links.iter().map(|link| serde_json::to_string(link).expect("it was read")).collect();
+    assert_eq!(TunedLink::read(&written.join("\n")), links);
     let Ok(rows) = TunedRow::read(text) else { return };
     let lines =
         rows.iter().map(|row| serde_json::to_string(row).expect("what was read is written"));

@@ -41,9 +41,10 @@ pub use checkpoint::{
 };
 pub use config::{
     Averaging, Budget, ClientConfig, CollectivesChoice, ConfigError, CudaLibraries, DeviceChoice,
-    DeviceDesign, Exchange, FloatType, Kernels, MathMode, StoreConfig, TraceConfig, TrainConfig,
-    TunedRow, WireType,
+    DeviceDesign, Exchange, FloatType, Kernels, MathMode, SendOrder, StoreConfig, TraceConfig,
+    TrainConfig, TunedLink, TunedRow, WireType,
 };
+pub use crossings::LinkLoad;
 pub use figures::ProcessFigures;
 pub use group::{ClientError, VectorReducer, link_cost};
 pub use job::{

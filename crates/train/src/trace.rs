@@ -61,6 +61,11 @@ pub(crate) enum Did {
         node: u32,
         epoch: u64,
     },
+    /// What was asked of a store, until it was found.
+    Pull {
+        node: u32,
+        epoch: u64,
+    },
     /// What a group did with a vector.
     Collective {
         node: u32,
@@ -85,6 +90,7 @@ impl From<&Event> for TraceEvent {
             EventKind::CopyAhead(NodeId(node)) => Did::CopyAhead { node },
             EventKind::Send { node: NodeId(node), epoch } => Did::Send { node, epoch },
             EventKind::Recv { node: NodeId(node), epoch } => Did::Recv { node, epoch },
+            EventKind::Pull { node: NodeId(node), epoch } => Did::Pull { node, epoch },
             EventKind::Collective(NodeId(node)) => Did::Collective { node },
             EventKind::Wait => Did::Wait,
         };

@@ -90,6 +90,13 @@ pub fn allreduce_member(member: &Member) -> Result<(), AllreduceError> {
 
 fn take_part(member: &Member) -> Result<(), AllreduceError> {
     let told: Told = member.payload()?;
+    if told.measures_link {
+        let mut group = open_group(member, &told)?;
+        let link = group.measure_link(soon())?;
+        group.barrier(soon())?;
+        group.close(soon())?;
+        return Ok(member.finish(link)?);
+    }
     let mut subject = Subject::open(member, &told)?;
     let report = measure(&mut subject, &told, member.host())?;
     subject.members().close(soon())?;
@@ -135,6 +142,32 @@ fn measure(subject: &mut Subject, told: &Told, host: u32) -> Result<MemberReport
     })
 }
 
+fn open_group(member: &Member, Told { spec, way, .. }: &Told) -> Result<Group, AllreduceError> {
+    let fabric = member.connect(
+        &WireOptions {
+            transport: spec.transport,
+            verbs: spec.verbs.clone(),
+            arrival: spec.arrival,
+            encrypt: false,
+            spin: SPIN,
+            queue_pairs: QUEUE_PAIRS,
+            peers: Peers::All,
+        },
+        ALLREDUCE,
+    )?;
+    // fits: a job has far fewer than 2^32 members
+    let members: Vec<Rank> = (0..member.world() as u32).map(Rank).collect();
+    let assumed = || link_cost(spec.transport, member.members_here() < member.world());
+    let options = GroupOptions {
+        algorithm: way.algorithm,
+        table: spec.table.clone(),
+        link: spec.link.unwrap_or_else(assumed),
+        deterministic: spec.deterministic,
+        ..GroupOptions::default()
+    };
+    Ok(Group::open(fabric, &members, member.rank().index(), options, soon())?)
+}
+
 /// What the operation is done on.
 struct Subject {
     vectors: Vec<Buffer>,
@@ -149,29 +182,8 @@ enum SubjectKind {
 
 impl Subject {
     fn open(member: &Member, told: &Told) -> Result<Subject, AllreduceError> {
-        let Told { spec, way } = told;
-        let fabric = member.connect(
-            &WireOptions {
-                transport: spec.transport,
-                verbs: spec.verbs.clone(),
-                arrival: spec.arrival,
-                encrypt: false,
-                spin: SPIN,
-                queue_pairs: QUEUE_PAIRS,
-                peers: Peers::All,
-            },
-            ALLREDUCE,
-        )?;
-        // fits: a job has far fewer than 2^32 members
-        let members: Vec<Rank> = (0..member.world() as u32).map(Rank).collect();
-        let options = GroupOptions {
-            algorithm: way.algorithm,
-            table: spec.table.clone(),
-            link: link_cost(spec.transport, member.members_here() < member.world()),
-            deterministic: spec.deterministic,
-            ..GroupOptions::default()
-        };
-        let group = Group::open(fabric, &members, member.rank().index(), options, soon())?;
+        let Told { spec, way, .. } = told;
+        let group = open_group(member, told)?;
         match way {
             Way { tensor: Some(tensor), .. } if tensor.design != Design::FlatRing => {
                 Subject::of_tensor(group, *tensor, spec.bytes)

@@ -31,7 +31,7 @@ pub(crate) struct AllreduceArgs {
     /// `cuda`: in the memory of GPUs, one for each process of this machine; where there are fewer, some share one. The
     /// graph's own all-reduce is measured, and NCCL where it is found.
     #[arg(long, value_name = "DEVICE", help_heading = PROCESSES, value_enum, conflicts_with_all =
-          ["devices", "hosts", "collective", "algorithm", "design", "deterministic", "transport", "table", "tune"])]
+          ["devices", "hosts", "collective", "algorithm", "design", "deterministic", "transport", "table", "tune", "link"])]
     device: Option<VectorsArg>,
     /// The library of CUDA's driver
     ///
@@ -97,6 +97,13 @@ pub(crate) struct AllreduceArgs {
     /// From which size on, to this file, a line a row.
     #[arg(long, value_name = "FILE", help_heading = OUTPUT, conflicts_with_all = ["devices", "collective"])]
     pub(crate) tune: Option<PathBuf>,
+    /// Measure what the way between processes takes
+    ///
+    /// Latency and bandwidth between the two of them that are furthest apart, in 200 ms, and nothing else; append them to this file, by
+    /// which `train --table FILE` chooses algorithms. The last line of a transport counts.
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT,
+          conflicts_with_all = ["devices", "collective", "algorithm", "tune", "table"])]
+    pub(crate) link: Option<PathBuf>,
     /// Append a line of JSON a result to this file
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) json: Option<PathBuf>,

@@ -6,7 +6,7 @@ use super::headings::STRATEGY;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use tensorwire_train::{
-    Algorithm, ClientConfig, CollectivesChoice, ConfigError, Strategy, TunedRow,
+    Algorithm, ClientConfig, CollectivesChoice, ConfigError, Strategy, TunedLink, TunedRow,
 };
 
 /// What people from other systems call some strategies.
@@ -68,7 +68,8 @@ pub(crate) struct ClientArgs {
     algorithm: Option<AlgorithmArg>,
     /// allreduce, mpi-...: what is fastest here
     ///
-    /// As `bench allreduce --tune FILE` wrote it. [default: a model of the transport]
+    /// As `bench allreduce` wrote it with `--tune FILE`, or with `--link FILE` what the way between the processes takes, for a
+    /// model that chooses. [default: a model of the transport]
     #[arg(long, value_name = "FILE", hide_short_help = true, conflicts_with = "algorithm")]
     table: Option<PathBuf>,
 }
@@ -110,8 +111,17 @@ impl ClientArgs {
             CollectivesArg::Nccl => CollectivesChoice::Nccl,
         };
         let algorithm = algorithm.map(Algorithm::from);
-        let table = table.map_or(Ok(Vec::new()), |path| read_table(&path))?;
-        Ok(ClientConfig { clients, interval, alpha, collectives, deterministic, algorithm, table })
+        let (table, links) = table.map_or(Ok(Default::default()), |path| read_table(&path))?;
+        Ok(ClientConfig {
+            clients,
+            interval,
+            alpha,
+            collectives,
+            deterministic,
+            algorithm,
+            table,
+            links,
+        })
     }
 }
 
@@ -131,9 +141,12 @@ impl From<AlgorithmArg> for Algorithm {
 }
 
 /// What was measured of all transports.
-pub(crate) fn read_table(path: &Path) -> Result<Vec<TunedRow>, ConfigError> {
+pub(crate) fn read_table(path: &Path) -> Result<(Vec<TunedRow>, Vec<TunedLink>), ConfigError> {
     let wrong = |reason: String| ConfigError::Table { path: path.display().to_string(), reason };
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    let rows = TunedRow::read(&text).map_err(wrong)?;
-    if rows.is_empty() { Err(wrong("it has no row".to_string())) } else { Ok(rows) }
+    let (rows, links) = (TunedRow::read(&text).map_err(wrong)?, TunedLink::read(&text));
+    match rows.is_empty() && links.is_empty() {
+        true => Err(wrong("it has no row".to_string())),
+        false => Ok((rows, links)),
+    }
 }

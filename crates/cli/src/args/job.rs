@@ -11,7 +11,7 @@ use tensorwire_launch::{Hosts, RSH, Transport};
 use tensorwire_nn::Optimizer;
 use tensorwire_train::{
     Budget, ConfigError, CudaLibraries, DeviceChoice, DeviceDesign, Exchange, Kernels, MathMode,
-    Strategy, TrainConfig,
+    SendOrder, Strategy, TrainConfig,
 };
 use tensorwire_zoo::data::{SampleKind, Source};
 
@@ -92,12 +92,16 @@ pub(crate) struct JobArgs {
         help = with_default("Server processes", DEFAULTS.servers),
         long_help = with_default(
             "Server processes. `allreduce` has none; `ps` and `mpi-sgd` may have 0",
-            format_args!("{}, or the rest of those processes", DEFAULTS.servers),
+            format_args!(
+                "{}, or the rest of those processes. With --hosts, where the workers fill every host: none with `ps`, as \
+                 --colocate; one on each host with `dist-sgd` and `dist-asgd`",
+                DEFAULTS.servers,
+            ),
         ))]
     pub(crate) servers: Option<u32>,
     /// ps: no servers; every worker holds a share of the variables
     ///
-    /// And updates it, so that less crosses. As --servers 0.
+    /// And updates it, so that less crosses. As --servers 0, and as it is with --hosts where the workers fill every host.
     #[arg(long, help_heading = PROCESSES, hide_short_help = true, conflicts_with = "servers")]
     colocate: bool,
     /// Where they run: node0,node1:2 or @FILE [default: here]
@@ -189,6 +193,13 @@ pub(crate) struct JobArgs {
     exchange: Option<ExchangeArg>,
     #[command(flatten)]
     wire: WireArgs,
+    /// ps, dist-sgd, dist-asgd: what goes first
+    ///
+    /// Of the tensors that wait for the same way: `priority`: what the next step computes with first (P3, ByteScheduler);
+    /// `ready`: what was made first, to compare with. The bits are the same.
+    #[arg(long, value_name = "ORDER", help_heading = WIRE, hide_short_help = true, value_enum,
+          default_value = DEFAULTS.send_order.name())]
+    send_order: SendOrderArg,
     /// Encrypt what leaves a host, tensors too
     ///
     /// AES-256-GCM; over TCP, not over RDMA.
@@ -227,9 +238,24 @@ impl std::str::FromStr for Workers {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum PlacementArg {
+pub(super) enum PlacementArg {
     Balanced,
     RoundRobin,
+}
+
+impl PlacementArg {
+    pub(super) fn placement(self, split_above: Option<usize>) -> Placement {
+        match self {
+            PlacementArg::Balanced => Placement::Balanced { split_above },
+            PlacementArg::RoundRobin => Placement::RoundRobin,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum SendOrderArg {
+    Priority,
+    Ready,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -339,18 +365,20 @@ impl JobArgs {
         let (verbs, arrival) = self.wire.options();
         let data = self.data.unwrap_or_else(|| default_data(&self.model).to_string());
         let hosts = hosts.unwrap_or_default();
+        let workers = self.workers.map_or(DEFAULTS.workers, |workers| workers.count);
+        let servers = match self.colocate {
+            true => 0,
+            false => self.servers.unwrap_or_else(|| usual_servers(strategy, workers, &hosts)),
+        };
         let mut config = TrainConfig {
             model: self.model,
             data,
             sequence: self.sequence,
             strategy,
-            workers: self.workers.map_or(DEFAULTS.workers, |workers| workers.count),
+            workers,
             fewest_workers: self.workers.and_then(|workers| workers.fewest),
-            servers: if self.colocate { 0 } else { self.servers.unwrap_or(DEFAULTS.servers) },
-            placement: match self.placement {
-                Some(PlacementArg::RoundRobin) => Placement::RoundRobin,
-                _ => Placement::Balanced { split_above: self.split_above },
-            },
+            servers,
+            placement: self.placement.unwrap_or(PlacementArg::Balanced).placement(self.split_above),
             clients: self.clients.config()?,
             transport: self.transport.map_or(DEFAULTS.transport, Transport::from),
             verbs,
@@ -361,6 +389,10 @@ impl JobArgs {
                 None => hosts,
             },
             exchange,
+            send_order: match self.send_order {
+                SendOrderArg::Priority => SendOrder::Priority,
+                SendOrderArg::Ready => SendOrder::Ready,
+            },
             batch: self.batch,
             budget,
             seed: self.seed,
@@ -410,6 +442,19 @@ impl JobArgs {
     }
 }
 
+/// How many servers suit the machines, where nobody says it. The papers have a worker and a server on each machine: where the
+/// workers fill all of several machines, each of them serves a share of the variables, and a store has a server on each machine.
+fn usual_servers(strategy: Strategy, workers: u32, hosts: &Hosts) -> u32 {
+    let turn = hosts.slots();
+    let are_several = hosts.fullest(turn).1 < u64::from(turn);
+    match strategy {
+        _ if !are_several || workers < turn => DEFAULTS.servers,
+        Strategy::Ps => 0,
+        Strategy::DistSgd | Strategy::DistAsgd => turn,
+        _ => DEFAULTS.servers,
+    }
+}
+
 /// Where CUDA's libraries are, as `--cuda-libs` says it.
 pub(super) fn cuda_libraries(folders: Vec<PathBuf>) -> CudaLibraries {
     if folders == [PathBuf::from("none")] {
@@ -444,5 +489,30 @@ pub(super) fn default_data(model: &str) -> &'static str {
         Ok(model) if model.name() == "gpt-mini" => "kjv",
         Ok(model) if model.check(&DIGITS.describe()).is_err() => "synthetic",
         _ => "digits",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_workers_fill_all_of_several_machines_each_has_a_server_too() {
+        let servers = |strategy, workers, hosts: &str| {
+            usual_servers(strategy, workers, &hosts.parse().unwrap())
+        };
+        let (ps, store, two) = (Strategy::Ps, Strategy::DistSgd, DEFAULTS.servers);
+        assert_eq!(servers(ps, 2, "192.0.2.1,192.0.2.2"), 0);
+        assert_eq!(servers(ps, 8, "192.0.2.1:2,192.0.2.2:2"), 0);
+        assert_eq!(servers(store, 4, "192.0.2.1,192.0.2.2,192.0.2.3,192.0.2.4"), 4);
+        assert_eq!(servers(store, 8, "192.0.2.1,192.0.2.2"), 2);
+        assert_eq!(servers(Strategy::DistAsgd, 4, "192.0.2.1:2,192.0.2.2:2"), 4);
+        // there is room for servers of their own, or one machine
+        for hosts in ["192.0.2.1,192.0.2.2,192.0.2.3", "192.0.2.1:2,192.0.2.1"] {
+            assert_eq!(servers(ps, 2, hosts), two, "{hosts}");
+            assert_eq!(servers(store, 2, hosts), two, "{hosts}");
+        }
+        assert_eq!(usual_servers(ps, u32::MAX, &Hosts::default()), two);
+        assert_eq!(servers(Strategy::MpiSgd, 2, "192.0.2.1,192.0.2.2"), two);
     }
 }

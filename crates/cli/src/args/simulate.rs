@@ -13,6 +13,7 @@ use super::super::Failure;
 use super::DEFAULTS;
 use super::clients::AlgorithmArg;
 use super::headings::{CLUSTER, MEASUREMENT, MODEL, OUTPUT, STRATEGY};
+use super::job::PlacementArg;
 
 /// As far as it was tried.
 const WORKERS_MAX: i64 = 4096;
@@ -63,6 +64,12 @@ pub(crate) struct SimulateArgs {
     /// [default: as a job on this machine chooses]
     #[arg(long, value_name = "NAME", help_heading = STRATEGY, value_enum)]
     algorithm: Option<AlgorithmArg>,
+    /// ps: which server gets which variable
+    ///
+    /// `balanced`: by bytes, the largest first; what is larger than a server's equal share is split by rows. `round-robin`: one after
+    /// another, as they are declared. [default: balanced; with --preset paper-xue round-robin, as theirs]
+    #[arg(long, value_name = "LIST", help_heading = STRATEGY, value_enum, value_delimiter = ',')]
+    placement: Vec<PlacementArg>,
     /// How tensors cross
     #[arg(long, value_name = "LIST", help_heading = STRATEGY, value_enum, value_delimiter = ',',
           default_values = ["zero-copy"])]
@@ -139,6 +146,7 @@ impl SimulateArgs {
             &[SimulatedStrategy::Ps, SimulatedStrategy::DistSgd, SimulatedStrategy::MpiSgd];
         for (what, is_given, is_used, takers) in [
             ("--clients", self.clients.is_some(), has(&[SimulatedStrategy::MpiSgd]), "mpi-sgd"),
+            ("--placement", !self.placement.is_empty(), has(&[SimulatedStrategy::Ps]), "ps"),
             ("--algorithm", self.algorithm.is_some(), has(clients), "allreduce or mpi-sgd"),
             ("--servers", self.servers.is_some(), has(stores), "ps, dist-sgd or mpi-sgd"),
         ] {
@@ -184,7 +192,17 @@ impl SimulateArgs {
             for exchange in &self.exchange {
                 for workers in &self.workers {
                     let (strategy, exchange) = (strategy.named(), exchange.named());
-                    specs.push(self.spec(model, strategy, exchange, *workers));
+                    let spec = self.spec(model, strategy, exchange, *workers);
+                    match strategy {
+                        SimulatedStrategy::Ps if !self.placement.is_empty() => {
+                            let placements = self.placement.iter().map(|how| how.placement(None));
+                            specs.extend(placements.map(|placement| SimulateSpec {
+                                placement: Some(placement),
+                                ..spec.clone()
+                            }));
+                        }
+                        _ => specs.push(spec),
+                    }
                 }
             }
         }
@@ -204,6 +222,7 @@ impl SimulateArgs {
             workers,
             servers: self.servers,
             clients: self.clients,
+            placement: None,
             exchange,
             algorithm: self.algorithm.map(Algorithm::from),
             batch: self.batch,

@@ -4,7 +4,7 @@ use std::path::{PathBuf, absolute};
 
 use clap::Args;
 use tensorwire_train::{
-    Budget, CheckpointConfig, ConfigError, StoreConfig, TraceConfig, TrainConfig,
+    Budget, CheckpointConfig, ConfigError, StoreConfig, Strategy, TraceConfig, TrainConfig,
 };
 
 use super::headings::{CHECKPOINTS, FAILURES, MODEL, OUTPUT, PROCESSES, STRATEGY};
@@ -233,7 +233,12 @@ impl TrainArgs {
         };
         let steps = self.trace_steps;
         let trace = self.trace.map(|path| TraceConfig { path, steps });
-        let config = self.job.config(budget, None)?;
+        let mut job = self.job;
+        if self.asynchronous && job.strategy() == Strategy::Ps && !job.is_colocated() {
+            // workers at paces of their own are no servers
+            job.servers = job.servers.or(Some(DEFAULTS.servers));
+        }
+        let config = job.config(budget, None)?;
         let any_remote = config.hosts.any_remote();
         // as for the data
         let from_root = |path: PathBuf| match any_remote {

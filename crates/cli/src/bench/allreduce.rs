@@ -1,14 +1,15 @@
 //! `tensorwire bench allreduce`: collective operations, by each algorithm, and of tensors.
 
+use std::io::Write;
 use std::path::Path;
 
 use tensorwire_base::{human_bytes, human_seconds};
 use tensorwire_bench::{
-    AllreduceResult, AllreduceSpec, CollectiveKind, Machine, allreduce, tuned_rows,
+    AllreduceResult, AllreduceSpec, CollectiveKind, Machine, allreduce, measure_link, tuned_rows,
 };
-use tensorwire_collectives::{Algorithm, Table};
+use tensorwire_collectives::{Algorithm, GroupOptions, LinkCost, Table};
 use tensorwire_launch::{Hosts, JobSpec, Transport};
-use tensorwire_train::TunedRow;
+use tensorwire_train::{TunedLink, TunedRow};
 
 use super::{Lines, announce, transports_of};
 use crate::args::{AllreduceArgs, read_table};
@@ -37,7 +38,7 @@ pub(super) fn run(args: &AllreduceArgs) -> Result<(), Failure> {
         return super::gpu_allreduce::run(args, &gpus, &mut lines);
     }
     // nobody wants to measure for an hour to hear that it cannot be written
-    args.tune.as_deref().map(check_writable).transpose()?;
+    args.tune.as_deref().or(args.link.as_deref()).map(check_writable).transpose()?;
     let hosts = args.hosts.hosts().map_err(Failure::user)?;
     let remote = hosts.any_remote();
     let transports = transports_of(&args.transports(), &args.wire, remote)?;
@@ -55,6 +56,9 @@ pub(super) fn run(args: &AllreduceArgs) -> Result<(), Failure> {
     }
     let job = JobSpec { listen: args.hosts.listen, ..job_spec()? };
     announce(&Machine::here());
+    if let Some(path) = &args.link {
+        return links(args, (&transports, &hosts), &job, path);
+    }
     let (mut rows, mut results) = (Vec::new(), Vec::new());
     for &transport in &transports {
         for result in of_transport(args, (transport, &hosts), &job, &mut rows, &mut lines)? {
@@ -86,6 +90,57 @@ pub(super) fn spec_of(args: &AllreduceArgs, ranks: u32, bytes: usize) -> Allredu
     AllreduceSpec { dtype: args.dtype.into(), ..spec }
 }
 
+/// The ways between processes over each transport, kept in a file.
+fn links(
+    args: &AllreduceArgs,
+    (transports, hosts): (&[Transport], &Hosts),
+    job: &JobSpec,
+    path: &Path,
+) -> Result<(), Failure> {
+    let ranks = args.ranks.iter().copied().max().unwrap_or(2);
+    for &transport in transports {
+        let (verbs, arrival) = match transport {
+            Transport::Verbs | Transport::Auto => args.wire.clone().options(),
+            _ => Default::default(),
+        };
+        let hosts = hosts.clone();
+        let spec = spec_of(args, ranks, 0);
+        let spec = AllreduceSpec { transport, verbs, arrival, hosts, ..spec };
+        let Some(found) = measure_link(&spec, job)? else {
+            note(format_args!(
+                "{}: the processes share memory, and need no link",
+                transport.name()
+            ));
+            continue;
+        };
+        let mut file = std::fs::OpenOptions::new()
+            .append(true)
+            .open(path)
+            .map_err(|error| Failure::other(format!("opening {}: {error}", path.display())))?;
+        let line = serde_json::to_string(&found).map_err(Failure::other)?;
+        writeln!(file, "{line}")
+            .map_err(|error| Failure::other(format!("writing to {}: {error}", path.display())))?;
+        print(shown(&found, ranks as usize))?;
+    }
+    Ok(())
+}
+
+/// What was measured, and what follows for so many processes that are on as many hosts, or on one.
+fn shown(found: &TunedLink, ranks: usize) -> String {
+    let LinkCost { latency_ns, wire_ps_per_byte, .. } = found.link;
+    let by = |bytes| found.link.choose(ranks, bytes, &GroupOptions::default()).name();
+    // fits: for people
+    let (latency_s, gb_per_s) = (latency_ns as f64 * 1e-9, 1e3 / wire_ps_per_byte as f64);
+    format!(
+        "{}: {} one way, {gb_per_s:.3} GB/s; {ranks} processes reduce 4 KiB by {}, 1 MiB by {}, 64 MiB by {}",
+        found.transport.name(),
+        human_seconds(latency_s),
+        by(4 << 10),
+        by(1 << 20),
+        by(64 << 20),
+    )
+}
+
 /// Every measurement over one transport.
 fn of_transport(
     args: &AllreduceArgs,
@@ -98,7 +153,9 @@ fn of_transport(
         Transport::Verbs | Transport::Auto => args.wire.clone().options(),
         _ => Default::default(),
     };
-    let table = args.table.as_deref().map(|path| read(path, transport)).transpose()?;
+    let spread = hosts.any_remote();
+    let known = args.table.as_deref().map(|path| read(path, transport, spread)).transpose()?;
+    let (table, link) = known.unwrap_or_default();
     let sizes = sizes_of(args);
     let ways = args.ways(&possible(transport, hosts.any_remote()));
     let mut results = Vec::new();
@@ -113,6 +170,7 @@ fn of_transport(
                     verbs,
                     arrival,
                     table,
+                    link,
                     hosts: hosts.clone(),
                     ..spec
                 };
@@ -141,17 +199,25 @@ fn possible(transport: Transport, remote: bool) -> Vec<Algorithm> {
     Algorithm::ALL.into_iter().filter(can).collect()
 }
 
-fn read(path: &Path, transport: Transport) -> Result<Table, Failure> {
-    let rows = read_table(path).map_err(|error| Failure::user(error.to_string()))?;
+fn read(
+    path: &Path,
+    transport: Transport,
+    spread: bool,
+) -> Result<(Option<Table>, Option<LinkCost>), Failure> {
+    let (rows, links) = read_table(path).map_err(|error| Failure::user(error.to_string()))?;
     // what members settle between hosts is not known yet
     let among: &[Transport] = match transport {
         Transport::Auto => &[Transport::Verbs, Transport::Tcp],
         _ => &[transport],
     };
-    among.iter().find_map(|transport| TunedRow::table(&rows, *transport)).ok_or_else(|| {
+    let table = among.iter().find_map(|transport| TunedRow::table(&rows, *transport));
+    let link = among.iter().find_map(|transport| TunedLink::link(&links, *transport, spread));
+    if table.is_none() && link.is_none() {
         let (path, transport) = (path.display(), transport.name());
-        Failure::user(format!("the table {path} has no row for {transport}; --tune writes some"))
-    })
+        let says = format!("the table {path} has no row for {transport}; --tune writes some");
+        return Err(Failure::user(says));
+    }
+    Ok((table, link))
 }
 
 /// Fails if `--tune FILE` cannot be written, and leaves what is in it.

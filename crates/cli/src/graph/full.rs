@@ -2,7 +2,7 @@
 
 use tensorwire_base::human_bytes;
 use tensorwire_graph::{Crossing, Edge, Job, Op, Part, Placement, Plan, Task, Transfer};
-use tensorwire_train::{Prepared, StoreValue, TransferMode, Weights};
+use tensorwire_train::{LinkLoad, Prepared, StoreValue, TransferMode, Weights};
 
 use super::super::args::ShownArgs;
 use super::super::table::{partition_table, table};
@@ -42,6 +42,7 @@ pub(super) fn show(prepared: &Prepared, shown: &ShownArgs) -> Result<(), Failure
             let bound = human_bytes(bound as u64);
             print(format_args!("variables of at most {bound} are not split (--split-above)\n"))?;
         }
+        show_links(prepared)?;
     }
     sums.iter().try_for_each(print)?;
     print(
@@ -160,7 +161,28 @@ fn show_store(prepared: &Prepared, shown: &ShownArgs) -> Result<(), Failure> {
     let header = ["variable", "key", "type", "bytes", "pushed as", "pushed and pulled", "on"];
     print(format_args!("{}\n", table(&header, &rows, &[1, 3])))?;
     let loads = prepared.store_table().map_err(Failure::other)?;
-    print(format_args!("{}\n", partition_table(&loads)))
+    print(format_args!("{}\n", partition_table(&loads)))?;
+    show_links(prepared)
+}
+
+/// What the link of each who holds variables for others carries in a step.
+fn show_links(prepared: &Prepared) -> Result<(), Failure> {
+    let loads = prepared.link_loads().map_err(Failure::other)?;
+    // fits: shown to a person
+    let mean = loads.iter().map(LinkLoad::bytes).sum::<u64>() as f64 / loads.len() as f64;
+    if loads.len() < 2 || mean == 0.0 {
+        return Ok(());
+    }
+    let row = |load: &LinkLoad| {
+        let over = format!("{:.3}", load.bytes() as f64 / mean);
+        let [sent, received] =
+            [load.bytes_sent, load.bytes_received].map(|bytes| bytes.to_string());
+        vec![load.task.to_string(), sent, received, human_bytes(load.bytes()), over]
+    };
+    let rows: Vec<Vec<String>> = loads.iter().map(row).collect();
+    let header = ["a step on the link of", "bytes sent", "bytes received", "", "over the mean"];
+    print(format_args!("{}", table(&header, &rows, &[1, 2, 3, 4])))?;
+    print("links: as if each process had a host of its own\n")
 }
 
 fn value_row(prepared: &Prepared, value: &StoreValue) -> Vec<String> {

@@ -86,7 +86,8 @@ pub(super) fn announce(prepared: &Prepared) {
     let written = if config.exchange.is_by_message() { "in messages" } else { "written" };
     let asynchronous = if config.asynchronous { " (async: each at its own pace)" } else { "" };
     let servers = match config.servers {
-        0 => "each a server of its share of the variables".to_string(),
+        0 => "each a server of its share of the variables (--servers K: K processes beside them)"
+            .to_string(),
         1 => "1 server".to_string(),
         servers => format!("{servers} servers"),
     };

@@ -362,3 +362,32 @@ fn what_makes_no_sense_is_refused_before_anything_is_measured() {
         assert!(stdout.is_empty() && stderr.contains(says), "{arguments}: {stderr}");
     }
 }
+
+#[test]
+fn a_link_is_measured_and_a_job_chooses_by_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = folder.path().join("table");
+    let measure = format!("bench allreduce --ranks 2,3 --link {}", table.display());
+    let ended = Job::start(&measure).end(LIMIT);
+    assert!(ended.status.success(), "{}", ended.stderr);
+    assert!(ended.stderr.contains("shm: the processes share memory"), "{}", ended.stderr);
+    assert!(ended.stdout.contains("tcp: ") && ended.stdout.contains("GB/s"), "{}", ended.stdout);
+    let text = std::fs::read_to_string(&table).unwrap();
+    let line: Value = serde_json::from_str(text.trim_end()).unwrap();
+    assert_eq!((&line["transport"], &line["several_hosts"]), (&"tcp".into(), &false.into()));
+    // over a slow one the fewest bytes are fastest, however many rounds that takes
+    let mut slow = line.clone();
+    slow["link"]["latency_ns"] = 1.into();
+    slow["link"]["wire_ps_per_byte"] = 1_000_000.into();
+    std::fs::write(&table, format!("{line}\n{slow}\n")).unwrap();
+    let common = "allreduce --quick --ranks 4 --sizes 4KiB --times 2 --transport tcp";
+    let assumed = bench(common).remove(0);
+    let measured = bench(&format!("{common} --table {}", table.display())).remove(0);
+    assert_ne!(measured["algorithm"], assumed["algorithm"], "{measured}");
+    assert!(measured["by_table"] == true && measured["verified"] == true, "{measured}");
+    let job = "train --strategy allreduce --steps 3 --transport tcp --json";
+    let ended = Job::start(&format!("{job} --table {}", table.display())).end(LIMIT);
+    assert_eq!(ended.json()["steps"], 3);
+    let refused = Job::start("bench allreduce --link x --tune y").end(LIMIT);
+    assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
+}

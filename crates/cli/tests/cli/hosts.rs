@@ -86,7 +86,7 @@ fn two_hosts_train_over_tcp_to_the_bits_of_shared_memory_on_one() {
     let one = Job::start("train --steps 5 --transport shm --json").end(LONG_LIMIT).json();
     for body in [IN_PLACE, BESIDE] {
         let rsh = Rsh::new(body);
-        let ended = rsh.start("train --steps 5 --transport tcp --json").end(LONG_LIMIT);
+        let ended = rsh.start("train --steps 5 --servers 2 --transport tcp --json").end(LONG_LIMIT);
         let two = ended.json();
         assert_eq!(two["weights_sha256"], one["weights_sha256"]);
         assert_eq!((&two["transport"], &two["bytes_copied"]), (&"tcp".into(), &0.into()));
@@ -97,6 +97,23 @@ fn two_hosts_train_over_tcp_to_the_bits_of_shared_memory_on_one() {
         let line = format!("2|other|exec {} member|", env!("CARGO_BIN_EXE_tensorwire"));
         assert_eq!(rsh.given(), line.repeat(2));
     }
+}
+
+/// Where nobody says how many servers there are, and each host has a worker, each worker is a server too.
+#[test]
+fn few_hosts_have_a_worker_each_that_is_a_server_too_to_the_same_bits() {
+    let job = "train --steps 5 --transport tcp --json";
+    let one = Job::start(job).end(LONG_LIMIT).json();
+    let rsh = Rsh::new(IN_PLACE);
+    let ended = rsh.start(job).end(LONG_LIMIT);
+    let two = ended.json();
+    assert_eq!((&one["servers"], &two["servers"]), (&2.into(), &0.into()));
+    assert_eq!(two["weights_sha256"], one["weights_sha256"]);
+    let said = "2 workers, each a server of its share of the variables";
+    assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    // workers at paces of their own are not
+    let ended = rsh.start(&format!("{job} --async")).end(LONG_LIMIT);
+    assert_eq!(ended.json()["servers"], 2);
 }
 
 #[test]
@@ -117,7 +134,7 @@ fn auto_shares_memory_within_a_host_and_writes_between_hosts_to_the_same_bits() 
     let rsh = Rsh::new(IN_PLACE);
     // no machine has such a NIC
     let between = "--nic nonesuch";
-    let job = "train --steps 5 --json --strategy ps --placement round-robin";
+    let job = "train --steps 5 --json --strategy ps --servers 2 --placement round-robin";
     let [one, both, far] = [
         Job::start(&format!("{job} --transport shm")),
         rsh.start(&format!("{job} {between}")),
@@ -277,7 +294,8 @@ fn auto_takes_shared_memory_where_all_are_on_one_host() {
 fn a_step_is_measured_on_two_hosts_and_says_over_what() {
     let rsh = Rsh::new(IN_PLACE);
     // no machine has such a NIC
-    let job = rsh.start("bench step --steps 3 --repetitions 2 --nic nonesuch --json r.jsonl");
+    let job =
+        rsh.start("bench step --servers 2 --steps 3 --repetitions 2 --nic nonesuch --json r.jsonl");
     let ended = job.end(LONG_LIMIT);
     assert!(ended.status.success(), "{}", ended.stderr);
     assert_eq!(warnings(&ended).len(), 1, "two jobs, one warning: {}", ended.stderr);
@@ -332,7 +350,7 @@ fn a_killed_process_of_the_other_host_is_the_first_cause() {
     for body in [IN_PLACE, BESIDE] {
         for moment in [0, 60, 900] {
             let rsh = Rsh::new(body);
-            let mut job = rsh.start("train --steps 100000 --transport tcp");
+            let mut job = rsh.start("train --steps 100000 --servers 2 --transport tcp");
             let started = job.members(4)[1];
             let victim = if body == BESIDE { child_of(started) } else { started };
             std::thread::sleep(Duration::from_millis(moment));
@@ -352,7 +370,7 @@ fn nothing_is_left_on_any_host_when_the_launcher_is_killed() {
     for body in [IN_PLACE, BESIDE, SILENT] {
         for moment in [100, 1500] {
             let rsh = Rsh::new(body);
-            let mut job = rsh.start("train --steps 100000 --transport tcp");
+            let mut job = rsh.start("train --steps 100000 --servers 2 --transport tcp");
             job.members(4);
             std::thread::sleep(Duration::from_millis(moment));
             send(job.launcher(), Signal::KILL);
@@ -365,7 +383,7 @@ fn nothing_is_left_on_any_host_when_the_launcher_is_killed() {
 #[test]
 fn ctrl_c_ends_both_hosts() {
     let rsh = Rsh::new(BESIDE);
-    let mut job = rsh.start("train --steps 100000 --transport tcp");
+    let mut job = rsh.start("train --steps 100000 --servers 2 --transport tcp");
     job.members(4);
     std::thread::sleep(Duration::from_millis(900));
     send(job.launcher(), Signal::TERM);

@@ -31,6 +31,31 @@ fn the_graph_shows_what_each_server_keeps() {
     assert!(!(25.0..=75.0).contains(&in_turns), "{text}");
 }
 
+/// Where each process has a host of its own, no server's link carries more than a twentieth above the mean; in turns, it does.
+#[test]
+fn servers_links_carry_alike() {
+    let busiest = |options: &str| {
+        let json =
+            shown(&format!("graph --json --model vgg16 --servers 4 --transport tcp {options}"));
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let links = json["links"].as_array().unwrap();
+        assert_eq!(links.len(), 4, "{options}");
+        let bytes = |link: &serde_json::Value, way: &str| link[way].as_u64().unwrap() as f64;
+        let both: Vec<f64> =
+            links.iter().map(|l| bytes(l, "bytes_sent") + bytes(l, "bytes_received")).collect();
+        let sum: f64 = both.iter().sum();
+        // each of two workers gets all 134,301,514 parameters (of 10 classes), and sends as much
+        assert_eq!(sum, 4.0 * 4.0 * 134_301_514.0, "{options}");
+        4.0 * both.iter().copied().fold(0.0, f64::max) / sum
+    };
+    for options in ["--strategy ps", "--strategy dist-sgd"] {
+        assert!(busiest(options) <= 1.05, "{options}: {}", busiest(options));
+    }
+    assert!(busiest("--placement round-robin") > 2.0);
+    let full = shown("graph --full --model mlp --servers 3 --transport tcp");
+    assert!(full.contains("a step on the link of") && full.contains("over the mean"), "{full}");
+}
+
 #[test]
 fn the_graph_lists_what_crosses_how_large_it_is_and_where_it_lives() {
     // (exchange, edges, of which by reference, by a write, of nothing but an order)

@@ -53,6 +53,29 @@ fn the_papers_speed_up_is_shown_beside_ours() {
     assert!(text.contains("paper") && text.contains(" 5.0 "), "{text}");
 }
 
+/// What the papers' servers, whose variables are given out in turns, lose to those that hold as many bytes each.
+#[test]
+fn balanced_servers_are_shown_beside_those_in_turns() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("lines.jsonl");
+    let text = shown(&format!(
+        "simulate --model vgg16 --preset paper-xue --strategy ps,allreduce --placement balanced,round-robin --workers 8 \
+         --json {}",
+        json.display()
+    ));
+    assert!(text.contains("placement") && text.contains("balanced"), "{text}");
+    let lines = std::fs::read_to_string(&json).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let placements: Vec<_> = lines.iter().map(|line| line["placement"].as_str()).collect();
+    assert_eq!(placements, [Some("balanced"), Some("round-robin"), None]);
+    let step = |at: usize| lines[at]["step_s"].as_f64().unwrap();
+    assert!(1.2 * step(0) < step(1), "{text}");
+    // theirs is what they measured
+    assert!(lines[0]["paper_speedup"].is_null() && lines[1]["paper_speedup"] == 4.3, "{text}");
+    let refused = refused("simulate --strategy allreduce --placement balanced");
+    assert!(refused.contains("--placement is for --strategy ps"), "{refused}");
+}
+
 #[test]
 fn a_network_that_was_measured_is_read_again() {
     let folder = tempfile::tempdir().unwrap();

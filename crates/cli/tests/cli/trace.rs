@@ -191,7 +191,10 @@ fn hosts_whose_clocks_differ_are_on_one_line_of_time() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.json");
     let rsh = Rsh::new(&format!("exec {AHEAD} \"$2\""));
-    let job = format!("train --steps 30 --batch 8 --trace {} --trace-steps 20", path.display());
+    let job = format!(
+        "train --steps 30 --batch 8 --servers 2 --trace {} --trace-steps 20",
+        path.display()
+    );
     let ended = rsh.start(&job).end(LIMIT);
     assert!(ended.status.success(), "{}", ended.stderr);
     let said = |begin: &str| {

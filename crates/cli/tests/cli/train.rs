@@ -59,6 +59,11 @@ fn rows_on_several_servers_give_the_same_bits_and_files() {
     // rows on more servers than there are variables: what may be split is
     let local = hash(&format!("--strategy local {job}"));
     assert_eq!(hash(&format!("{job} --servers 7 --split-above 0")), local, "seven servers");
+    // in which order what waits for the same way goes changes when it comes, and nothing else
+    for strategy in ["ps", "dist-sgd"] {
+        let ready = format!("{job} --strategy {strategy} --send-order ready --transport tcp");
+        assert_eq!(hash(&ready), local, "{ready}");
+    }
     // what is saved is whole, and what is loaded is cut again
     let split = "--split-above 1KiB --servers 3";
     let first = train(&format!("{job} {split} --save {}", path("split"))).json();

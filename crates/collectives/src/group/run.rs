@@ -325,7 +325,7 @@ impl Group {
     }
 
     /// Takes the next write or signal of a member; false if it has not come.
-    fn has_come(&mut self, vector: usize, from: usize, counter: usize) -> bool {
+    pub(super) fn has_come(&mut self, vector: usize, from: usize, counter: usize) -> bool {
         let known = &mut self.vectors[vector];
         let Some(remote) = &known.remotes[from] else { return true };
         let next = known.awaited[counter][from] + 1;

@@ -5,6 +5,7 @@
 mod communicator;
 mod group;
 mod mail;
+mod measure;
 mod parts;
 mod schedules;
 mod support;

@@ -8,6 +8,7 @@ mod distributed;
 mod dynamic;
 mod group;
 mod hazards;
+mod order;
 mod placement;
 mod polling;
 mod reuse;

@@ -8,7 +8,9 @@ use crate::group::link_cost;
 
 use crate::strategy::{Grouping, Pacing, Strategy, StrategyRow};
 
-use super::{ConfigError, CudaLibraries, DeviceChoice, Exchange, TrainConfig, Transport, TunedRow};
+use super::{
+    ConfigError, CudaLibraries, DeviceChoice, Exchange, TrainConfig, Transport, TunedLink, TunedRow,
+};
 
 /// Steps between two meetings of a client with the centre, where nothing else is said: the paper's.
 const INTERVAL: u64 = 64;
@@ -48,6 +50,9 @@ pub struct ClientConfig {
     pub algorithm: Option<Algorithm>,
     /// What was measured, where no algorithm is named; for a transport without a row, [`tensorwire_collectives::LinkCost`] chooses.
     pub table: Vec<TunedRow>,
+    /// By which the model chooses, where they are of the job's transport.
+    #[serde(default)]
+    pub links: Vec<TunedLink>,
 }
 
 /// Weights of its own for each client, and a centre that all are drawn to.
@@ -71,7 +76,8 @@ impl TrainConfig {
     pub(crate) fn group_options(&self, transport: Transport) -> GroupOptions {
         let ClientConfig { algorithm, deterministic, ref table, .. } = self.clients;
         let table = TunedRow::table(table, transport);
-        let link = link_cost(transport, self.spread());
+        let measured = TunedLink::link(&self.clients.links, transport, self.spread());
+        let link = measured.unwrap_or_else(|| link_cost(transport, self.spread()));
         GroupOptions { algorithm, table, link, deterministic, ..GroupOptions::default() }
     }
 
@@ -85,7 +91,7 @@ impl TrainConfig {
     /// Refuses NCCL where it reduces nothing, and what is of our own collectives alone.
     fn check_nccl(&self) -> Result<(), ConfigError> {
         let nccl = "--collectives nccl";
-        let ClientConfig { deterministic, algorithm, table, .. } = &self.clients;
+        let ClientConfig { deterministic, algorithm, table, links, .. } = &self.clients;
         let topology = self.topology();
         if !self.strategy.has_groups()
             || topology.is_grouped() && !topology.reduces_apart_from_store()
@@ -101,7 +107,7 @@ impl TrainConfig {
         }
         let own = [
             ("--algorithm", algorithm.is_some()),
-            ("--table", !table.is_empty()),
+            ("--table", !table.is_empty() || !links.is_empty()),
             ("--deterministic", *deterministic),
         ];
         match own.into_iter().find(|(_, given)| *given) {
@@ -115,8 +121,10 @@ impl TrainConfig {
 
     /// Checks what is of groups and averages alone.
     pub(super) fn check_clients(&self) -> Result<(), ConfigError> {
-        let ClientConfig { clients, interval, alpha, collectives, deterministic, algorithm, table } =
-            &self.clients;
+        let ClientConfig {
+            clients, interval, alpha, collectives, deterministic, algorithm, ..
+        } = &self.clients;
+        let has_table = !self.clients.table.is_empty() || !self.clients.links.is_empty();
         let strategy = self.strategy;
         let (mpi, averaging) = ("mpi-sgd, mpi-asgd or mpi-esgd", "dist-esgd or mpi-esgd");
         let any = "allreduce, mpi-sgd, mpi-asgd or mpi-esgd";
@@ -129,7 +137,7 @@ impl TrainConfig {
             ("--interval", interval.is_some(), strategy.is_averaging(), averaging),
             ("--alpha", alpha.is_some(), strategy.is_averaging(), averaging),
             ("--algorithm", algorithm.is_some(), strategy.has_groups(), any),
-            ("--table", !table.is_empty(), strategy.has_groups(), any),
+            ("--table", has_table, strategy.has_groups(), any),
             // what else is reduced at once is reduced in order
             ("--deterministic", *deterministic, !is_alone, "allreduce or mpi-sgd"),
         ];
@@ -190,7 +198,10 @@ mod tests {
     fn a_group_is_told_the_rows_of_its_transport() {
         let row = Row { world: 2, hosts: None, from_bytes: 0, algorithm: Algorithm::Ring };
         let table = vec![TunedRow { transport: Transport::Tcp, row }];
-        let clients = ClientConfig { table, ..ClientConfig::default() };
+        let measured = LinkCost { latency_ns: 7, ..LinkCost::LOOPBACK };
+        let of_hosts = TunedLink { transport: Transport::Tcp, several_hosts: true, link: measured };
+        let links = vec![of_hosts.clone()];
+        let clients = ClientConfig { table, links, ..ClientConfig::default() };
         let config =
             TrainConfig { strategy: Strategy::AllReduce, clients, ..super::tests::config() };
         assert!(config.check().is_ok());
@@ -199,6 +210,10 @@ mod tests {
         let link = |transport| config.group_options(transport).link;
         assert_eq!(link(Transport::Verbs), LinkCost::RDMA);
         assert_eq!(link(Transport::Tcp), LinkCost::LOOPBACK, "all are on one host");
+        let here = TunedLink { several_hosts: false, ..of_hosts };
+        let clients = ClientConfig { links: vec![here], ..ClientConfig::default() };
+        let config = TrainConfig { clients, ..config.clone() };
+        assert_eq!(config.group_options(Transport::Tcp).link, measured);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tensorwire_nn::{Optimizer, Schedule};
 
 use super::{
     Budget, ClientConfig, CudaLibraries, DeviceChoice, DeviceDesign, Exchange, FloatType, Kernels,
-    MathMode, StoreConfig, Strategy, TraceConfig, TrainConfig, WireType,
+    MathMode, SendOrder, StoreConfig, Strategy, TraceConfig, TrainConfig, WireType,
 };
 
 /// Long enough for any step, and for a peer that writes a snapshot.
@@ -69,6 +69,7 @@ impl Default for TrainConfig {
             dtype: FloatType::F32,
             activations: None,
             wire: WireType::F32,
+            send_order: SendOrder::Priority,
             seed: 1,
             threads: None,
             kernels: Kernels::Auto,

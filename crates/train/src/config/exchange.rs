@@ -1,11 +1,15 @@
 //! How a tensor crosses, and what each way cannot do.
 
 use serde::{Deserialize, Serialize};
-use tensorwire_graph::{Plan, PlanOptions, SendFrom, SharedMemory};
+use tensorwire_graph::{Placement, Plan, PlanOptions, SendFrom, SharedMemory};
 use tensorwire_tensor::DType;
 
-use super::{ConfigError, Transport};
+use super::{ConfigError, TrainConfig, Transport};
 use crate::messages;
+use crate::topology::Weights;
+
+/// Bytes above which a variable is split over servers that share memory with their workers.
+const SPLIT_ABOVE_SHARED: usize = 64 << 20;
 
 /// How a tensor crosses (`--exchange`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +60,55 @@ impl WireType {
         match self {
             WireType::F32 => None,
             WireType::Bf16 => Some(DType::BF16),
+        }
+    }
+}
+
+/// Which of the tensors that wait for the same way goes first (`--send-order`). The bits are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SendOrder {
+    /// That of the layer which the next step computes first (P3, Jayarajan et al. 2019; ByteScheduler, Peng et al. 2019).
+    #[default]
+    Priority,
+    /// That which was made first: to compare with.
+    Ready,
+}
+
+impl SendOrder {
+    /// As `--send-order` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            SendOrder::Priority => "priority",
+            SendOrder::Ready => "ready",
+        }
+    }
+}
+
+impl TrainConfig {
+    /// Refuses an order of sends where the next step waits for all of them.
+    pub(super) fn check_send_order(&self) -> Result<(), ConfigError> {
+        let topology = self.topology();
+        let has_servers = topology.weights == Weights::Servers || topology.trains_over_store();
+        if self.send_order != SendOrder::default() && (!has_servers || topology.is_grouped()) {
+            let used_by =
+                "ps, dist-sgd and dist-asgd: with others a step waits for all that crosses";
+            return Err(ConfigError::Unused { option: "--send-order", used_by });
+        }
+        Ok(())
+    }
+
+    /// Which server gets which variable. Where all processes share memory, rows of a variable are written though the
+    /// whole would be read where it lies: only a large one is worth it there.
+    pub fn placement(&self) -> Placement {
+        let options = self.exchange.plan_options(self.transport, &self.host_numbers());
+        match self.placement {
+            Placement::Balanced { split_above: None }
+                if options.shared_memory == SharedMemory::Used =>
+            {
+                Placement::Balanced { split_above: Some(SPLIT_ABOVE_SHARED) }
+            }
+            placement => placement,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Which algorithm of a group is fastest, as `tensorwire bench allreduce --tune FILE` writes it: a line of JSON a row.
 
 use serde::{Deserialize, Serialize};
-use tensorwire_collectives::{Algorithm, Row, Table};
+use tensorwire_collectives::{Algorithm, LinkCost, Row, Table};
 
 use super::Transport;
 
@@ -13,8 +13,40 @@ pub struct TunedRow {
     pub row: Row,
 }
 
+/// What the way between processes takes, by which a model chooses where a table has no row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TunedLink {
+    pub transport: Transport,
+    /// They were not all on one host.
+    pub several_hosts: bool,
+    pub link: LinkCost,
+}
+
+impl TunedLink {
+    /// The links of a file.
+    pub fn read(text: &str) -> Vec<TunedLink> {
+        text.lines().filter_map(TunedLink::of_line).collect()
+    }
+
+    fn of_line(line: &str) -> Option<TunedLink> {
+        let found: TunedLink = serde_json::from_str(line).ok()?;
+        (found.transport != Transport::Auto && !found.link.shares_memory).then_some(found)
+    }
+
+    /// The link over a transport, of one host or several: the last that was measured.
+    pub fn link(
+        links: &[TunedLink],
+        transport: Transport,
+        several_hosts: bool,
+    ) -> Option<LinkCost> {
+        let is_it =
+            |of: &&TunedLink| (of.transport, of.several_hosts) == (transport, several_hosts);
+        links.iter().rev().find(is_it).map(|of| of.link)
+    }
+}
+
 impl TunedRow {
-    /// The rows of a file.
+    /// The rows of a file, which may have links, too.
     ///
     /// # Errors
     /// Which line is none.
@@ -30,7 +62,8 @@ impl TunedRow {
             }
             Ok(row)
         };
-        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let is_row = |line: &str| !line.trim().is_empty() && TunedLink::of_line(line).is_none();
+        let lines = text.lines().enumerate().filter(|(_, line)| is_row(line));
         lines.map(read).collect()
     }
 
@@ -71,6 +104,37 @@ mod tests {
         assert_eq!(chosen(Transport::Tcp), Some(Algorithm::Ring));
         assert_eq!(chosen(Transport::Shm), Some(Algorithm::Direct));
         assert_eq!(chosen(Transport::Verbs), None);
+    }
+
+    #[test]
+    fn links_stand_beside_rows_and_the_last_counts() {
+        let of = |several_hosts, latency_ns| TunedLink {
+            transport: Transport::Tcp,
+            several_hosts,
+            link: LinkCost { latency_ns, ..LinkCost::TCP },
+        };
+        let row = Row { world: 2, hosts: None, from_bytes: 0, algorithm: Algorithm::Ring };
+        let row = TunedRow { transport: Transport::Tcp, row };
+        let links = [of(true, 1), of(false, 2), of(true, 3)];
+        let mut lines = links.clone().map(|link| serde_json::to_string(&link).unwrap()).to_vec();
+        lines.insert(1, serde_json::to_string(&row).unwrap());
+        let text = lines.join("\n");
+        assert_eq!(
+            (TunedRow::read(&text).unwrap(), TunedLink::read(&text)),
+            (vec![row], links.to_vec())
+        );
+        let latency = |transport, several| {
+            TunedLink::link(&links, transport, several).map(|link| link.latency_ns)
+        };
+        assert_eq!(
+            (latency(Transport::Tcp, true), latency(Transport::Tcp, false)),
+            (Some(3), Some(2))
+        );
+        assert_eq!(latency(Transport::Verbs, true), None);
+        // who shares memory has no link
+        let near = TunedLink { link: LinkCost::SHARED_MEMORY, ..of(true, 1) };
+        let near = serde_json::to_string(&near).unwrap();
+        assert!(TunedLink::read(&near).is_empty() && TunedRow::read(&near).is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tensorwire_base::Deadline;
+use tensorwire_base::{Clock, Deadline};
 use tensorwire_graph::{Edge, EdgeId, Node, Op, Output, Plan, Transfer};
 use tensorwire_kvstore::{Key, KvHandle, KvProgress, KvWorker, StoreError};
 use tensorwire_memory::{Buffer, Slab};
@@ -18,6 +18,7 @@ use tensorwire_tensor::{DType, TensorSpec};
 
 use super::rows::sorted_rows;
 use crate::carried::Carried;
+use crate::config::SendOrder;
 
 /// The tensors of a job by the names of its variables: a variable's key is its place in this list.
 #[derive(Clone, Debug)]
@@ -91,8 +92,8 @@ pub(crate) struct StoreExchange {
     worker: Arc<Mutex<KvWorker>>,
     outbound: HashMap<EdgeId, (String, Key, Sent)>,
     inbound: HashMap<EdgeId, Inbound>,
-    /// By edge: the last epoch that was pulled, and its handle.
-    pulls: HashMap<EdgeId, (u64, KvHandle)>,
+    /// By edge: the last that was asked for.
+    pulls: HashMap<EdgeId, Asked>,
     pushes: HashMap<KvHandle, EdgeId>,
     /// Of variables that are read where their servers have them.
     progressed: HashMap<Key, Progressed>,
@@ -102,6 +103,7 @@ pub(crate) struct StoreExchange {
     failed: Option<StoreError>,
     news: Vec<KvProgress>,
     carried: Carried,
+    order: SendOrder,
 }
 
 #[derive(Debug)]
@@ -115,6 +117,14 @@ struct Inbound {
     follows: bool,
     /// What the value in the store is rounded from, of this type.
     wide: Option<DType>,
+}
+
+/// A value that was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    epoch: u64,
+    handle: KvHandle,
+    at_ns: u64,
 }
 
 /// How far a step is with a variable that is read where its server has it. Once it is pushed and nothing
@@ -173,7 +183,13 @@ impl StoreExchange {
             failed: None,
             news: Vec::new(),
             carried,
+            order: SendOrder::default(),
         }
+    }
+
+    /// It with pushes and pulls in this order.
+    pub(crate) fn in_order(self, order: SendOrder) -> StoreExchange {
+        StoreExchange { order, ..self }
     }
 
     /// What happens at its worker.
@@ -197,15 +213,18 @@ impl StoreExchange {
         self.failed.take().map_or(Ok(()), |error| Err(store_error(error)))
     }
 
-    /// What the next forward pass needs first goes first.
-    fn priority(key: Key) -> i32 {
-        // fits: variables are few
-        -i32::try_from(key.0).unwrap_or(i32::MAX)
+    /// What the next forward pass needs first goes first, or what was made first.
+    fn priority(&self, key: Key) -> i32 {
+        match self.order {
+            // fits: variables are few
+            SendOrder::Priority => -i32::try_from(key.0).unwrap_or(i32::MAX),
+            SendOrder::Ready => 0,
+        }
     }
 
     fn push(&mut self, edge: EdgeId, key: Key, tensor: &Buffer) -> Result<Sending, ExchangeError> {
         self.carried.to_store(tensor.bytes());
-        let priority = StoreExchange::priority(key);
+        let priority = self.priority(key);
         let handle = self.worker.lock().push(&[key], &[vec![tensor.clone()]], priority);
         self.pushes.insert(handle.map_err(store_error)?, edge);
         self.progressed.entry(key).or_default().is_pushed = true;
@@ -224,7 +243,7 @@ impl StoreExchange {
         // who reads it anew is not done with it: that an evaluation was, between two steps, says nothing of this one
         self.progressed.remove(key);
         self.carried.to_store(*bytes);
-        let priority = StoreExchange::priority(*key);
+        let priority = self.priority(*key);
         let mut worker = self.worker.lock();
         let handle = match into {
             Some(into) => match (wide, into.as_slice()) {
@@ -234,7 +253,9 @@ impl StoreExchange {
             None => worker.pull_mapped(*key, priority),
         };
         match handle {
-            Ok(Some(handle)) => drop(self.pulls.insert(edge, (epoch, handle))),
+            Ok(Some(handle)) => {
+                self.pulls.insert(edge, Asked { epoch, handle, at_ns: Clock::now_ns() });
+            }
             // whoever opened the exchange has looked
             Ok(None) => {
                 let key = *key;
@@ -253,7 +274,7 @@ impl StoreExchange {
         self.progressed.remove(&key);
         let its = |(_, inbound): &(&EdgeId, &Inbound)| inbound.key == key && inbound.into.is_none();
         let edge = self.inbound.iter().find(its).map(|(edge, _)| *edge);
-        let asked = edge.and_then(|edge| Some((edge, self.pulls.get(&edge)?.0)));
+        let asked = edge.and_then(|edge| Some((edge, self.pulls.get(&edge)?.epoch)));
         if let Some((edge, epoch)) = asked {
             self.ask(edge, epoch + 1);
         }
@@ -319,8 +340,7 @@ impl TensorExchange for StoreExchange {
             sorted_rows((&mut worker, &self.carried), key, &indices.3, &rows.2, &rows.3)
         };
         let (indices, rows) = pushed.map_err(store_error)?;
-        let pushed =
-            self.worker.lock().push_rows(key, &indices, &rows, StoreExchange::priority(key));
+        let pushed = self.worker.lock().push_rows(key, &indices, &rows, self.priority(key));
         pushed.map_err(store_error)?;
         self.carried.to_store(rows.bytes() + size_of_val(indices.as_slice()));
         // what is pushed is a copy, in the order of rows
@@ -338,7 +358,7 @@ impl TensorExchange for StoreExchange {
     fn arrived(&mut self, edge: EdgeId, epoch: u64) -> Result<bool, ExchangeError> {
         let Some(Inbound { follows, .. }) = self.inbound.get(&edge) else { return Ok(true) };
         let handle = match self.pulls.get(&edge) {
-            Some((pulled, handle)) if *pulled == epoch => *handle,
+            Some(asked) if asked.epoch == epoch => asked.handle,
             _ if *follows => return Ok(false),
             _ => {
                 // the others are asked for first: all go in one message
@@ -351,6 +371,10 @@ impl TensorExchange for StoreExchange {
         }
         self.check()?;
         Ok(self.worker.lock().is_done(handle))
+    }
+
+    fn asked_ns(&self, edge: EdgeId) -> Option<u64> {
+        self.pulls.get(&edge).map(|asked| asked.at_ns)
     }
 
     fn announced(&mut self, edge: EdgeId, _epoch: u64) -> Result<TensorSpec, ExchangeError> {

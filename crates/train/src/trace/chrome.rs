@@ -2,8 +2,8 @@
 //! events in, JSON out.
 //!
 //! Each process has a row for its steps, one for its kernels, one for what it found and waited for, and
-//! as many for its sends, and for what it did in a group, as were under way at once: slices of one row may not
-//! overlap. An arrow goes from a Send to the Recv that found its tensor.
+//! as many for its sends, for what it did in a group, and for what it asked of a store, as were under way at once: slices of one
+//! row may not overlap. An arrow goes from a Send to the Recv that found its tensor.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use tensorwire_graph::{Edge, EdgeId, NodeId, Op, Part, Plan};
 
 use super::{Did, Process, TraceEvent};
 
-/// Rows of a process; sends have this one and the next ones, collectives those behind them.
+/// Rows of a process; sends have this one and the next ones, what else lasts while other things happen those behind them.
 const STEPS: u32 = 1;
 const KERNELS: u32 = 2;
 const RECEIVES: u32 = 3;
@@ -81,6 +81,7 @@ fn op<'a>(part: &'a Part, event: &TraceEvent) -> Option<&'a Op> {
     | Did::CopyAhead { node }
     | Did::Send { node, .. }
     | Did::Recv { node, .. }
+    | Did::Pull { node, .. }
     | Did::Collective { node }) = event.did
     else {
         return None;
@@ -102,18 +103,21 @@ struct View<'a> {
 
 impl View<'_> {
     fn write(&self, list: &mut List<'_, impl Write>, events: &[TraceEvent]) -> io::Result<()> {
-        let sends = Placed::new(events, SENDS, |did| matches!(did, Did::Send { .. }));
-        let first = SENDS + sends.rows;
-        let collectives = Placed::new(events, first, |did| matches!(did, Did::Collective { .. }));
-        let first = first + collectives.rows;
-        let copies = Placed::new(events, first, |did| {
-            matches!(did, Did::Copy { .. } | Did::CopyAhead { .. })
-        });
-        let rows =
-            [("sends", sends.rows), ("collectives", collectives.rows), ("copies", copies.rows)];
-        self.name(list, rows)?;
-        for (event, row) in sends.events.into_iter().chain(collectives.events).chain(copies.events)
-        {
+        let kinds: [(&str, fn(Did) -> bool); 4] = [
+            ("sends", |did| matches!(did, Did::Send { .. })),
+            ("pulls", |did| matches!(did, Did::Pull { .. })),
+            ("collectives", |did| matches!(did, Did::Collective { .. })),
+            ("copies", |did| matches!(did, Did::Copy { .. } | Did::CopyAhead { .. })),
+        ];
+        let (mut rows, mut placed, mut first) = (Vec::new(), Vec::new(), SENDS);
+        for (what, is_such) in kinds {
+            let such = Placed::new(events, first, is_such);
+            first += such.rows;
+            rows.push((what, such.rows));
+            placed.extend(such.events);
+        }
+        self.name(list, &rows)?;
+        for (event, row) in placed {
             self.event(list, event, row)?;
         }
         for event in events {
@@ -122,6 +126,7 @@ impl View<'_> {
                 Did::Kernel { .. } => KERNELS,
                 Did::Recv { .. } | Did::Wait => RECEIVES,
                 Did::Send { .. }
+                | Did::Pull { .. }
                 | Did::Collective { .. }
                 | Did::Copy { .. }
                 | Did::CopyAhead { .. } => continue,
@@ -132,7 +137,7 @@ impl View<'_> {
     }
 
     /// What the process and its rows are called, in which order.
-    fn name(&self, list: &mut List<'_, impl Write>, placed: [(&str, u32); 3]) -> io::Result<()> {
+    fn name(&self, list: &mut List<'_, impl Write>, placed: &[(&str, u32)]) -> io::Result<()> {
         let (pid, rank) = (self.pid, self.processes[self.index].rank);
         let mut tell = |tid, name, args| list.push(&Metadata { ph: "M", name, pid, tid, args });
         let name = format!("{} (rank {rank}, pid {pid})", self.part.task);
@@ -140,9 +145,9 @@ impl View<'_> {
         tell(0, "process_sort_index", Named::SortIndex(u64::from(rank.0)))?;
         let fixed = [(STEPS, "steps"), (KERNELS, "kernels"), (RECEIVES, "receives and waits")];
         let fixed = fixed.into_iter().map(|(tid, name)| (tid, name.to_string()));
-        let placed = placed.into_iter();
+        let placed = placed.iter();
         let placed =
-            placed.flat_map(|(what, rows)| (1..=rows).map(move |row| format!("{what} {row}")));
+            placed.flat_map(|(what, rows)| (1..=*rows).map(move |row| format!("{what} {row}")));
         for (tid, name) in fixed.chain((SENDS..).zip(placed)) {
             tell(tid, "thread_name", Named::Name(name))?;
             tell(tid, "thread_sort_index", Named::SortIndex(u64::from(tid)))?;
@@ -165,6 +170,7 @@ impl View<'_> {
             Did::CopyAhead { node } => ("copy ahead", Some(node)),
             Did::Send { node, .. } => ("send", Some(node)),
             Did::Recv { node, .. } => ("recv", Some(node)),
+            Did::Pull { node, .. } => ("pull", Some(node)),
             Did::Collective { node } => ("collective", Some(node)),
         };
         let op = op(self.part, event);

@@ -9,7 +9,9 @@ use super::chrome::{Crossing, receives, sends};
 use super::{Did, Process};
 
 /// What a worker's step had of communication, as the mean over workers and traced steps; in nanoseconds. A tensor is under way
-/// from the beginning of its Send to the moment when the receiver's executor finds it, which it does between two kernels.
+/// from the beginning of its Send to the moment when the receiver's executor finds it, which it does between two kernels. Servers of
+/// a store record nothing: a value is under way from when it is asked for, so that their reduction counts as its way, and a push
+/// until it is answered, or all of it has left.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hidden {
     pub step_ns: f64,
@@ -39,7 +41,16 @@ impl Hidden {
         let mut under_way: Vec<Vec<Span>> = vec![Vec::new(); processes.len()];
         for (index, (process, part)) in parts() {
             for event in &process.events {
-                if matches!(event.did, Did::Collective { .. }) {
+                let is_its_own = match (event.did, sends(part, event)) {
+                    (Did::Collective { .. } | Did::Pull { .. }, _) => true,
+                    (_, Some((edge, _))) => {
+                        let to =
+                            plan.edges.get(edge.index()).and_then(|edge| processes.get(edge.to));
+                        to.is_some_and(|to| to.events.is_empty())
+                    }
+                    _ => false,
+                };
+                if is_its_own {
                     under_way[index].push((event.start_ns, event.end_ns));
                 }
                 let found = receives(part, event).and_then(|crossing| sent.get(&crossing));
@@ -172,5 +183,49 @@ mod tests {
         assert_eq!(hidden, expected);
         assert_eq!(hidden.share(), Some(0.3));
         assert_eq!(Hidden::of(&plan, &[]), None);
+    }
+
+    /// Servers of a store record nothing.
+    #[test]
+    fn what_is_asked_of_a_store_is_under_way_until_it_is_found() {
+        let plan = one_crossing();
+        let node = plan.edges[0].recv.0;
+        let did = |did, start_ns, end_ns| TraceEvent { step: 1, did, start_ns, end_ns };
+        let worker = vec![
+            did(Did::Step, 0, 400),
+            did(Did::Kernel { node: 0 }, 50, 130),
+            did(Did::Pull { node, epoch: 1 }, 100, 200),
+            did(Did::Recv { node, epoch: 1 }, 190, 200),
+        ];
+        let process = |rank, events| Process { rank: Rank(rank), pid: Some(7), events };
+        let hidden = Hidden::of(&plan, &[process(0, worker), process(1, Vec::new())]).unwrap();
+        assert_eq!((hidden.under_way_ns, hidden.hidden_ns), (100.0, 30.0));
+    }
+
+    /// A gradient that a worker pushes to a server which records nothing, as a store's.
+    #[test]
+    fn a_push_to_a_store_is_under_way_until_it_is_over() {
+        let mut graph = Graph::new();
+        let spec = TensorSpec::new(DType::F32, &[4]).unwrap();
+        let variable = graph.variable("a", spec, Init::Zeros).unwrap();
+        let made = graph.add("made", Hint::Replica(0), Op::Relu, &[variable]).unwrap();
+        let roots = vec![
+            graph.add("max", Hint::With(variable.node), Op::ReduceMax, &[made.into()]).unwrap(),
+        ];
+        let cluster = Cluster::ParameterServers { workers: 1, servers: 1 };
+        let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
+        let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
+        let plan = plan(&placed, &cluster.tasks(), &[run], PlanOptions::default()).unwrap();
+        let pushed = plan.edges.iter().find(|edge| edge.from == 0).unwrap();
+        let did = |did, start_ns, end_ns| TraceEvent { step: 1, did, start_ns, end_ns };
+        let events = vec![
+            did(Did::Step, 0, 400),
+            did(Did::Send { node: pushed.send.0, epoch: 1 }, 100, 250),
+            did(Did::Kernel { node: 0 }, 200, 300),
+        ];
+        let worker = Process { rank: Rank(0), pid: Some(7), events };
+        let server = |events| Process { rank: Rank(1), pid: Some(8), events };
+        let of_store = Hidden::of(&plan, &[worker, server(Vec::new())]).unwrap();
+        assert_eq!((of_store.under_way_ns, of_store.hidden_ns), (150.0, 50.0));
     }
 }

@@ -2,7 +2,7 @@
 # shared memory there. Then once more with the link down for a second: whatever failed meanwhile was
 # built anew, and nothing is lost. (That queue pairs that die are built anew is tested from inside.)
 job="--steps 2 --batch 2 --data synthetic:16 --seed 3 --deadline 60 --json"
-across="--hosts $own,$peer --rsh rsh --transport verbs"
+across="--hosts $own,$peer --rsh rsh --transport verbs --servers 2"
 weights() { sed -n 's/.*"weights_sha256":"\([0-9a-f]*\)".*/\1/p' "$1"; }
 tensorwire train --transport shm $job | tee /tmp/one
 tensorwire train $across $job | tee /tmp/two

@@ -1,5 +1,5 @@
 # A member on the other machine that is killed ends the job, with its name, in less than 5 s.
-TENSORWIRE_LOG=info tensorwire train --hosts $own,$peer --rsh rsh --transport verbs --steps 500 --batch 2 \
+TENSORWIRE_LOG=info tensorwire train --hosts $own,$peer --rsh rsh --transport verbs --servers 2 --steps 500 --batch 2 \
   --data synthetic:16 --deadline 60 >/tmp/killed 2>&1 &
 for ((i = 0; i < 600; i++)); do
   ! grep -q 'rank 3: 4 queue pairs.*me=2' /tmp/killed || break

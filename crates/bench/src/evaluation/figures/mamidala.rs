@@ -188,6 +188,7 @@ fn simulated(of: NodesOf) -> Option<Case> {
         workers: of.nodes * NODE_WORKERS,
         servers: None,
         clients: None,
+        placement: None,
         exchange: sim::SimulatedExchange::ZeroCopy,
         algorithm: Some(match of.design {
             NodesDesign::Ring => Algorithm::MultiRing,

@@ -16,6 +16,7 @@ pub(super) fn cases(scope: &FigureScope) -> Vec<Case> {
         workers,
         servers: None,
         clients: None,
+        placement: None,
         exchange: sim::SimulatedExchange::ZeroCopy,
         algorithm: None,
         batch,

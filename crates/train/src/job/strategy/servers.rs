@@ -14,7 +14,7 @@ use tensorwire_runtime::{Session, run_sessions};
 use super::{Connected, Strategy};
 use crate::carried::Carried;
 use crate::checkpoint::{CheckpointFolder, own_variables};
-use crate::config::{ConfigError, TrainConfig};
+use crate::config::{ConfigError, SendOrder, TrainConfig};
 use crate::job::computing::open_device;
 use crate::job::keeping::PartFiles;
 use crate::job::trainer::Trainer;
@@ -38,6 +38,9 @@ impl Strategy for Servers {
         let rank = member.rank();
         let options = part_options(member, part)?;
         let mut open = open_sessions(member, plan, &sessions_of(topology, rank), options)?;
+        if part.config.send_order == SendOrder::Ready {
+            open.sessions.iter_mut().for_each(Session::send_as_changed);
+        }
         let worker = topology.worker(rank);
         if topology.is_asynchronous() && worker.is_none() {
             return Ok(Connected::Serves(Box::new(move || serve(member, part, open))));

@@ -108,7 +108,8 @@ fn open_master<'a>(
         true => StoreKeys::of_means(names),
         false => StoreKeys::new(names),
     };
-    let exchange = StoreExchange::new(store.clone(), plan, here, &storage, &keys, carried.clone());
+    let exchange = StoreExchange::new(store.clone(), plan, here, &storage, &keys, carried.clone())
+        .in_order(config.send_order);
     let ports = match group.as_ref().zip(bound) {
         Some((group, bound)) => master_ports(group, bound, exchange, carried.clone()),
         None => Ports::from(exchange),
