@@ -34,11 +34,13 @@ pub enum CopyPurpose {
     BetweenDevices,
     /// Tensors of unknown size from the memory of another process's device to that of one's own, by the latter.
     FromPeers,
+    /// Tensors from a device's memory to that of another process's, by the former, in one write where the latter uses them.
+    ToPeers,
 }
 
 impl CopyPurpose {
     /// All purposes, in the order in which they are shown.
-    pub const ALL: [CopyPurpose; 13] = [
+    pub const ALL: [CopyPurpose; 14] = [
         CopyPurpose::Staging,
         CopyPurpose::Messages,
         CopyPurpose::Store,
@@ -52,6 +54,7 @@ impl CopyPurpose {
         CopyPurpose::ToHost,
         CopyPurpose::BetweenDevices,
         CopyPurpose::FromPeers,
+        CopyPurpose::ToPeers,
     ];
 
     /// Its name in reports, in lower case.
@@ -70,6 +73,7 @@ impl CopyPurpose {
             CopyPurpose::ToHost => "to_host",
             CopyPurpose::BetweenDevices => "between_devices",
             CopyPurpose::FromPeers => "from_peers",
+            CopyPurpose::ToPeers => "to_peers",
         }
     }
 

@@ -183,7 +183,7 @@ mod tests {
     use tensorwire_launch::{JobUpdate, Transport};
 
     /// What `tensorwire train --json` prints, which scripts rely on.
-    const KEYS: [&str; 53] = [
+    const KEYS: [&str; 54] = [
         "async",
         "batch",
         "bytes_copied",
@@ -201,6 +201,7 @@ mod tests {
         "bytes_copied_store",
         "bytes_copied_to_device",
         "bytes_copied_to_host",
+        "bytes_copied_to_peers",
         "bytes_written",
         "clients",
         "data",
