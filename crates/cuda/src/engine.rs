@@ -20,7 +20,6 @@ use std::sync::Arc;
 use tensorwire_base::Deadline;
 use tensorwire_device::{
     Device, DeviceError, DeviceMemory, Driver, Function, LibrarySearch, Module, Stream, Word,
-    WritesOrdering,
 };
 use tensorwire_graph::NodeId;
 use tensorwire_kernels::{
@@ -38,6 +37,7 @@ use libraries::Libraries;
 use prepared::{PrepareError, Prepared};
 use programs::Programs;
 use segments::{Call, Segments};
+pub use steps::RemoteWrites;
 use steps::Steps;
 use telling::tell;
 
@@ -50,6 +50,8 @@ pub struct CudaOptions {
     pub libraries: Option<LibrarySearch>,
     /// Of what products and convolutions multiply.
     pub rounding: Rounding,
+    /// Whether a NIC's writes are flushed.
+    pub remote_writes: RemoteWrites,
 }
 
 /// Why a GPU cannot compute.
@@ -75,6 +77,7 @@ pub struct CudaKernels {
     device: Arc<Device>,
     stream: Stream,
     rounding: Rounding,
+    remote_writes: RemoteWrites,
     libraries: Libraries,
     /// How many products and convolutions were left to libraries.
     library_calls: u64,
@@ -154,6 +157,7 @@ impl CudaKernels {
             flights: Flights::new(&device)?,
             stream,
             rounding: options.rounding,
+            remote_writes: options.remote_writes,
             libraries: Libraries::open(&device, options.libraries.as_ref()),
             library_calls: 0,
             library_refusals: 0,
@@ -510,9 +514,12 @@ impl DeviceKernels for CudaKernels {
         self.steps_prepared(gates, signals)
     }
 
+    fn release_steps(&mut self) {
+        self.steps.release();
+    }
+
     fn sees_remote_writes(&self) -> bool {
-        let facts = self.device.facts();
-        facts.ordering != WritesOrdering::None || facts.flush
+        self.are_remote_writes_seen()
     }
 
     fn begin_step(&mut self) -> Result<(), DeviceFailure> {

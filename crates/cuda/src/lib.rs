@@ -55,7 +55,7 @@ pub use command::{
     Address, Addresses, Command, KernelArgument, Launch, LibraryConvolution, LibraryProduct,
     Memory, MissingAddress, ProgramLaunch, ProgramText,
 };
-pub use engine::{CudaError, CudaKernels, CudaOptions};
+pub use engine::{CudaError, CudaKernels, CudaOptions, RemoteWrites};
 pub use error::LowerError;
 pub use fault::DeviceFault;
 pub use gpus::{Gpus, products};

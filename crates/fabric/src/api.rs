@@ -448,6 +448,12 @@ impl Channel {
         self.fabric.device.post_now(self.peer, self.queue_pair, work)
     }
 
+    /// Raises a slot of a peer that shares memory, also of one that is gone: it is there when this returns, in no order with
+    /// what was posted. False where the peer does not share memory, or has no such slot; nothing was done then.
+    pub fn raise(&self, signal: Signal) -> bool {
+        self.fabric.device.raise(self.peer, signal)
+    }
+
     fn work(&self, memcpy: Memcpy<'_>) -> Result<Work, PostError> {
         let Memcpy { local, remote, bytes, direction, signal, token } = memcpy;
         check(Side::Local, local.offset, bytes, local.region.bytes())?;

@@ -101,6 +101,11 @@ pub(crate) trait Device: Debug + Send + Sync {
         self.post(peer, queue_pair, work).map(|()| Posted::Queued)
     }
 
+    /// Raises a slot of a peer whose arrival table is mapped here, whatever became of the connection; false where none is.
+    fn raise(&self, _peer: Rank, _signal: Signal) -> bool {
+        false
+    }
+
     /// Moves what only moves when somebody looks. Bounded.
     fn progress(&self) {}
 

@@ -148,7 +148,7 @@ pub use error::{
 pub use limits::{MemoryLimit, MemoryRoom, available_bytes, memory_room};
 pub use neighbours::HostId;
 pub use region::{Region, RegionDescriptor, RemoteRegion};
-pub use sim::{Between, FlagOrder, SimKnobs, SimNetwork, Within};
+pub use sim::{Between, FlagOrder, NicReach, SimKnobs, SimNetwork, Within};
 pub use verbs::{
     Gid, GidChoice, GidKind, LinkLayer, Nic, NicChoice, Port, PortState, VerbsOptions,
     VerbsUnusable, choose, survey, verbs_usable,

@@ -149,6 +149,30 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(self.at(offset).cast::<u64>()) }
     }
 
+    /// Bytes of the host's memory, as they are now.
+    pub(crate) fn bytes_at(&self, offset: u64, bytes: u64) -> Vec<u8> {
+        // fits: as the mapping fits the address space
+        let mut read = vec![0; bytes as usize];
+        self.check_inside(offset, bytes);
+        // SAFETY: just checked to lie in a live mapping of the host; as for [`Mapping::copy`].
+        unsafe { std::ptr::copy(self.at(offset), read.as_mut_ptr(), read.len()) };
+        read
+    }
+
+    /// Writes bytes to the host's memory.
+    pub(crate) fn fill_at(&self, offset: u64, bytes: &[u8]) {
+        // fits: usize is 64 bits wide
+        self.check_inside(offset, bytes.len() as u64);
+        // SAFETY: as of [`Mapping::bytes_at`].
+        unsafe { std::ptr::copy(bytes.as_ptr(), self.at(offset), bytes.len()) };
+    }
+
+    fn check_inside(&self, offset: u64, bytes: u64) {
+        let end = offset.checked_add(bytes);
+        assert!(!self.is_of_device(), "the host follows no address of a device");
+        assert!(end.is_some_and(|end| end <= self.bytes), "{bytes} bytes leave their mapping");
+    }
+
     /// Copies bytes between two mappings (or two places of one that do not overlap).
     pub(crate) fn copy(source: (&Mapping, u64), target: (&Mapping, u64), bytes: u64) {
         let inside = |(mapping, offset): (&Mapping, u64)| {

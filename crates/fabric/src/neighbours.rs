@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_memory::{DmaBuf, Slab};
 
-use crate::api::{ArrivalSlot, Posted};
+use crate::api::{ArrivalSlot, Posted, Signal};
 use crate::common::Core;
 use crate::config::{Backend, Endpoint, FabricConfig, PeerAddress};
 use crate::device::{Device, Work};
@@ -173,6 +173,10 @@ impl Device for Neighbours {
 
     fn post_now(&self, peer: Rank, queue_pair: usize, work: Work) -> Result<Posted, PostError> {
         self.way_to(peer).post_now(peer, queue_pair, work)
+    }
+
+    fn raise(&self, peer: Rank, signal: Signal) -> bool {
+        self.way_to(peer).raise(peer, signal)
     }
 
     fn progress(&self) {

@@ -17,4 +17,4 @@ mod region;
 mod signal;
 
 pub(crate) use device::open;
-pub use progress::{Between, FlagOrder, SimKnobs, SimNetwork, Within};
+pub use progress::{Between, FlagOrder, NicReach, SimKnobs, SimNetwork, Within};

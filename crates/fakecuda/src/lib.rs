@@ -34,7 +34,7 @@
 //! | `launch=N` | the N-th kernel fails, and all that comes after |
 //! | `lost=N` | the GPU is gone after N calls |
 //! | `hang=N` | the N-th wait of a stream for a word does not end |
-//! | `stale` | what `fakeCudaRemoteWrite` writes is not seen before a flush; the GPU orders no writes |
+//! | `stale` | what `fakeCudaRemoteWrite` writes is not seen before a flush, or by what a stream is told later; the GPU orders no writes |
 //! | `garbage` | fresh memory holds bytes of 255 |
 //! | `nolibrary`, `noalgorithm` | CUDA's libraries do not start; they have no algorithm for anything |
 //! | `product=N`, `convolution=N` | the N-th matrix product of cuBLASLt's fails, or convolution of cuDNN's |
@@ -53,6 +53,7 @@ pub mod cudnn;
 mod event;
 mod kernels;
 pub mod nccl;
+mod nic;
 mod numbers;
 pub mod nvrtc;
 mod random;
@@ -67,6 +68,8 @@ use tensorwire_device::sys::Functions;
 use tensorwire_device::sys::cublas_lt::CublasLtFunctions;
 use tensorwire_device::sys::cudnn::CudnnFunctions;
 use tensorwire_device::sys::nvrtc::NvrtcFunctions;
+
+pub use nic::Nic;
 
 /// Where cargo has put the library beside the calling test's program; none where it is not built.
 pub fn library() -> Option<PathBuf> {

@@ -240,6 +240,15 @@ impl Space {
         Some(Bytes { first, _allocation: mapped.allocation.clone() })
     }
 
+    /// Mapped bytes that some GPU reaches, as a NIC gets at them, and whose GPU's they are.
+    pub(crate) fn remote(&self, address: u64, bytes: usize) -> Option<(Bytes, Option<usize>)> {
+        let at = usize::try_from(address).ok()?;
+        let (_, reserved) = self.reserved.range(..=at).next_back()?;
+        let mapped = reserved.mapped.as_ref()?;
+        let device = *mapped.accessible.first()?;
+        Some((self.bytes(address, bytes, device)?, mapped.allocation.device))
+    }
+
     /// The allocation that a mapped range is of, and where in it.
     pub(crate) fn allocation(&self, address: u64, bytes: usize) -> Option<Arc<Allocation>> {
         let at = usize::try_from(address).ok()?;

@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -31,8 +32,8 @@ pub(crate) struct Fake {
     /// Pinned ranges of the host: bytes by address. Copies hold it, so that none goes meanwhile.
     pub(crate) pinned: RwLock<BTreeMap<usize, Pinned>>,
     pub(crate) kernels: Option<Kernels>,
-    /// What NICs have written and GPUs do not see yet.
-    pub(crate) unseen: Mutex<Vec<(u64, Vec<u8>)>>,
+    /// What NICs have written and GPUs do not see yet: by whose memory it is, the address, and the bytes.
+    unseen: Mutex<Vec<Unseen>>,
     /// The seed of streams that are made from now on, and how many were.
     pub(crate) seeds: Mutex<(u64, u64)>,
     pub(crate) counts: Counts,
@@ -48,6 +49,9 @@ pub(crate) struct Fake {
     /// That run what NVRTC has compiled, by number, from 1 on.
     pub(crate) libraries: Mutex<Vec<Arc<Kernels>>>,
 }
+
+/// A NIC's write: the GPU whose memory that is, the address, the bytes.
+type Unseen = (Option<usize>, u64, Vec<u8>);
 
 /// How often something was done, for faults that come at a time.
 #[derive(Debug, Default)]
@@ -203,6 +207,58 @@ impl Fake {
         }
         let at = usize::try_from(address).ok()?;
         is_pinned(pinned, at, bytes).then_some(Place::OfHost(at as *mut u8))
+    }
+}
+
+/// What NICs do.
+impl Fake {
+    /// Writes bytes, or keeps them to be seen later; none where nothing is mapped.
+    pub(crate) fn write_remotely(&self, address: u64, bytes: &[u8]) -> Option<()> {
+        let (found, device) = self.space.read().remote(address, bytes.len())?;
+        if self.config.faults.stale {
+            self.unseen.lock().push((device, address, bytes.to_vec()));
+            return Some(());
+        }
+        // SAFETY: so many bytes are mapped, and `found` keeps them; no Rust reference is made of them.
+        unsafe { found.first.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+        Some(())
+    }
+
+    /// Reads bytes behind all that NICs have written.
+    pub(crate) fn read_remotely(&self, address: u64, into: &mut [u8]) -> Option<()> {
+        let (found, _) = self.space.read().remote(address, into.len())?;
+        // SAFETY: as for writing.
+        unsafe { found.first.copy_to_nonoverlapping(NonNull::from(&mut *into).cast(), into.len()) };
+        // fits: usize is 64 bits wide
+        let end = address + into.len() as u64;
+        for (_, start, bytes) in self.unseen.lock().iter() {
+            let (from, to) = ((*start).max(address), (start + bytes.len() as u64).min(end));
+            if from < to {
+                let [there, here] = [address, *start].map(|first| (from - first) as usize);
+                let length = (to - from) as usize;
+                into[there..there + length].copy_from_slice(&bytes[here..here + length]);
+            }
+        }
+        Some(())
+    }
+
+    /// From now on a GPU sees what NICs have written to its memory.
+    pub(crate) fn show_remote_writes(&self, device: usize) {
+        let mut unseen = self.unseen.lock();
+        if unseen.is_empty() {
+            return;
+        }
+        let (own, others) =
+            std::mem::take(&mut *unseen).into_iter().partition(|(of, ..)| *of == Some(device));
+        *unseen = others;
+        let own: Vec<Unseen> = own;
+        for (_, address, bytes) in own {
+            // memory that has gone meanwhile has no readers
+            let Some((found, _)) = self.space.read().remote(address, bytes.len()) else { continue };
+            let from = NonNull::from(&bytes[..]).cast();
+            // SAFETY: as for writing.
+            unsafe { found.first.copy_from_nonoverlapping(from, bytes.len()) };
+        }
     }
 }
 

@@ -182,6 +182,10 @@ impl Stream {
         if let Some(capture) = self.capture() {
             return capture.push(self, op);
         }
+        // how it is told comes behind what NICs have written before
+        if let Ok(fake) = Fake::get() {
+            fake.show_remote_writes(self.context.ordinal);
+        }
         let mut queue = self.queue.lock();
         let number = TOLD.fetch_add(1, Ordering::Relaxed) + 1;
         queue.ops.push_back(Told { number, op: Arc::new(op) });

@@ -204,10 +204,14 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
     /// From [`DeviceKernels::begin_step`] to [`DeviceKernels::end_step`] the device is told a step, all of it at once at the end.
     ///
     /// # Errors
-    /// When the device cannot wait for words, or several devices are one: their steps are told in parts.
+    /// When the device cannot wait for words, or several devices are one, or another session tells it whole steps: they are told
+    /// in parts.
     fn prepare_steps(&mut self, _gates: usize, _signals: usize) -> Result<(), DeviceFailure> {
         Err(DeviceFailure::Device("it is told no whole steps".into()))
     }
+
+    /// Whoever made it ready tells it no more of them: another may make it ready.
+    fn release_steps(&mut self) {}
 
     /// True if a device that waits at a gate sees what a NIC has written when it is opened.
     fn sees_remote_writes(&self) -> bool {

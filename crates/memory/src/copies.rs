@@ -36,6 +36,8 @@ pub enum CopyPurpose {
     FromPeers,
     /// Values of a store, and what is pushed to them, between the memory of their server's device and the host's, by the device.
     StoreStaging,
+    /// Tensors from a device's memory to that of another process's, by the former, in one write where the latter uses them.
+    ToPeers,
 }
 
 impl CopyPurpose {
@@ -55,6 +57,7 @@ impl CopyPurpose {
         CopyPurpose::BetweenDevices,
         CopyPurpose::FromPeers,
         CopyPurpose::StoreStaging,
+        CopyPurpose::ToPeers,
     ];
 
     /// Its name in reports, in lower case.
@@ -74,6 +77,7 @@ impl CopyPurpose {
             CopyPurpose::BetweenDevices => "between_devices",
             CopyPurpose::FromPeers => "from_peers",
             CopyPurpose::StoreStaging => "store_staging",
+            CopyPurpose::ToPeers => "to_peers",
         }
     }
 

@@ -56,6 +56,17 @@ pub struct LaneUse {
     pub reserved: usize,
 }
 
+impl LaneUse {
+    /// Both together; the peaks may have been at different times.
+    pub(crate) fn with(self, other: LaneUse) -> LaneUse {
+        LaneUse {
+            in_use: self.in_use + other.in_use,
+            peak: self.peak + other.peak,
+            reserved: self.reserved + other.reserved,
+        }
+    }
+}
+
 /// A lane that grows as it is needed, up to a limit.
 #[derive(Debug)]
 pub(crate) struct Pool {

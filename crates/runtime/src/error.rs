@@ -27,22 +27,50 @@ pub enum ExchangeError {
     Open { edge: String, peer: Rank, source: OpenRegionError },
     #[error("mapping '{edge}' of rank {peer}'s device: {source}")]
     Map { edge: String, peer: Rank, source: Box<AllocError> },
+    #[error(
+        "{edge} was announced, and its exchange does not say where the sender's device has it; exchange it by way of the \
+         host (--exchange copy)"
+    )]
+    NotOnDevice { edge: String },
     #[error(transparent)]
     Region(#[from] RegionError),
     /// What is behind the exchange is no fabric, and says itself what happened.
     #[error("{what}")]
     Other { peer: Option<Rank>, what: String },
+    /// What was read of its device's memory may be torn.
+    #[error("{}", given_up(*peer, *cause))]
+    GivenUp { peer: Rank, cause: Rank },
     /// Another member failed, or is late. Which one, and why, others know.
     #[error("{what}")]
     Others { what: String },
 }
 
+fn given_up(peer: Rank, cause: Rank) -> String {
+    let why = match peer == cause {
+        true => "look at what it says".to_owned(),
+        false => format!("since rank {cause} was lost"),
+    };
+    format!(
+        "rank {peer} gave up its step, {why}; what its device does with shared memory from then on is not for use"
+    )
+}
+
 impl ExchangeError {
+    /// True if another member failed or is late, and this one knows no more.
+    fn is_of_others(&self) -> bool {
+        match self {
+            ExchangeError::Others { .. } => true,
+            ExchangeError::GivenUp { peer, cause } => peer == cause,
+            _ => false,
+        }
+    }
+
     /// The peer that was lost, if that is what happened.
     pub fn lost_peer(&self) -> Option<Rank> {
         match self {
             ExchangeError::Peer(fault) => Some(fault.rank),
             ExchangeError::Other { peer, .. } => *peer,
+            ExchangeError::GivenUp { peer, cause } => Some(*cause).filter(|cause| cause != peer),
             ExchangeError::Post { source: PostError::PeerLost { peer, .. }, .. }
             | ExchangeError::Open { source: OpenRegionError::PeerLost { peer, .. }, .. }
             // it told of the region a moment ago: it ends
@@ -113,6 +141,8 @@ pub enum SessionError {
         "'{name}' is not kept: its memory may be another tensor's when a run is over; make its node a root of the run"
     )]
     NotKept { name: String },
+    #[error("'{name}': {source}")]
+    Peer { name: String, source: ExchangeError },
     #[error("peers read variable '{name}' where it lies; write it before the first run")]
     ReadByPeers { name: String },
     #[error("'{name}' is {fact}; {dims:?} does not fit it")]
@@ -178,7 +208,7 @@ impl RunError {
     pub fn is_of_others(&self) -> bool {
         match self {
             RunError::Stalled { is_own, .. } => !is_own,
-            RunError::Exchange { source, .. } => matches!(source, ExchangeError::Others { .. }),
+            RunError::Exchange { source, .. } => source.is_of_others(),
             _ => false,
         }
     }

@@ -20,7 +20,7 @@ use tensorwire_kernels::{CopyId, Kernels};
 use tensorwire_tensor::TensorSpec;
 
 use crate::ahead::Ahead;
-use crate::error::{AllocError, RunError};
+use crate::error::{AllocError, ExchangeError, RunError};
 use crate::frontier::Frontier;
 use crate::ports::{DeviceWay, Events, GroupOps, Ports, Sending, TensorExchange};
 use crate::session::{Computing, SessionOptions};
@@ -252,7 +252,19 @@ impl Executor {
                 return Ok(Advance::Blocked);
             }
         }
+        self.finish_run()
+    }
+
+    /// All of a run is done. It counts if no peer gave up its own, whose device may have written since what was read here.
+    fn finish_run(&self) -> Result<Advance, RunError> {
+        let step = self.counters.steps;
+        self.check_peers().map_err(|source| RunError::Exchange { step, source })?;
         Ok(Advance::Finished)
+    }
+
+    /// As [`TensorExchange::check_peers`].
+    pub(crate) fn check_peers(&self) -> Result<(), ExchangeError> {
+        self.exchange.as_ref().map_or(Ok(()), |exchange| exchange.check_peers())
     }
 
     fn observe(&mut self) {

@@ -4,6 +4,8 @@
 //! slot that was prepared for it, and read by the receiver; the read's signal is the acknowledgement.
 
 mod completions;
+mod events;
+mod giving_up;
 mod introduction;
 mod mapping;
 mod metadata;
@@ -16,16 +18,18 @@ use std::sync::Arc;
 
 use tensorwire_base::{Deadline, Rank, Space};
 use tensorwire_fabric::{
-    ArrivalSlot, Channel, Direction, Fabric, LocalSlice, Memcpy, PostError, Region, RemoteRegion,
-    RemoteSlice, Signal, Ticket,
+    ArrivalSlot, Channel, CompletionError, Direction, Fabric, LocalSlice, Memcpy, PostError,
+    Region, RemoteRegion, RemoteSlice, Signal,
 };
 use tensorwire_graph::EdgeId;
 use tensorwire_memory::{Buffer, DeviceLoan, Loan, Slab, WriteLoan};
 use tensorwire_tensor::{Fact, TensorSpec};
 
 use crate::error::ExchangeError;
-use crate::ports::{DeviceWay, Events, OnPeer, Ports, Sending, TensorExchange};
+use crate::ports::{DeviceWay, OnPeer, Sending, TensorExchange};
 use completions::Completions;
+use events::check_peers;
+use giving_up::{Withdrawal, Withdrawals};
 use introduction::Ear;
 use metadata::Metadata;
 use staging::Staging;
@@ -42,6 +46,8 @@ const OPENED_MAX: usize = 32;
 #[derive(Debug)]
 pub struct OneSided {
     fabric: Fabric,
+    /// Whose end it is.
+    rank: Rank,
     options: OneSidedOptions,
     /// All memory that can be sent from and fetched into, by the address of its first byte.
     regions: HashMap<usize, Region>,
@@ -66,6 +72,9 @@ pub struct OneSided {
     device_way: Option<String>,
     /// Tensors that go in pieces, of which not all have gone.
     in_pieces: HashMap<EdgeId, InPieces>,
+    /// Where this part hears that a peer gave up a step, and where peers hear it of this part.
+    withdrawal: Withdrawal,
+    withdrawals: Withdrawals,
 }
 
 /// A tensor that goes in pieces.
@@ -147,17 +156,18 @@ enum Lent {
 
 impl OneSided {
     fn new(
-        fabric: Fabric,
+        (fabric, rank): (Fabric, Rank),
         options: OneSidedOptions,
         completions: Completions,
         regions: Vec<Region>,
-        outbound: HashMap<EdgeId, Outbound>,
-        inbound: HashMap<EdgeId, Inbound>,
+        (outbound, inbound): (HashMap<EdgeId, Outbound>, HashMap<EdgeId, Inbound>),
+        (withdrawal, withdrawals): (Withdrawal, Withdrawals),
     ) -> OneSided {
         let lane = regions[0].clone();
         let regions = regions.into_iter().map(|region| (region.slab().address(), region));
         OneSided {
             fabric,
+            rank,
             options,
             regions: regions.collect(),
             shown: HashMap::new(),
@@ -172,6 +182,8 @@ impl OneSided {
             staging: Vec::new(),
             device_way: None,
             in_pieces: HashMap::new(),
+            withdrawal,
+            withdrawals,
         }
     }
 
@@ -212,6 +224,7 @@ impl OneSided {
         epoch: u64,
         source: Option<&Buffer>,
     ) -> Result<Sending, ExchangeError> {
+        self.withdrawal.check()?;
         let route = &self.outbound[&edge];
         let (region, offset, bytes) = match source {
             Some(buffer) => (self.region_of(buffer), buffer.place().offset, buffer.bytes()),
@@ -231,6 +244,16 @@ impl OneSided {
             Ok(()) => Ok(Sending::Started),
             Err(source) => self.refused(&route.name, route.channel.peer(), source),
         }
+    }
+
+    /// What the completion of a memcpy that failed means.
+    fn not_sent(&self, edge: EdgeId, peer: Rank, source: CompletionError) -> ExchangeError {
+        if let Some(fault) = self.fabric.fault() {
+            return fault.into();
+        }
+        let sent = self.outbound.get(&edge).map(|route| route.name.clone());
+        let name = sent.or(self.inbound.get(&edge).map(|inbound| inbound.name.clone()));
+        ExchangeError::Send { edge: name.unwrap_or_default(), peer, source }
     }
 
     fn lend(&self, edge: EdgeId, buffer: &Buffer) -> Result<Loan, ExchangeError> {
@@ -389,6 +412,7 @@ impl TensorExchange for OneSided {
     }
 
     fn acknowledge(&mut self, edge: EdgeId, epoch: u64) -> Result<Sending, ExchangeError> {
+        self.withdrawal.check()?;
         let Inbound { name, channel, region, ack, .. } = &self.inbound[&edge];
         let posted = channel.memcpy(Memcpy {
             local: LocalSlice { region: &self.lane, offset: 0 },
@@ -419,6 +443,7 @@ impl TensorExchange for OneSided {
         epoch: u64,
         index: usize,
     ) -> Result<Sending, ExchangeError> {
+        self.withdrawal.check()?;
         let route = &self.outbound[&edge];
         let pieces = route.staged.clone().expect("what goes in pieces is staged");
         let (piece, is_last) = (&pieces[index], index + 1 == pieces.len());
@@ -468,6 +493,15 @@ impl TensorExchange for OneSided {
         self.inbound.get(&edge).is_some_and(|inbound| inbound.is_by_nic)
     }
 
+    fn check_peers(&self) -> Result<(), ExchangeError> {
+        self.withdrawal.check()
+    }
+
+    fn give_up(&mut self, deadline: Deadline) {
+        self.tell_peers();
+        self.let_go(deadline);
+    }
+
     fn pieces_arrived(&mut self, edge: EdgeId, epoch: u64) -> Result<usize, ExchangeError> {
         let Some(Inbound { slot, staged: Some(pieces), .. }) = self.inbound.get(&edge) else {
             return Ok(0);
@@ -479,16 +513,14 @@ impl TensorExchange for OneSided {
     }
 
     fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError> {
+        let mut failed = Ok(());
         // a part sends an edge or receives it, so that the edge says which of both is over
         for (edge, completion) in self.completions.poll(&self.fabric) {
             if let Err(source) = completion.result {
-                if let Some(fault) = self.fabric.fault() {
-                    return Err(fault.into());
-                }
-                let sent = self.outbound.get(&edge).map(|route| route.name.clone());
-                let name = sent.or(self.inbound.get(&edge).map(|inbound| inbound.name.clone()));
-                let (edge, peer) = (name.unwrap_or_default(), completion.peer);
-                return Err(ExchangeError::Send { edge, peer, source });
+                // it is over, too: the fabric has what was lent no more
+                self.loans.remove(&edge);
+                failed = failed.and_then(|()| Err(self.not_sent(edge, completion.peer, source)));
+                continue;
             }
             if let Some(flight) = self.flights.get_mut(&edge) {
                 flight.is_written = true;
@@ -503,6 +535,7 @@ impl TensorExchange for OneSided {
                 finished.push(edge);
             }
         }
+        failed?;
         let OneSided { flights, outbound, fabric, .. } = self;
         flights.retain(|edge, flight| {
             let ack = outbound.get(edge).and_then(|route| route.ack);
@@ -532,36 +565,5 @@ impl TensorExchange for OneSided {
     fn free(&mut self, slab: &Slab) {
         self.regions.remove(&slab.address());
         self.shown.remove(&slab.address());
-    }
-}
-
-/// What happens on a fabric, as a source of [`Events`].
-#[derive(Debug)]
-struct FabricEvents {
-    fabric: Fabric,
-    observed: Ticket,
-}
-
-impl Events for FabricEvents {
-    fn observe(&mut self) {
-        self.observed = self.fabric.ticket();
-    }
-
-    fn wait(&mut self, deadline: Deadline) -> Result<(), ExchangeError> {
-        check_peers(&self.fabric)?;
-        self.fabric.wait(self.observed, deadline);
-        check_peers(&self.fabric)
-    }
-}
-
-fn check_peers(fabric: &Fabric) -> Result<(), ExchangeError> {
-    fabric.fault().map_or(Ok(()), |fault| Err(fault.into()))
-}
-
-impl From<OneSided> for Ports {
-    /// The ports of a session whose edges all cross here.
-    fn from(exchange: OneSided) -> Ports {
-        let (fabric, observed) = (exchange.fabric.clone(), exchange.fabric.ticket());
-        Ports::new(FabricEvents { fabric, observed }).with_exchange(exchange)
     }
 }

@@ -86,8 +86,8 @@ pub enum DeviceWay {
 /// What was announced, in memory of its sender's device that is mapped here: the whole of that, and the first byte in it.
 pub type OnPeer = (Buffer, usize);
 
-/// Sends and receives tensors along the edges of a plan. No call blocks, except [`TensorExchange::fetch`] and
-/// [`TensorExchange::on_peer`] where the sender's memory is seen for the first time. `epoch` counts the tensors of an edge from 1.
+/// Sends and receives tensors along the edges of a plan. No call blocks, except [`TensorExchange::give_up`], and
+/// [`TensorExchange::fetch`] and [`TensorExchange::on_peer`] where the sender's memory is seen for the first time. `epoch` counts the tensors of an edge from 1.
 pub trait TensorExchange: Send {
     /// Starts sending `tensor` (none: no bytes, only the signal) along an edge whose size is known. It is
     /// over when the tensor may be written again as far as the exchange is concerned.
@@ -182,6 +182,17 @@ pub trait TensorExchange: Send {
     fn is_written_by_nic(&self, _edge: EdgeId) -> bool {
         false
     }
+
+    /// Fails if a peer gave up a step whose device computes on: what was read of the peer's memory, or came to that of a device
+    /// here, may be torn. To be asked behind the reading, before a run counts as done and before anybody uses what was read. What
+    /// sends asks itself.
+    fn check_peers(&self) -> Result<(), ExchangeError> {
+        Ok(())
+    }
+
+    /// Tells peers that this part gives up the step that its device was told, and waits until the exchange moves nothing from
+    /// the device's memory any more. Then the device may compute on.
+    fn give_up(&mut self, _deadline: Deadline) {}
 
     /// Takes note that nothing reads what came over an edge any more in this run.
     fn released(&mut self, _edge: EdgeId) {}

@@ -203,14 +203,19 @@ impl Session {
     /// A tensor's spec and bytes, between runs.
     ///
     /// # Errors
-    /// When the part has no such tensor, does not keep it after a run, or is still sending it.
+    /// When the part has no such tensor, does not keep it after a run, or is still sending it; when it lies in a device's memory
+    /// and a peer gave up a step.
     pub fn read(&self, output: Output) -> Result<(&TensorSpec, Reading<'_>), SessionError> {
         let Tensor { spec, buffer, .. } = self.kept(output)?;
         let lent = |source| SessionError::Lent { name: self.name(output), source };
         let reading = match (&self.mirrors, buffer.space()) {
             (Some(mirrors), Space::Device(_)) => {
                 let mirrored = mirrors.read(output, buffer);
-                Reading::mirrored(mirrored.map_err(|error| self.not_mirrored(output, error))?)
+                let mirrored = mirrored.map_err(|error| self.not_mirrored(output, error))?;
+                // a peer that gave up a step later than this part's last may write what was read just now
+                let checked = self.executor.check_peers();
+                checked.map_err(|source| SessionError::Peer { name: self.name(output), source })?;
+                Reading::mirrored(mirrored)
             }
             _ => Reading::there(buffer.read().map_err(lent)?),
         };

@@ -21,7 +21,10 @@ pub(crate) enum Item {
 pub(crate) type Ways<'a> = &'a dyn Fn(EdgeId) -> Option<&'static str>;
 
 /// One part's share of a run, in an order that fits those of all others.
-pub(crate) fn line(plan: &Plan, run: RunId, part: usize) -> Vec<Item> {
+///
+/// # Errors
+/// When there is no such order: parts wait for each other in a ring. Says where.
+pub(crate) fn line(plan: &Plan, run: RunId, part: usize) -> Result<Vec<Item>, String> {
     let nodes = &plan.runs[run.0].nodes;
     // by part and item: how many it waits for, and who waits for it
     let mut waits: HashMap<(usize, Item), u32> = HashMap::new();
@@ -76,8 +79,9 @@ pub(crate) fn line(plan: &Plan, run: RunId, part: usize) -> Vec<Item> {
     let ready = |(at, item): (usize, Item)| Reverse((rank(at, item), item, at));
     let free = waits.iter().filter(|(_, count)| **count == 0).map(|(item, _)| ready(*item));
     let mut free: BinaryHeap<_> = free.collect();
-    let mut line = Vec::new();
+    let (mut line, mut reached) = (Vec::new(), 0);
     while let Some(Reverse((_, item, at))) = free.pop() {
+        reached += 1;
         if at == part {
             line.push(item);
         }
@@ -89,7 +93,20 @@ pub(crate) fn line(plan: &Plan, run: RunId, part: usize) -> Vec<Item> {
             }
         }
     }
-    line
+    if reached == waits.len() {
+        return Ok(line);
+    }
+    let stuck = waits.iter().filter(|(_, count)| **count > 0).map(|(item, _)| *item).min();
+    Err(match stuck {
+        Some((at, Item::Node(id) | Item::Sent(id))) => {
+            let Part { task, graph, .. } = &plan.parts[at];
+            let name = &graph.node(id).name;
+            format!(
+                "'{name}' of {task} is in a ring of parts that wait for each other, or behind one"
+            )
+        }
+        None => "its parts have no common order".to_owned(),
+    })
 }
 
 /// Why a device is not told a part's share of a run as a whole; none: it can be.
@@ -221,7 +238,7 @@ mod tests {
     #[test]
     fn streams_that_do_their_lines_in_order_come_to_the_end() {
         let plan = ping_pong();
-        let lines = || (0..plan.parts.len()).map(|part| line(&plan, RunId(0), part));
+        let lines = || (0..plan.parts.len()).map(|part| line(&plan, RunId(0), part).unwrap());
         let nodes: usize = plan.runs[0].nodes.iter().map(Vec::len).sum();
         let of_nodes =
             |line: Vec<Item>| line.iter().filter(|item| matches!(item, Item::Node(_))).count();
@@ -237,5 +254,17 @@ mod tests {
             line
         });
         assert!(left(&plan, waits_first.collect()) > 0);
+    }
+
+    #[test]
+    fn parts_that_wait_for_each_other_in_a_ring_have_no_line() {
+        let mut plan = ping_pong();
+        let nodes = plan.runs[0].nodes[0].clone();
+        let (first, last) = (nodes[0], nodes[nodes.len() - 1]);
+        plan.parts[0].order.extend([(first, last), (last, first)]);
+        for part in 0..plan.parts.len() {
+            let why = line(&plan, RunId(0), part).unwrap_err();
+            assert!(why.contains("in a ring"), "{why}");
+        }
     }
 }

@@ -144,7 +144,8 @@ impl Workspace {
             Lane::Registered => self.registered.usage(),
             Lane::Private => self.private.usage(),
             Lane::Device(device) => {
-                self.on_devices.get(&device).map(Pool::usage).unwrap_or_default()
+                let own = self.on_devices.get(&device).map(Pool::usage).unwrap_or_default();
+                if device == 0 { own.with(self.shown.usage()) } else { own }
             }
         }
     }

@@ -202,6 +202,7 @@ mod tests {
         "bytes_copied_store_staging",
         "bytes_copied_to_device",
         "bytes_copied_to_host",
+        "bytes_copied_to_peers",
         "bytes_written",
         "clients",
         "data",

@@ -30,7 +30,7 @@ pub(super) fn same_bits(bench: &mut Bench<'_, '_>) -> Outcome {
 
 fn same_bits_of(bench: &mut Bench<'_, '_>, tensorwire: &Path) -> Result<Outcome, String> {
     let size = match bench.is_stand_in() {
-        true => "--model mlp --data synthetic:16 --batch 4 --steps 3",
+        true => "--model cifar --data synthetic:16,8x8x1 --batch 4 --steps 3",
         false => "--model mlp --data synthetic:512 --batch 32 --steps 20",
     };
     let (mut first, mut last): (Option<Value>, Value) = (None, Value::Null);
@@ -42,6 +42,7 @@ fn same_bits_of(bench: &mut Bench<'_, '_>, tensorwire: &Path) -> Result<Outcome,
             "weights_sha256": result["weights_sha256"],
             "bytes_copied": result["bytes_copied"],
             "bytes_copied_to_host": result["bytes_copied_to_host"],
+            "bytes_copied_to_peers": result["bytes_copied_to_peers"],
             "bytes_copied_to_device": result["bytes_copied_to_device"],
             "graphs_launched": result["graphs_launched"],
             "kernels": result["kernels"],

@@ -78,6 +78,11 @@ impl Segments {
             .any(|call| matches!(call, Call::Operator(pending, _) if *pending == node))
     }
 
+    /// Forgets the segments of before.
+    pub(super) fn forget(&mut self) {
+        self.known.clear();
+    }
+
     pub(super) fn add(&mut self, call: Call) {
         self.pending.push(call);
     }

@@ -19,9 +19,23 @@ const WORD_BYTES: usize = 64;
 const OPEN: u32 = 1;
 const SHUT: u32 = 0;
 
+/// Whether what a NIC has written to a GPU's memory is flushed before a stream goes on that waits for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RemoteWrites {
+    /// Where the GPU says that it does not order them itself, and the driver flushes them.
+    #[default]
+    AsNeeded,
+    /// Wherever the driver flushes them.
+    Flushed,
+    /// Nowhere: what is used may not be there yet. For tests of what comes of that.
+    Unflushed,
+}
+
 /// The words of steps, and what the present one holds.
 #[derive(Debug, Default)]
 pub(super) struct Steps {
+    /// A session tells them.
+    is_taken: bool,
     gates: Vec<Word>,
     signals: Vec<Word>,
     copies: Vec<StepCopy>,
@@ -61,7 +75,12 @@ impl Steps {
         self.fed = words.pop();
         self.signals = words.split_off(gates);
         self.gates = words;
+        self.is_taken = true;
         Ok(())
+    }
+
+    pub(super) fn release(&mut self) {
+        self.is_taken = false;
     }
 
     /// Tells a stream a call of a step.
@@ -144,6 +163,13 @@ impl CudaKernels {
             let why = format!("streams of GPU {} do not wait for words", facts.ordinal);
             return Err(DeviceFailure::Device(why.into()));
         }
+        if self.steps.is_taken {
+            let why = format!("another session tells GPU {} whole steps", facts.ordinal);
+            return Err(DeviceFailure::Device(why.into()));
+        }
+        // graphs of a session before wait for its words
+        self.segments.forget();
+        self.steps = Steps::default();
         Ok(self.steps.prepare(&self.device, gates, signals).map_err(Failed::from)?)
     }
 
@@ -215,13 +241,21 @@ impl CudaKernels {
         Ok(())
     }
 
+    pub(super) fn are_remote_writes_seen(&self) -> bool {
+        let facts = self.device.facts();
+        let is_left = self.remote_writes == RemoteWrites::Unflushed;
+        is_left || facts.ordering != WritesOrdering::None || facts.flush
+    }
+
     /// Sees to it that a stream that waits already sees what a NIC has written (CUDA's guide to GPUDirect RDMA).
     fn remote_writes_flushed(&self) -> Result<(), DeviceError> {
         let facts = self.device.facts();
-        match facts.ordering {
-            WritesOrdering::None if facts.flush => self.device.flush_remote_writes(),
-            _ => Ok(()),
-        }
+        let is_due = match self.remote_writes {
+            RemoteWrites::AsNeeded => facts.ordering == WritesOrdering::None,
+            RemoteWrites::Flushed => true,
+            RemoteWrites::Unflushed => false,
+        };
+        if is_due && facts.flush { self.device.flush_remote_writes() } else { Ok(()) }
     }
 
     pub(super) fn signal_taken(&mut self, signal: usize) -> bool {

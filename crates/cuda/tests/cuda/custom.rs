@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use half::bf16;
-use tensorwire_cuda::{CheckedGpu, CudaOptions, Gpus, LibrarySearch, Rounding, modules};
+use tensorwire_cuda::{CheckedGpu, CudaOptions, Gpus, LibrarySearch, modules};
 use tensorwire_device::Nvrtc;
 use tensorwire_graph::{Backward, CustomOperator, Gradient, Op, Refusal};
 use tensorwire_kernels::check::{self, Net, Tensor, Tolerance};
@@ -212,7 +212,7 @@ fn gpu() -> Option<CheckedGpu> {
         }
         false => return None,
     };
-    let options = CudaOptions { driver, libraries, rounding: Rounding::Nothing };
+    let options = CudaOptions { driver, libraries, ..CudaOptions::default() };
     Some(CheckedGpu::open(options, 0).unwrap())
 }
 

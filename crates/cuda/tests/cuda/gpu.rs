@@ -213,7 +213,12 @@ impl Computes for Gpu {
 
 fn opened() -> CudaKernels {
     let driver: Option<PathBuf> = driver().and_then(OnlyDriver::library);
-    let options = CudaOptions { driver, libraries: libraries(), rounding: rounding() };
+    let options = CudaOptions {
+        driver,
+        libraries: libraries(),
+        rounding: rounding(),
+        ..CudaOptions::default()
+    };
     CudaKernels::open(&options, 0).unwrap()
 }
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tensorwire_base::Deadline;
-use tensorwire_cuda::{CudaKernels, CudaOptions};
+use tensorwire_cuda::{CudaKernels, CudaOptions, RemoteWrites};
+use tensorwire_fakecuda::Nic;
 use tensorwire_kernels::{CopyId, DeviceKernels};
 use tensorwire_memory::{Buffer, Place, Slab};
 
@@ -29,9 +30,9 @@ fn soon() -> Deadline {
 }
 
 impl Machine {
-    fn open() -> Machine {
+    fn open(remote_writes: RemoteWrites) -> Machine {
         let driver = std::env::var_os(tensorwire_testkit::cuda::TEST_CUDA).map(Into::into);
-        let options = CudaOptions { driver, ..CudaOptions::default() };
+        let options = CudaOptions { driver, remote_writes, ..CudaOptions::default() };
         let mut kernels = CudaKernels::open(&options, 0).unwrap();
         kernels.prepare_steps(1, 1).unwrap();
         let here = kernels.alloc(0, BYTES).unwrap();
@@ -67,26 +68,13 @@ impl Machine {
     }
 }
 
-/// As a NIC would.
-fn write_remotely(to: &Slab, bytes: &[u8]) {
-    type Write = unsafe extern "C" fn(u64, *const u8, usize) -> u32;
-    let driver = tensorwire_fakecuda::library().unwrap();
-    // SAFETY: the library is loaded already; the function is of this type, and so many bytes are there.
-    let status = unsafe {
-        let library = libloading::Library::new(driver).unwrap();
-        let write = library.get::<Write>(b"fakeCudaRemoteWrite").unwrap();
-        write(to.address() as u64, bytes.as_ptr(), bytes.len())
-    };
-    assert_eq!(status, 0);
-}
-
 #[test]
 fn a_gate_lets_one_step_pass() {
     if !is_own_process() {
         in_a_process(&["--exact", "steps::a_gate_lets_one_step_pass"], false, &[]);
         return;
     }
-    let mut machine = Machine::open();
+    let mut machine = Machine::open(RemoteWrites::AsNeeded);
     // the third and later are launched as one graph: each waits again
     for byte in 1..6 {
         machine.write(byte);
@@ -107,13 +95,37 @@ fn a_gate_lets_one_step_pass() {
 }
 
 #[test]
+fn one_session_at_a_time_tells_steps() {
+    if !is_own_process() {
+        in_a_process(&["--exact", "steps::one_session_at_a_time_tells_steps"], false, &[]);
+        return;
+    }
+    let mut machine = Machine::open(RemoteWrites::AsNeeded);
+    for _ in 0..2 {
+        let refused = machine.kernels.prepare_steps(1, 1).unwrap_err();
+        assert!(refused.to_string().contains("another session"), "{refused}");
+        // the last of them is a graph, which waits for these words
+        for byte in 1..5 {
+            machine.write(byte);
+            let end = machine.step();
+            machine.kernels.open_gate(0, false).unwrap();
+            machine.kernels.wait(end, soon()).unwrap();
+            assert!(machine.kernels.takes_signal(0));
+            assert_eq!(machine.read(), [byte; BYTES]);
+        }
+        machine.kernels.release_steps();
+        machine.kernels.prepare_steps(1, 1).unwrap();
+    }
+}
+
+#[test]
 fn a_device_that_goes_while_its_stream_waits_opens_the_gates() {
     if !is_own_process() {
         let name = "steps::a_device_that_goes_while_its_stream_waits_opens_the_gates";
         in_a_process(&["--exact", name], false, &[]);
         return;
     }
-    let mut machine = Machine::open();
+    let mut machine = Machine::open(RemoteWrites::AsNeeded);
     machine.step();
     let begun = std::time::Instant::now();
     drop(machine);
@@ -128,15 +140,20 @@ fn what_a_nic_has_written_is_flushed_before_its_gate_opens() {
         in_a_process(&["--exact", name], false, &[("FAKE_CUDA_FAULTS", "stale")]);
         return;
     }
-    let mut machine = Machine::open();
-    assert!(machine.kernels.sees_remote_writes());
-    for (is_remote, seen) in [(true, 2), (false, 1), (true, 2)] {
-        machine.write(1);
-        let end = machine.step();
-        write_remotely(&machine.here, &[2; BYTES]);
-        machine.kernels.open_gate(0, is_remote).unwrap();
-        machine.kernels.wait(end, soon()).unwrap();
-        machine.kernels.takes_signal(0);
-        assert_eq!(machine.read(), [seen; BYTES], "remote: {is_remote}");
+    let nic = Nic::open().unwrap();
+    for choice in [RemoteWrites::AsNeeded, RemoteWrites::Flushed, RemoteWrites::Unflushed] {
+        let mut machine = Machine::open(choice);
+        assert!(machine.kernels.sees_remote_writes());
+        for is_remote in [true, false, true] {
+            machine.write(1);
+            let end = machine.step();
+            assert!(nic.write(machine.here.address() as u64, &[2; BYTES]));
+            machine.kernels.open_gate(0, is_remote).unwrap();
+            machine.kernels.wait(end, soon()).unwrap();
+            machine.kernels.takes_signal(0);
+            let is_flushed = is_remote && choice != RemoteWrites::Unflushed;
+            let seen = if is_flushed { 2 } else { 1 };
+            assert_eq!(machine.read(), [seen; BYTES], "{choice:?}, remote: {is_remote}");
+        }
     }
 }

@@ -95,11 +95,24 @@ fn remote_writes_are_seen_behind_a_flush() {
     on_fake(&[("FAKE_CUDA_FAULTS", "stale")], || {
         let machine = Machine::open();
         let buffer = whole(&machine.memory(64).slab());
-        upload(&machine, &[1; 64], &buffer);
-        write_remotely(&buffer, &[2; 32]);
-        assert_eq!(download(&machine, &buffer), [1; 64], "stale");
-        machine.device.flush_remote_writes().unwrap();
-        assert_eq!(download(&machine, &buffer), [[2; 32], [1; 32]].concat());
+        let (stream, host) = (machine.stream(), machine.pinned(64));
+        let (gate, _loan) = word(&machine);
+        for (is_flushed, seen) in [(false, [1; 64].to_vec()), (true, [[2; 32], [1; 32]].concat())] {
+            upload(&machine, &[1; 64], &buffer);
+            gate.store(0);
+            // told before the NIC writes
+            stream.wait_value32(&gate, Until::Equal(1)).unwrap();
+            stream.copy_to_host(&reading(&buffer), 0..64, &writing(&host), 0).unwrap();
+            write_remotely(&buffer, &[2; 32]);
+            if is_flushed {
+                machine.device.flush_remote_writes().unwrap();
+            }
+            gate.store(1);
+            stream.synchronize(soon()).unwrap();
+            assert_eq!(host.read().unwrap().to_vec(), seen, "flushed: {is_flushed}");
+        }
+        write_remotely(&buffer, &[3; 64]);
+        assert_eq!(download(&machine, &buffer), [3; 64], "told behind it");
     });
 }
 

@@ -14,7 +14,7 @@ use super::copier::Copiers;
 use super::progress::Owner;
 use super::queue_pair::QueuePairs;
 use super::region::{self, MapBoardError};
-use crate::api::Posted;
+use crate::api::{Posted, Signal};
 use crate::common::{self, Core, Peer};
 use crate::config::{Endpoint, FabricConfig, PeerAddress};
 use crate::control::{Attached, Control, Frame, Link};
@@ -202,6 +202,10 @@ impl Device for ShmDevice {
 
     fn post_now(&self, peer: Rank, queue_pair: usize, work: Work) -> Result<Posted, PostError> {
         self.pairs(peer).post_now(queue_pair, work)
+    }
+
+    fn raise(&self, peer: Rank, signal: Signal) -> bool {
+        self.pairs(peer).raise(signal)
     }
 
     fn wait(&self, ticket: Ticket, deadline: Deadline) -> Wake {

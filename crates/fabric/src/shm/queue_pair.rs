@@ -8,7 +8,7 @@ use tensorwire_base::sync::{Mutex, MutexGuard};
 use tensorwire_base::{Deadline, Rank};
 
 use super::copier::Copiers;
-use crate::api::{Completion, Direction, Posted};
+use crate::api::{Completion, Direction, Posted, Signal};
 use crate::board::Board;
 use crate::common::{Core, Credits, Peer};
 use crate::device::Work;
@@ -69,6 +69,16 @@ impl QueuePairs {
         self.count(&work);
         carry_out(&work, &self.board);
         Ok(Posted::Done)
+    }
+
+    /// The board stays mapped when the peer is gone. False if it has no such slot.
+    pub(super) fn raise(&self, signal: Signal) -> bool {
+        // fits: usize is 64 bits wide
+        let is_there = (signal.slot.index() as usize) < self.board.slots();
+        if is_there {
+            self.board.raise(signal.slot.index(), signal.epoch);
+        }
+        is_there
     }
 
     fn count(&self, work: &Work) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Rank};
+use tensorwire_memory::{DmaBuf, Slab};
 
 use super::progress::{Entry, SimNetwork, State};
 use super::queue_pair::{InFlight, Lane};
@@ -197,6 +198,17 @@ impl Device for SimDevice {
 
     fn adopt_region(&self, file: OwnedFd, bytes: u64) -> Result<Region, RegionError> {
         region::adopt(&self.core, file, bytes)
+    }
+
+    fn adopt_device(
+        &self,
+        memory: &Slab,
+        _: Result<DmaBuf, String>,
+    ) -> Result<(Region, String), RegionError> {
+        match self.network.shared().reach {
+            Some(_) => Ok(region::adopt_device(&self.core, memory)),
+            None => Err(RegionError::NoNic),
+        }
     }
 
     fn open_region(

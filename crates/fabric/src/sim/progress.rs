@@ -23,6 +23,15 @@ pub struct SimNetwork {
     shared: Arc<Shared>,
 }
 
+/// How the network's NICs reach memory of devices: by the address of a device's byte.
+pub trait NicReach: std::fmt::Debug + Send + Sync {
+    /// Reads as many bytes as there is room for.
+    fn read(&self, address: usize, into: &mut [u8]);
+
+    /// Writes bytes. A stream of the device that waits already need not see them before they are flushed.
+    fn write(&self, address: usize, bytes: &[u8]);
+}
+
 /// The faults of the network. `Default`: pieces in random order, a few pieces and signals twice, and all of it
 /// late now and then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +131,8 @@ impl Default for SimKnobs {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) knobs: SimKnobs,
+    /// None: its NICs reach no device.
+    pub(super) reach: Option<Arc<dyn NicReach>>,
     state: Mutex<State>,
     /// Something happened or was posted.
     pub(super) changed: Condvar,
@@ -159,6 +170,15 @@ impl Entry {
 
 impl SimNetwork {
     pub fn new(seed: u64, knobs: SimKnobs) -> SimNetwork {
+        SimNetwork::made(seed, knobs, None)
+    }
+
+    /// As [`SimNetwork::new`], of NICs that reach memory of devices.
+    pub fn with_devices(seed: u64, knobs: SimKnobs, reach: impl NicReach + 'static) -> SimNetwork {
+        SimNetwork::made(seed, knobs, Some(Arc::new(reach)))
+    }
+
+    fn made(seed: u64, knobs: SimKnobs, reach: Option<Arc<dyn NicReach>>) -> SimNetwork {
         let state = State {
             random: Random(seed),
             members: BTreeMap::new(),
@@ -166,7 +186,8 @@ impl SimNetwork {
             late: LateNews::default(),
             written: Written::default(),
         };
-        let shared = Shared { knobs, state: Mutex::new(state), changed: Condvar::new() };
+        let (state, changed) = (Mutex::new(state), Condvar::new());
+        let shared = Shared { knobs, reach, state, changed };
         SimNetwork { shared: Arc::new(shared) }
     }
 
@@ -203,7 +224,7 @@ impl Shared {
         }
         let turns = 1 + state.random.below(self.knobs.turns_max);
         for _ in 0..turns {
-            state.turn(&self.knobs);
+            state.turn(&self.knobs, self.reach.as_deref());
         }
         self.changed.notify_all();
         true
@@ -217,7 +238,7 @@ impl State {
     }
 
     /// One event, chosen by the seed: a piece lands, a memcpy ends, or something is told late.
-    fn turn(&mut self, knobs: &SimKnobs) {
+    fn turn(&mut self, knobs: &SimKnobs, reach: Option<&dyn NicReach>) {
         let eligible: Vec<usize> = (0..self.in_flight.len())
             .filter(|&index| self.may_move(index, knobs) || self.may_overtake(index, knobs))
             .collect();
@@ -227,7 +248,7 @@ impl State {
         }
         let chosen = self.random.index(eligible.len() + late.len());
         match eligible.get(chosen) {
-            Some(&index) => self.step(index, knobs),
+            Some(&index) => self.step(index, knobs, reach),
             None => self.late.turn(late[chosen - eligible.len()], &self.members),
         }
     }
@@ -251,7 +272,7 @@ impl State {
         self.in_flight[..index].iter().filter(move |earlier| earlier.lane == lane)
     }
 
-    fn step(&mut self, index: usize, knobs: &SimKnobs) {
+    fn step(&mut self, index: usize, knobs: &SimKnobs, reach: Option<&dyn NicReach>) {
         let may_move = self.may_move(index, knobs);
         if self.may_overtake(index, knobs) && (!may_move || self.random.happens(500)) {
             self.raise(index);
@@ -264,7 +285,8 @@ impl State {
         } else if memcpy.is_landed() {
             self.end(index, knobs);
         } else if let Some(receiver) = self.members.get(&Rank(lane.to))
-            && let Err(reason) = memcpy.turn(receiver, knobs, &mut self.random, &mut self.written)
+            && let Err(reason) =
+                memcpy.turn((receiver, reach), knobs, &mut self.random, &mut self.written)
         {
             self.refuse(lane, &reason);
         }

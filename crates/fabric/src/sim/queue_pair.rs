@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::progress::{Entry, Random, SimKnobs, Within};
+use super::progress::{Entry, NicReach, Random, SimKnobs, Within};
 use super::signal::{Carried, Delivery, Written};
 use crate::api::{ArrivalSlot, Direction};
 use crate::arrival::ArrivalMode;
@@ -138,7 +138,7 @@ impl InFlight {
     /// One turn: sit out, land a piece, or land one again. The error is the receiver's refusal.
     pub(super) fn turn(
         &mut self,
-        receiver: &Entry,
+        (receiver, reach): (&Entry, Option<&dyn NicReach>),
         knobs: &SimKnobs,
         random: &mut Random,
         written: &mut Written,
@@ -153,7 +153,7 @@ impl InFlight {
         let remote = receiver.core.regions().check(key, offset, self.work.bytes + tail)?;
         if !self.landed.is_empty() && random.happens(knobs.duplicate_per_mille) {
             let again = self.landed[random.index(self.landed.len())];
-            self.land(&remote, again);
+            self.land(&remote, again, reach);
             return Ok(());
         }
         let next = match knobs.within {
@@ -164,7 +164,7 @@ impl InFlight {
         if piece.0 == self.work.bytes {
             self.raise(receiver, written);
         } else {
-            self.land(&remote, piece);
+            self.land(&remote, piece, reach);
             self.landed.push(piece);
         }
         if self.fails() && random.happens(500) {
@@ -174,13 +174,45 @@ impl InFlight {
         Ok(())
     }
 
-    fn land(&self, remote: &RegionMemory, (start, bytes): (u64, u64)) {
+    fn land(
+        &self,
+        remote: &RegionMemory,
+        (start, bytes): (u64, u64),
+        reach: Option<&dyn NicReach>,
+    ) {
         let local = (self.work.local.mapping(), self.work.local_offset + start);
         let remote = (remote.mapping(), self.work.remote_offset + start);
         match self.work.direction {
-            Direction::Write => Mapping::copy(local, remote, bytes),
-            Direction::Read => Mapping::copy(remote, local, bytes),
+            Direction::Write => copy(local, remote, bytes, reach),
+            Direction::Read => copy(remote, local, bytes, reach),
         }
+    }
+}
+
+/// Copies bytes between memory of the host and of devices that the network reaches.
+fn copy(
+    source: (&Mapping, u64),
+    target: (&Mapping, u64),
+    bytes: u64,
+    reach: Option<&dyn NicReach>,
+) {
+    let of_device = |(mapping, offset): (&Mapping, u64)| {
+        // memory of a device is a region here only where there is a reach
+        reach.filter(|_| mapping.is_of_device()).map(|reach| (reach, mapping.at(offset).addr()))
+    };
+    let read = match (of_device(source), of_device(target)) {
+        (None, None) => return Mapping::copy(source, target, bytes),
+        (Some((reach, address)), _) => {
+            // fits: as the mapping fits the address space
+            let mut read = vec![0; bytes as usize];
+            reach.read(address, &mut read);
+            read
+        }
+        (None, Some(_)) => source.0.bytes_at(source.1, bytes),
+    };
+    match of_device(target) {
+        Some((reach, address)) => reach.write(address, &read),
+        None => target.0.fill_at(target.1, &read),
     }
 }
 

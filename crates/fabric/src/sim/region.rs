@@ -2,9 +2,12 @@
 
 use std::os::fd::OwnedFd;
 
+use tensorwire_memory::Slab;
+
 use crate::common::Core;
 use crate::error::{OpenRegionError, RegionError};
-use crate::region::{Access, Region, RegionDescriptor, RemoteRegion};
+use crate::mapping::Mapping;
+use crate::region::{Access, Exposure, Region, RegionDescriptor, RemoteRegion};
 
 pub(super) fn alloc(core: &Core, bytes: u64) -> Result<Region, RegionError> {
     crate::tcp::alloc_private(core, bytes)
@@ -12,6 +15,12 @@ pub(super) fn alloc(core: &Core, bytes: u64) -> Result<Region, RegionError> {
 
 pub(super) fn adopt(core: &Core, file: OwnedFd, bytes: u64) -> Result<Region, RegionError> {
     crate::tcp::adopt_private(core, file, bytes)
+}
+
+/// Memory of a device that the network reaches, which says itself how.
+pub(super) fn adopt_device(core: &Core, memory: &Slab) -> (Region, String) {
+    let region = core.regions().enter(Mapping::of_device(memory), Exposure::default());
+    (region, "in the simulated network".to_string())
 }
 
 pub(super) fn open(

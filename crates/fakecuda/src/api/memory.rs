@@ -370,25 +370,13 @@ pub unsafe extern "C" fn cuFlushGPUDirectRDMAWrites(
     _scope: CUflushGPUDirectRDMAWritesScope,
 ) -> CUresult {
     in_context(|fake, context| {
-        for (address, bytes) in std::mem::take(&mut *fake.unseen.lock()) {
-            write_remotely(fake, address, &bytes, context.ordinal)?;
-        }
+        fake.show_remote_writes(context.ordinal);
         Ok(())
     })
 }
 
-fn write_remotely(fake: &Fake, address: u64, bytes: &[u8], device: usize) -> Outcome {
-    let found = fake.space.read().bytes(address, bytes.len(), device);
-    let found = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    // SAFETY: so many bytes are mapped, and `found` keeps them; no Rust reference is made of them.
-    unsafe {
-        found.first.copy_from_nonoverlapping(std::ptr::NonNull::from(bytes).cast(), bytes.len())
-    };
-    Ok(())
-}
-
-/// What a NIC writes to a GPU's memory: with the fault `stale` it is not seen before the next flush. No function of the
-/// driver's.
+/// What a NIC writes to a GPU's memory. With the fault `stale` nothing that a stream was told before sees it, until it is
+/// flushed; what it is told later does. No function of the driver's.
 ///
 /// # Safety
 /// `bytes` bytes are at `from`.
@@ -398,13 +386,26 @@ pub unsafe extern "C" fn fakeCudaRemoteWrite(
     from: *const c_void,
     bytes: usize,
 ) -> CUresult {
-    in_context(|fake, context| {
+    started(|fake| {
         // SAFETY: the caller's duty.
         let written = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), bytes) };
-        if fake.config.faults.stale {
-            fake.unseen.lock().push((address, written.to_vec()));
-            return Ok(());
-        }
-        write_remotely(fake, address, written, context.ordinal)
+        fake.write_remotely(address, written).ok_or(CUDA_ERROR_INVALID_VALUE)
+    })
+}
+
+/// What a NIC reads there, which comes behind what was written so before. No function of the driver's.
+///
+/// # Safety
+/// There is room for `bytes` bytes at `into`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fakeCudaRemoteRead(
+    address: CUdeviceptr,
+    into: *mut c_void,
+    bytes: usize,
+) -> CUresult {
+    started(|fake| {
+        // SAFETY: the caller's duty.
+        let room = unsafe { std::slice::from_raw_parts_mut(into.cast::<u8>(), bytes) };
+        fake.read_remotely(address, room).ok_or(CUDA_ERROR_INVALID_VALUE)
     })
 }

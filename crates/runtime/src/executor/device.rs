@@ -290,6 +290,11 @@ impl Executor {
         };
         // where a peer has it, the first device writes
         let copies = loans.as_ref().and_then(|(_, to)| number_of(to.space()));
+        // what is announced is copied within the device, and counted as that
+        if let (Op::Send { .. }, Some((_, to))) = (&node.op, &loans) {
+            // fits: a length is at most isize::MAX
+            self.workspace.copies.add(CopyPurpose::ToPeers, to.bytes() as u64);
+        }
         let mut device = device.lock();
         let started = match loans {
             Some((from, to)) => {

@@ -3,6 +3,7 @@
 //! signals tell of.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use tensorwire_base::{Clock, Deadline};
 use tensorwire_fabric::pulse;
@@ -19,6 +20,9 @@ use crate::ports::{DeviceWay, Sending};
 use crate::timeline::EventKind;
 use crate::whole::{Item, is_awaited, line, why_in_parts};
 
+/// How long whoever gives up a step waits at most for a NIC that reads the device's memory: it fails sooner.
+const LETS_GO: Duration = Duration::from_secs(10);
+
 /// The runs that are told as a whole, and the one that is under way.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
@@ -27,6 +31,8 @@ pub(crate) struct Steps {
     /// By run: the Recvs that its stream waits for.
     awaited: HashMap<RunId, Vec<NodeId>>,
     present: Option<Step>,
+    /// The device was made ready to be told some.
+    is_ready: bool,
 }
 
 /// A step.
@@ -124,15 +130,18 @@ impl Executor {
                 (_, false) => Some("the host's memory is not pinned".to_owned()),
                 _ => why_in_parts(here, &run.nodes[part], &ways),
             };
-            let line = why.map_or_else(|| Ok(line(plan, RunId(at), part)), Err);
+            let line = why.map_or_else(|| line(plan, RunId(at), part), Err);
             lines.push((RunId(at), line));
         }
         let is_any = lines.iter().any(|(_, line)| line.is_ok());
         lines.into_iter().for_each(|(run, line)| self.steps.add(here, run, line));
         let crosses = plan.edges.iter().any(|edge| edge.from == part || edge.to == part);
         let edges = if crosses { plan.edges.len() } else { 0 };
-        if is_any && let Err(why) = device.lock().prepare_steps(2 * edges, edges) {
-            self.steps.refuse(&why.to_string());
+        if is_any {
+            match device.lock().prepare_steps(2 * edges, edges) {
+                Ok(()) => self.steps.is_ready = true,
+                Err(why) => self.steps.refuse(&why.to_string()),
+            }
         }
     }
 
@@ -166,14 +175,8 @@ impl Executor {
         self.steps.present = Some(step);
         let any = advanced?;
         if is_done {
-            // a peer that gave up its step may have written since what was read here: it said so before
-            if let Some(events) = &mut self.events {
-                let checked = events.wait(Deadline::after(std::time::Duration::ZERO));
-                let step = self.counters.steps;
-                checked.map_err(|source| RunError::Exchange { step, source })?;
-            }
             self.steps.present = None;
-            return Ok(Advance::Finished);
+            return self.finish_run();
         }
         match any {
             true => {
@@ -295,6 +298,8 @@ impl Executor {
         let Some(from) = source else { return Ok(()) };
         let from = from.buffer.lend_to_device().map_err(lent)?;
         let to = to.lend_to_device_for_writing().map_err(lent)?;
+        // fits: a length is at most isize::MAX
+        self.workspace.copies.add(CopyPurpose::ToPeers, to.bytes() as u64);
         self.with_device(part, id, |device| device.copy_in_step(from, to))
     }
 
@@ -402,11 +407,14 @@ impl Executor {
     }
 
     /// Gives up a step that was told and is not over: its stream waits for nothing any more.
-    pub(crate) fn discard_step(&mut self) {
+    fn discard_step(&mut self) {
         let is_told = self.steps.present.as_ref().is_some_and(|step| !step.is_over);
-        if let Some(device) = self.workspace.device.as_ref().filter(|_| is_told) {
-            device.lock().discard_step();
+        let Some(device) = self.workspace.device.as_ref().filter(|_| is_told) else { return };
+        // before the stream goes on
+        if let Some(exchange) = &mut self.exchange {
+            exchange.give_up(Deadline::after(self.options.step_deadline.min(LETS_GO)));
         }
+        device.lock().discard_step();
     }
 
     fn with_device<T>(
@@ -427,5 +435,8 @@ impl Drop for Executor {
     fn drop(&mut self) {
         // before memory goes, for which the stream is waited for
         self.discard_step();
+        if let Some(device) = self.workspace.device.as_ref().filter(|_| self.steps.is_ready) {
+            device.lock().release_steps();
+        }
     }
 }

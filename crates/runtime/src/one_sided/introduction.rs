@@ -11,6 +11,8 @@ pub(super) struct Introduction {
     pub(super) lane: RegionDescriptor,
     /// The slots for metadata.
     pub(super) slots: RegionDescriptor,
+    /// The arrival slot where it hears that the peer gave up a step.
+    pub(super) withdrawal: u32,
     /// By number of the part's device.
     pub(super) devices: Vec<DeviceMemory>,
     pub(super) ears: Vec<Ear>,
@@ -47,6 +49,7 @@ impl Introduction {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut body = self.lane.to_bytes().to_vec();
         body.extend_from_slice(&self.slots.to_bytes());
+        body.extend_from_slice(&self.withdrawal.to_le_bytes());
         // fits: devices of a process are few
         body.extend_from_slice(&(self.devices.len() as u64).to_le_bytes());
         for device in &self.devices {
@@ -69,10 +72,11 @@ impl Introduction {
         let u64_at = |bytes: &[u8]| u64::from(u32_at(bytes)) | u64::from(u32_at(&bytes[4..])) << 32;
         let region =
             |bytes: &[u8]| RegionDescriptor::from_bytes(bytes).map_err(|error| error.to_string());
-        let (head, rest) = body.split_at_checked(2 * length + 8).ok_or_else(few)?;
+        let (head, rest) = body.split_at_checked(2 * length + 12).ok_or_else(few)?;
         let (lane, rest_of_head) = head.split_at(length);
-        let (slots, count) = rest_of_head.split_at(length);
-        let (lane, slots, count) = (region(lane)?, region(slots)?, u64_at(count));
+        let (slots, numbers) = rest_of_head.split_at(length);
+        let (lane, slots) = (region(lane)?, region(slots)?);
+        let (withdrawal, count) = (u32_at(numbers), u64_at(&numbers[4..]));
         if count > DEVICES_MAX {
             return Err(format!("no process has {count} devices"));
         }
@@ -94,7 +98,7 @@ impl Introduction {
             offset: u64_at(&word[8..]),
             bytes: u64_at(&word[16..]),
         });
-        Ok(Introduction { lane, slots, devices, ears: ears.collect() })
+        Ok(Introduction { lane, slots, withdrawal, devices, ears: ears.collect() })
     }
 }
 
@@ -119,7 +123,7 @@ mod tests {
         let device = |key| DeviceMemory { region: region(key), piece_bytes: key << 40 };
         for count in 0..3 {
             let (ears, devices) = (Vec::clone(&ears), (7..7 + count).map(device).collect());
-            let sent = Introduction { lane, slots, devices, ears };
+            let sent = Introduction { lane, slots, withdrawal: 9, devices, ears };
             assert_eq!(Introduction::decode(&sent.encode()), Ok(sent));
         }
     }
@@ -127,8 +131,9 @@ mod tests {
     #[test]
     fn devices_that_are_not_there_are_missed() {
         let region = RegionDescriptor { key: 1, bytes: 1 };
-        let sent = Introduction { lane: region, slots: region, devices: vec![], ears: vec![] };
-        let count = 2 * RegionDescriptor::WIRE_BYTES;
+        let (devices, ears) = (vec![], vec![]);
+        let sent = Introduction { lane: region, slots: region, withdrawal: 0, devices, ears };
+        let count = 2 * RegionDescriptor::WIRE_BYTES + 4;
         for (said, what) in [(2, "too few"), (u64::MAX, "no process has")] {
             let mut body = sent.encode();
             body[count..count + 8].copy_from_slice(&u64::to_le_bytes(said));

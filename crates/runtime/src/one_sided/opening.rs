@@ -13,6 +13,7 @@ use tensorwire_kernels::SharedDevice;
 use tensorwire_memory::{Arena, Buffer, Place};
 
 use super::completions::Completions;
+use super::giving_up::{Withdrawal, Withdrawals};
 use super::introduction::{DeviceMemory, Ear, Introduction};
 use super::metadata::SLOT_BYTES;
 use super::staging::{self, Staging};
@@ -84,6 +85,8 @@ pub struct Opening {
     /// The metadata of each dynamic edge: the receiver's slot, or the sender's copy of it.
     metadata: HashMap<EdgeId, Buffer>,
     ears: HashMap<EdgeId, ArrivalSlot>,
+    /// Where it hears that a peer gave up a step.
+    withdrawal: ArrivalSlot,
     /// For each tensor that is read where its sender keeps it: where that is in the sender's lane.
     origins: HashMap<EdgeId, Place>,
     /// For each tensor that the device writes into the receiver's memory: where that is there.
@@ -153,6 +156,7 @@ impl Opening {
             on_devices,
             metadata: dynamic.into_iter().zip(buffers).collect(),
             ears: HashMap::new(),
+            withdrawal: fabric.alloc_arrival()?,
             origins: origins.collect(),
             targets: targets.collect(),
             awaited: edges.iter().map(peer).collect(),
@@ -199,7 +203,8 @@ impl Opening {
                 DeviceMemory { region: on_device.descriptor(), piece_bytes }
             };
             let devices = self.on_devices.iter().map(shown).collect();
-            let body = Introduction { lane, slots, devices, ears }.encode();
+            let withdrawal = self.withdrawal.0;
+            let body = Introduction { lane, slots, withdrawal, devices, ears }.encode();
             let sent = self.fabric.channel(peer, 0)?.send_message(&body, deadline);
             sent.map_err(|source| ConnectEdgesError::Tell { peer, source })?;
         }
@@ -284,10 +289,12 @@ impl Opening {
     ) -> Result<(OneSided, Storage), ConnectEdgesError> {
         let mut outbound = HashMap::new();
         let mut inbound = HashMap::new();
+        let mut withdrawals = Withdrawals::new();
         for (part, introduction) in std::mem::take(&mut self.heard) {
             let peer = self.options.ranks[part];
             let nonsense = |what: String| ConnectEdgesError::Nonsense { peer, what };
             let channel = self.fabric.channel(peer, 0)?;
+            withdrawals.push((channel.clone(), ArrivalSlot(introduction.withdrawal)));
             let open = |descriptor| {
                 let opened = channel.open_region(descriptor, deadline);
                 opened.map_err(|source| ConnectEdgesError::Open { peer, source })
@@ -387,10 +394,19 @@ impl Opening {
                 }
             }
         }
+        let rank = self.rank();
+        let withdrawal = Withdrawal::new(&self.fabric, self.withdrawal);
         let Opening { fabric, options, storage, lane, slots, on_devices, .. } = self;
         let devices = on_devices.iter().map(|on_device| on_device.region().clone());
         let regions = [lane, slots].into_iter().chain(devices).collect();
-        let mut exchange = OneSided::new(fabric, options, completions, regions, outbound, inbound);
+        let mut exchange = OneSided::new(
+            (fabric, rank),
+            options,
+            completions,
+            regions,
+            (outbound, inbound),
+            (withdrawal, withdrawals),
+        );
         let mut ways: Vec<String> = on_devices.iter().filter_map(|d| d.way.clone()).collect();
         ways.dedup();
         exchange.device_way = Some(ways.join("; ")).filter(|way| !way.is_empty());

@@ -1,7 +1,8 @@
 //! Seeded schedules on devices: the jobs of `seeds`, computed by GPUs that stand in for real ones and are late as a seed
-//! likes, whose tensors cross in pieces by the host's memory, over a network that places bytes as the seed likes. Every tensor
-//! of every step is held against what the graph computes without any of this; parts die and kernels fail while others wait. Every
-//! other four seeds map each other's memory instead, and tell their devices whole steps where they can: streams wait at gates.
+//! likes. Their tensors cross in one of three ways ([`Between`]): in pieces by the host's memory; from memory to memory by a NIC,
+//! whose writes are stale until they are flushed; or devices map each other's memory. Network and NICs place bytes as the seed
+//! likes. The latter two tell their devices whole steps where they can: streams wait at gates. Every tensor of every step is held
+//! against what the graph computes without any of this; parts die and kernels fail while others wait.
 //!
 //! To see one seed again: `TENSORWIRE_SEED=1234 cargo test -p tensorwire-runtime --test runtime devices::one_seed
 //! -- --nocapture`.
@@ -11,8 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tensorwire_cuda::{CudaKernels, CudaOptions};
-use tensorwire_fabric::{Backend, Fabric, SimKnobs, SimNetwork};
+use tensorwire_cuda::{CudaKernels, CudaOptions, RemoteWrites};
+use tensorwire_fabric::{Backend, Fabric, NicReach, SimKnobs, SimNetwork};
+use tensorwire_fakecuda::Nic;
 use tensorwire_graph::{
     Cluster, DeviceCrossing, DeviceTasks, Graph, Hint, Op, Placement, Plan, PlanOptions, RunId,
     RunSpec, SharedMemory, Transfer, place, plan,
@@ -34,56 +36,94 @@ use crate::support::random::Random;
 
 /// Tells a child which seeds are its: the first, and how many.
 const FIRST: &str = "TENSORWIRE_DEVICE_SEEDS";
+/// Tells a child that nothing is flushed.
+const UNFLUSHED: &str = "TENSORWIRE_UNFLUSHED";
 /// A whole run, of which a seed takes milliseconds.
-const HANGS: Duration = Duration::from_secs(60);
+pub(crate) const HANGS: Duration = Duration::from_secs(60);
 /// What children have in common: a seed's streams are late by its own numbers.
-const LATE: &str = "delay=100,garbage";
+pub(crate) const LATE: &str = "delay=100,garbage,stale";
 /// Of a piece: tensors here are small.
 const PIECE_BYTES: usize = 64;
 
 /// A job's sessions, each with a device of its own.
-struct OnDevices {
-    sessions: Vec<Session>,
-    fabrics: Vec<Fabric>,
-    network: SimNetwork,
+pub(crate) struct OnDevices {
+    pub(crate) sessions: Vec<Session>,
+    pub(crate) fabrics: Vec<Fabric>,
+    pub(crate) network: SimNetwork,
 }
 
 /// What is between devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Between {
+pub(crate) enum Between {
     /// A network that does as a seed likes, and the host's memory in pieces.
     Pieces,
     /// They map each other's memory.
     Maps,
+    /// The same, and no size changes: devices are told whole steps.
+    MapsKnown,
+    /// The same network, whose NICs reach memory of devices. No size changes.
+    Nics,
 }
 
 impl Between {
     fn of(seed: u64) -> Between {
-        if seed / 4 % 2 == 1 { Between::Maps } else { Between::Pieces }
+        match seed / 4 % 4 {
+            0 => Between::Pieces,
+            1 => Between::Maps,
+            2 => Between::MapsKnown,
+            _ => Between::Nics,
+        }
+    }
+
+    pub(crate) fn network(self, seed: u64, knobs: SimKnobs) -> SimNetwork {
+        match self {
+            Between::Pieces | Between::Maps | Between::MapsKnown => SimNetwork::new(seed, knobs),
+            Between::Nics => SimNetwork::with_devices(seed, knobs, Reach(Nic::open().unwrap())),
+        }
+    }
+}
+
+/// How the network's NICs reach devices.
+#[derive(Debug)]
+struct Reach(Nic);
+
+impl NicReach for Reach {
+    fn read(&self, address: usize, into: &mut [u8]) {
+        // fits: usize is 64 bits wide
+        assert!(self.0.read(address as u64, into), "{address:x} is no memory of a device");
+    }
+
+    fn write(&self, address: usize, bytes: &[u8]) {
+        // fits: as above
+        assert!(self.0.write(address as u64, bytes), "{address:x} is no memory of a device");
     }
 }
 
 fn device(part: usize) -> SharedDevice {
     let driver = tensorwire_fakecuda::library();
-    let options = CudaOptions { driver, ..CudaOptions::default() };
+    let remote_writes = match std::env::var_os(UNFLUSHED) {
+        Some(_) => RemoteWrites::Unflushed,
+        None => RemoteWrites::AsNeeded,
+    };
+    let options = CudaOptions { driver, remote_writes, ..CudaOptions::default() };
     Arc::new(Mutex::new(CudaKernels::open(&options, part).unwrap()))
 }
 
 fn open(job: &Job, random: &mut Random, between: Between) -> OnDevices {
-    let network = SimNetwork::new(random.draw(), job.knobs);
+    let network = between.network(random.draw(), job.knobs);
     let queues = (job.queue_depth, job.queue_pairs);
     open_plan(&job.plan, (network, between), queues)
 }
 
 /// All parts of a plan, with queues of this depth, and as many to each peer.
-fn open_plan(
+pub(crate) fn open_plan(
     plan: &Plan,
     (network, between): (SimNetwork, Between),
     (depth, pairs): (usize, usize),
 ) -> OnDevices {
     let backend = match between {
-        Between::Pieces => Backend::Sim(network.clone()),
-        Between::Maps => Backend::Shm,
+        Between::Pieces | Between::Nics => Backend::Sim(network.clone()),
+        Between::Maps | Between::MapsKnown => Backend::Shm,
     };
     let options = support::options(Duration::from_secs(5));
     let fabrics = mesh::open(&backend, plan.parts.len() as u32, |config| {
@@ -113,7 +153,10 @@ fn open_plan(
 }
 
 /// Devices everywhere, between which tensors cross.
-fn crossing(device_crossing: DeviceCrossing, shared_memory: SharedMemory) -> PlanOptions {
+pub(crate) fn crossing(
+    device_crossing: DeviceCrossing,
+    shared_memory: SharedMemory,
+) -> PlanOptions {
     PlanOptions {
         devices: DeviceTasks::All,
         device_crossing,
@@ -124,13 +167,17 @@ fn crossing(device_crossing: DeviceCrossing, shared_memory: SharedMemory) -> Pla
 
 fn job(random: &mut Random, between: Between) -> Job {
     let (device_crossing, shared_memory) = match between {
-        Between::Pieces => (DeviceCrossing::Direct, SharedMemory::None),
-        Between::Maps => {
+        Between::Pieces | Between::Nics => (DeviceCrossing::Direct, SharedMemory::None),
+        Between::Maps | Between::MapsKnown => {
             let shared = [SharedMemory::Used, SharedMemory::Unused][random.below(2)].clone();
             (DeviceCrossing::Mapped, shared)
         }
     };
-    Job::new(random, crossing(device_crossing, shared_memory), Size::Small)
+    let size = match between {
+        Between::Pieces | Between::Maps => Size::Small,
+        Between::MapsKnown | Between::Nics => Size::Known,
+    };
+    Job::new(random, crossing(device_crossing, shared_memory), size)
 }
 
 /// What a seed showed.
@@ -140,9 +187,12 @@ struct Seen {
     /// Edges that crossed by way of the host, and more than one piece of them.
     staged: usize,
     in_pieces: usize,
-    /// Runs that a device was told as a whole.
+    /// Runs that a device was told as a whole, and those of them whose tensors NICs write.
     whole_steps: u64,
+    whole_by_nic: u64,
     died: u64,
+    /// Parts that heard that a peer gave up its step.
+    heard: u64,
     /// Bytes of unknown size that a device read in the memory of another process's, and that were copied first for that.
     read: u64,
     copied_first: u64,
@@ -177,21 +227,26 @@ fn run_seed(seed: u64) -> Result<Seen, String> {
     if edges().count() > 0 && of(CopyPurpose::ToDevice) == 0 {
         return Err("nothing was copied to a device".to_string());
     }
+    let whole_steps = sessions.iter().map(|session| session.counters().whole_steps).sum();
     let is_large = |edge: &&tensorwire_graph::Edge| edge.bytes() > Some(PIECE_BYTES);
     Ok(Seen {
         verified: expected.verified,
         staged: edges().count(),
         in_pieces: edges().filter(is_large).count(),
-        whole_steps: sessions.iter().map(|session| session.counters().whole_steps).sum(),
+        whole_steps,
+        whole_by_nic: if between == Between::Nics { whole_steps } else { 0 },
         died: 0,
+        heard: 0,
         read: of(CopyPurpose::FromPeers),
         // over a network it is counted as staging what goes in pieces
-        copied_first: if between == Between::Maps { of(CopyPurpose::Staging) } else { 0 },
+        copied_first: if of(CopyPurpose::FromPeers) > 0 { of(CopyPurpose::Staging) } else { 0 },
         placed: sessions.iter().map(Session::placed_to_send).sum(),
     })
 }
 
 /// A part dies while others wait for it, its device with work or without: they end in time, and by its name if it is the cause.
+/// What they report as done until then is right, whatever the device of the part that gave up its step does meanwhile: the others
+/// lose the connection to it only later.
 fn run_dying(seed: u64) -> Result<Seen, String> {
     let mut random = Random::new(seed);
     let between = Between::of(seed);
@@ -201,21 +256,28 @@ fn run_dying(seed: u64) -> Result<Seen, String> {
     let mut members: Vec<Option<(Session, Fabric)>> =
         sessions.into_iter().zip(fabrics).map(Some).collect();
     let victim = random.below(members.len());
-    let mut before = random.below(200);
+    let (mut before, mut lingers) = (random.below(200), random.below(200));
+    let mut dying: Option<Fabric> = None;
     let begun = Instant::now();
     let mut running = vec![(0, false); members.len()];
-    let (mut died, mut whole_steps) = (0, 0);
+    let (mut died, mut whole_steps, mut heard) = (0, 0, 0);
     while members.iter().any(Option::is_some) {
         if begun.elapsed() > HANGS {
             return Err("it hangs".to_string());
         }
         if before == 0
-            && let Some((session, _)) = members[victim].take()
+            && let Some((session, fabric)) = members[victim].take()
         {
             whole_steps += session.counters().whole_steps;
             died = 1;
+            drop(session);
+            dying = Some(fabric);
         }
         before = before.saturating_sub(1);
+        if dying.is_some() {
+            lingers = lingers.saturating_sub(1);
+            dying = dying.filter(|_| lingers > 0);
+        }
         network.advance();
         for part in 0..members.len() {
             let Some((session, fabric)) = &mut members[part] else { continue };
@@ -229,19 +291,21 @@ fn run_dying(seed: u64) -> Result<Seen, String> {
                 *is_running = true;
             }
             match session.advance() {
-                Ok(Advance::Finished) => {
-                    let ended = expected.end(part, *step, session);
-                    // a step that is given up goes on behind its gates: what others make from then on is not for use
-                    if !(between == Between::Maps && died == 1) {
-                        ended?;
+                Ok(Advance::Finished) => match expected.end(part, *step, session) {
+                    Ok(()) => (*step, *is_running) = (*step + 1, false),
+                    // it may look at memory that a peer has written in a step that it gave up
+                    Err(said) if died == 1 && said.contains("rank") => {
+                        heard += u64::from(said.contains("gave up its step"));
+                        members[part] = None;
                     }
-                    (*step, *is_running) = (*step + 1, false);
-                }
+                    Err(wrong) => return Err(format!("part {part}, step {step}: {wrong}")),
+                },
                 Ok(Advance::Progress) => {}
                 // what is lost is told to who waits
                 Ok(Advance::Blocked) if fabric.fault().is_none() => {}
                 Ok(Advance::Blocked) => {
-                    if session.wait().is_err() {
+                    if let Err(error) = session.wait() {
+                        heard += u64::from(error.to_string().contains("gave up its step"));
                         members[part] = None;
                     }
                 }
@@ -250,12 +314,13 @@ fn run_dying(seed: u64) -> Result<Seen, String> {
                     if !said.contains("rank") {
                         return Err(format!("part {part} blames nobody who died: {said}"));
                     }
+                    heard += u64::from(said.contains("gave up its step"));
                     members[part] = None;
                 }
             }
         }
     }
-    Ok(Seen { verified: expected.verified, whole_steps, died, ..Seen::default() })
+    Ok(Seen { verified: expected.verified, whole_steps, died, heard, ..Seen::default() })
 }
 
 /// A kernel fails: what is told first is that, of the GPU that it failed on. True if the job was not over before.
@@ -270,8 +335,14 @@ fn run_failing(seed: u64) -> bool {
     }
 }
 
+/// One of four, and one of two where a step that is given up computes on.
+fn is_dying(seed: u64) -> bool {
+    let computes_on = matches!(Between::of(seed), Between::MapsKnown | Between::Nics);
+    seed % 4 == 3 || computes_on && seed % 4 == 1
+}
+
 fn see(seed: u64) -> Seen {
-    let seen = if seed % 4 == 3 { run_dying(seed) } else { run_seed(seed) };
+    let seen = if is_dying(seed) { run_dying(seed) } else { run_seed(seed) };
     seen.unwrap_or_else(|what| {
         panic!(
             "seed {seed}: {what}\nsee it again: TENSORWIRE_SEED={seed} cargo test -p tensorwire-runtime --test runtime \
@@ -282,7 +353,7 @@ fn see(seed: u64) -> Seen {
 
 /// Runs the calling test in a process whose driver is that for tests, and does so what `faults` say. None where kernels cannot
 /// be built here.
-fn child(seeds: (u64, u64), faults: &str) -> Option<Command> {
+pub(crate) fn child(seeds: (u64, u64), faults: &str) -> Option<Command> {
     let kernels = match cuda_shim() {
         Ok(kernels) => kernels,
         Err(reason) => {
@@ -302,14 +373,14 @@ fn child(seeds: (u64, u64), faults: &str) -> Option<Command> {
 }
 
 /// The seeds of this process, if it is a child.
-fn own_seeds() -> Option<std::ops::Range<u64>> {
+pub(crate) fn own_seeds() -> Option<std::ops::Range<u64>> {
     let told = std::env::var(FIRST).ok()?;
     let (first, count) = told.split_once(' ').unwrap();
     let (first, count): (u64, u64) = (first.parse().unwrap(), count.parse().unwrap());
     Some(first..first + count)
 }
 
-fn run_child(command: &mut Command) -> String {
+pub(crate) fn run_child(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said =
         [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
@@ -340,31 +411,52 @@ fn a_thousand_seeds() {
             total.staged += seen.staged;
             total.in_pieces += seen.in_pieces;
             total.whole_steps += seen.whole_steps;
+            total.whole_by_nic += seen.whole_by_nic;
             total.died += seen.died;
+            total.heard += seen.heard;
             total.read += seen.read;
             total.copied_first += seen.copied_first;
             total.placed += seen.placed;
         }
         let Seen { verified, staged, in_pieces, whole_steps, died, .. } = total;
-        let Seen { read, copied_first, placed, .. } = total;
+        let Seen { read, copied_first, placed, whole_by_nic, heard, .. } = total;
         println!(
             "{seeds:?}: {verified} tensors, {staged} edges by the host, {in_pieces} in pieces, {whole_steps} whole steps, \
-             {read} bytes read from peers, {copied_first} copied first, {placed} placed, {died} deaths"
+             {whole_by_nic} by NICs, {read} bytes read from peers, {copied_first} copied first, {placed} placed, {died} deaths, \
+             {heard} heard of a step that was given up"
         );
         // the generator still makes what this is about
         let count = seeds.end - seeds.start;
-        assert!(verified > 5 * count && staged as u64 > count / 2 && in_pieces as u64 > count / 20);
-        assert!(whole_steps > count / 4);
-        assert!(read > 10 * count && copied_first > 0 && placed > count / 4);
-        assert!(died > count / 20);
+        assert!(verified > 5 * count);
+        assert!(staged as u64 > count / 4 && in_pieces as u64 > count / 40);
+        assert!(read > 5 * count && copied_first > 0 && placed > count / 8);
+        assert!(whole_steps > 2 * count && whole_by_nic > count / 2);
+        assert!(died > count / 20 && heard > count / 50);
         return;
     }
     let seeds: u64 = long::of(200, 1_000);
     // each process has a driver with delays of its own
-    for first in (0..seeds).step_by(50) {
-        let Some(mut command) = child((first, 50), LATE) else { return };
+    for first in (0..seeds).step_by(100) {
+        let Some(mut command) = child((first, 100), LATE) else { return };
         println!("{}", run_child(&mut command));
     }
+}
+
+#[test]
+fn without_a_flush_a_stream_reads_what_was_there_before() {
+    if let Some(seeds) = own_seeds() {
+        let by_nic = seeds.filter(|seed| Between::of(*seed) == Between::Nics && !is_dying(*seed));
+        let wrong = by_nic.filter_map(|seed| run_seed(seed).err());
+        let wrong = wrong.filter(|what| what.contains("are wrong")).count();
+        println!("wrong: {wrong};");
+        return;
+    }
+    let Some(mut command) = child((0, 64), LATE) else { return };
+    let said = run_child(command.env(UNFLUSHED, "1"));
+    let wrong = said.split("wrong: ").nth(1).and_then(|rest| rest.split(';').next());
+    let wrong: u64 = wrong.and_then(|wrong| wrong.parse().ok()).unwrap();
+    println!("{wrong} seeds fail");
+    assert!(wrong > 0);
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod custom;
 mod devices;
 mod distributed;
 mod dynamic;
+mod giving_up;
 mod group;
 mod hazards;
 mod order;

@@ -32,6 +32,7 @@ macro_rules! fabric_suite {
             a_flood_of_messages_arrives, a_wait_wakes_on_arrival, a_wait_times_out,
             an_idle_wait_burns_no_processor, nothing_is_lost_between_ticket_and_wait,
             three_make_a_mesh, statistics_count, channels_are_checked,
+            a_slot_is_raised_at_once_where_memory_is_shared,
             arrival_slots_run_out, impossible_regions_are_errors,
         );
         $crate::fabric_cases!($setup, fabric_faults:

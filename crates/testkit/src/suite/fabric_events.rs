@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{
-    ArrivalError, ChannelError, Direction, MESSAGE_BYTES_MAX, PostError, ReceiveError,
-    SendMessageError, Wake,
+    ArrivalError, ArrivalSlot, ChannelError, Direction, MESSAGE_BYTES_MAX, PostError, ReceiveError,
+    SendMessageError, Signal, Wake,
 };
 
 use crate::cpu;
@@ -179,6 +179,20 @@ pub fn channels_are_checked(setup: Setup) {
     let elsewhere = fabrics[0].channel(Rank(2), 0).unwrap();
     let refused = elsewhere.memcpy(way.memcpy(Direction::Write, 8, 0, 0)).unwrap_err();
     assert_eq!(refused, PostError::WrongPeer { channel: Rank(2), region: Rank(1) });
+}
+
+pub fn a_slot_is_raised_at_once_where_memory_is_shared(setup: Setup) {
+    let fabrics = setup.mesh(2);
+    let slot = fabrics[1].alloc_arrival().unwrap();
+    let channel = fabrics[0].channel(Rank(1), 0).unwrap();
+    let shares = fabrics[0].shares_memory(Rank(1));
+    let arrived = |epoch| if shares { epoch } else { 0 };
+    assert_eq!(channel.raise(Signal { slot, epoch: 3 }), shares);
+    assert_eq!(fabrics[1].arrived(slot), arrived(3));
+    assert!(!channel.raise(Signal { slot: ArrivalSlot(u32::MAX >> 1), epoch: 1 }), "no such slot");
+    close(&fabrics);
+    assert_eq!(channel.raise(Signal { slot, epoch: 4 }), shares);
+    assert_eq!(fabrics[1].arrived(slot), arrived(4), "behind the goodbye, too");
 }
 
 pub fn arrival_slots_run_out(setup: Setup) {

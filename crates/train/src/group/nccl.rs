@@ -187,7 +187,8 @@ impl GroupOps for NcclOps {
         let mut vectors = Vec::with_capacity(all.len());
         for (_, tensor, dtype) in &all {
             self.carried.reduced(tensor.bytes(), self.size);
-            // lent until NCCL is told: the GPU's order stands for it then
+            // lent while NCCL is asked. Until it has told the stream nobody else tells it anything (`holds`), and the stream's
+            // order stands for the vector then
             let loan = tensor.lend_to_device_for_writing();
             vectors.push((loan.map_err(|error| unknown(error.to_string()))?, *dtype));
         }

@@ -83,7 +83,12 @@ pub fn checked_gpu(config: &TrainConfig) -> Result<CheckedGpu, TrainError> {
 
 fn cuda_options(config: &TrainConfig) -> CudaOptions {
     let (libraries, rounding) = (config.cuda_libraries.search(), config.math.rounding());
-    CudaOptions { driver: config.cuda_driver.clone(), libraries, rounding }
+    CudaOptions {
+        driver: config.cuda_driver.clone(),
+        libraries,
+        rounding,
+        ..CudaOptions::default()
+    }
 }
 
 /// Returns what computes in the member of a rank, without opening it.

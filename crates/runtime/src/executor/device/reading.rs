@@ -8,7 +8,7 @@ use tensorwire_graph::{EdgeId, NodeId, Part};
 use tensorwire_memory::{Buffer, CopyPurpose, LoanError};
 
 use super::{Copying, Then, number_of};
-use crate::error::RunError;
+use crate::error::{ExchangeError, RunError};
 use crate::executor::{Executor, Flight, Turn};
 use crate::ports::Sending;
 use crate::storage::Tensor;
@@ -66,7 +66,12 @@ impl Executor {
         let spec = exchange.announced(edge, epoch).map_err(exchange_error)?;
         let there = match spec.bytes() {
             0 => None,
-            _ => exchange.on_peer(edge, deadline).map_err(exchange_error)?,
+            _ => {
+                let there = exchange.on_peer(edge, deadline).map_err(exchange_error)?;
+                let edge = || self.edge_names[edge.index()].clone();
+                let there = there.ok_or_else(|| ExchangeError::NotOnDevice { edge: edge() });
+                Some(there.map_err(exchange_error)?)
+            }
         };
         let own = number_of(part.graph.node(id).space).unwrap_or_default();
         let exchange = self.exchange.as_deref_mut();

@@ -56,6 +56,8 @@ const PRODUCTS_MAX: usize = 2;
 pub(crate) enum Size {
     /// A few bytes to a few KiB.
     Small,
+    /// The same, all known before the first step; and where devices compute, all that crosses is made by them.
+    Known,
     /// Most are worth reading where they lie (at least a page).
     Pages,
 }
@@ -79,6 +81,7 @@ impl Job {
         let workers = 1 + random.below(4 - servers);
         let columns = match size {
             Size::Small => random.of(&[1, 2, 3, 5, 16, 17, 40]),
+            Size::Known => random.of(&[2, 5, 17, 40, 64]),
             Size::Pages => random.of(&[1024, 1111]),
         };
         let mut generator = Generator {
@@ -248,9 +251,10 @@ impl Generator<'_> {
             self.variables.push(variable);
             self.tensors.push((variable, Kind::Vector));
         }
-        let large = (self.size == Size::Small && self.random.happens(50)).then(|| self.large());
+        let large = (self.size != Size::Pages && self.random.happens(50)).then(|| self.large());
         let kinds = [Kind::Scalar, Kind::Vector, Kind::Fixed, self.factor()];
         let open = [Kind::Open(0), Kind::Open(0), Kind::Open(1), Kind::Bytes(2)];
+        let open = open.map(|kind| self.sized(kind));
         for _ in 0..2 + self.random.below(4) {
             let kind = if self.random.happens(50) {
                 self.random.of(&kinds)
@@ -288,7 +292,16 @@ impl Generator<'_> {
 
     /// The second factor of a product, where it is not too large.
     fn factor(&self) -> Kind {
-        if self.size == Size::Small { Kind::Square } else { Kind::Vector }
+        if self.size == Size::Pages { Kind::Vector } else { Kind::Square }
+    }
+
+    /// That kind, or one of known size in its place.
+    fn sized(&self, kind: Kind) -> Kind {
+        match kind {
+            Kind::Open(_) if self.size == Size::Known => Kind::Fixed,
+            Kind::Bytes(_) if self.size == Size::Known => Kind::Vector,
+            kind => kind,
+        }
     }
 
     fn anywhere(&mut self) -> Hint {
@@ -330,7 +343,13 @@ impl Generator<'_> {
     fn input(&mut self, kind: Kind) -> Output {
         let dtype = if matches!(kind, Kind::Bytes(_)) { DType::U8 } else { DType::F32 };
         let fact = Fact { dtype, dims: self.dims(kind) };
-        self.add(Op::Input { fact }, &[], kind)
+        let input = self.add(Op::Input { fact }, &[], kind);
+        if self.size != Size::Known {
+            return input;
+        }
+        // what is fed lies in the host's memory, and is used where it is fed alone
+        self.tensors.pop();
+        self.add_at(Hint::With(input.node), Op::Scale { by: 0.5 }, &[input], kind)
     }
 
     /// One of the tensors of that kind, made if there is none.
@@ -338,6 +357,7 @@ impl Generator<'_> {
         let found: Vec<(Output, Kind)> =
             self.tensors.iter().filter(|(_, kind)| fits(*kind)).copied().collect();
         if found.is_empty() {
+            let otherwise = self.sized(otherwise);
             return (self.input(otherwise), otherwise);
         }
         // the later ones rather: chains grow
@@ -381,7 +401,7 @@ impl Generator<'_> {
                 let (x, _) = self.one_of(is_matrix, Kind::Open(0));
                 self.add(Op::SumRows, &[x], Kind::Vector);
             }
-            _ if self.size == Size::Small && self.products < PRODUCTS_MAX => {
+            _ if self.size != Size::Pages && self.products < PRODUCTS_MAX => {
                 self.products += 1;
                 let (x, kind) = self.one_of(is_matrix, Kind::Open(0));
                 let (w, _) = self.one_of(|kind| kind == Kind::Square, Kind::Square);
