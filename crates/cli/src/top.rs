@@ -124,10 +124,10 @@ fn print_once(found: &[JobStatus]) -> Result<(), Failure> {
     }
     for job in found {
         print(format_args!("job {}: {}", job.job, view::line(job)))?;
-        let columns = Column::ALL;
+        let columns = Column::of(job);
         let rows: Vec<Vec<String>> =
             job.members.iter().map(|member| cells(member, &columns)).collect();
-        let header = columns.map(Column::title);
+        let header: Vec<&str> = columns.iter().map(|column| column.title()).collect();
         let numbers = columns.iter().enumerate().filter(|(_, column)| column.is_number());
         let numbers: Vec<usize> = numbers.map(|(at, _)| at).collect();
         print(table(&header, &rows, &numbers))?;

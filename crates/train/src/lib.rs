@@ -44,7 +44,7 @@ pub use config::{
     DeviceDesign, Exchange, FloatType, Kernels, MathMode, StoreConfig, TraceConfig, TrainConfig,
     TunedRow, WireType,
 };
-pub use figures::ProcessFigures;
+pub use figures::{ProcessFigures, StoreFigures};
 pub use group::{ClientError, VectorReducer, link_cost};
 pub use job::{
     Prepared, StoreValue, Supply, TrainError, Workload, checked_gpu, train_local, train_member,

@@ -3,6 +3,7 @@
 
 mod controls;
 mod copies;
+mod counts;
 mod deaths;
 mod modes;
 mod replaced;
