@@ -161,7 +161,9 @@ pub(super) fn cells(member: &MemberStatus, columns: &[Column]) -> Vec<String> {
         Column::Role => Some(member.role.clone()),
         Column::Host => member.host.clone(),
         Column::Pid => Some(member.pid.to_string()),
-        Column::Step => Some(member.step.to_string()),
+        // a store's server makes none
+        Column::Step => (member.step > 0 || figures.as_ref().is_none_or(|it| it.store.is_none()))
+            .then(|| member.step.to_string()),
         Column::Loss => progress.as_ref().map(|progress| format!("{:.4}", progress.loss)),
         Column::Samples => of(&|figures| match figures.samples {
             0 => String::new(),
