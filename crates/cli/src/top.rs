@@ -34,7 +34,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let told = told_to_end()?;
     let (answers, inbox) = channel();
     let asks = move || ask_again(job.as_deref(), &answers);
-    std::thread::Builder::new().name("top".into()).spawn(asks).map_err(Failure::other)?;
+    std::thread::Builder::new().name("top".into()).spawn(asks).map_err(Failure::no_thread)?;
     let failed = |error: io::Error| Failure::other(format!("the terminal: {error}"));
     // whatever panics from here on gives the terminal back first
     let mut terminal = ratatui::try_init().map_err(failed)?;
