@@ -42,6 +42,8 @@ pub struct FigureScope {
     pub no_gpu: Option<String>,
     /// Why there can be no hosts with links of a given rate ([`no_links`](super::no_links)); none: there can.
     pub no_links: Option<String>,
+    /// Where temporary files belong.
+    pub scratch: PathBuf,
     /// The library of CUDA's driver; none: the one that the dynamic linker finds.
     pub cuda_driver: Option<PathBuf>,
 }

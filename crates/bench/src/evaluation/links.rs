@@ -56,6 +56,8 @@ pub struct LinkSteps {
     /// In turns; at least one.
     pub exchanges: Vec<Exchange>,
     pub steps: u64,
+    /// Where temporary files belong.
+    pub scratch: PathBuf,
 }
 
 /// What was measured of one exchange.
@@ -182,7 +184,7 @@ impl Runner<'_> {
         on_line: &mut dyn FnMut(Value),
     ) -> Result<(), BenchError> {
         let local_step_s = self.local_ms(&spec.config())? * 1e-3;
-        let folder = Folder::new().map_err(BenchError::Links)?;
+        let folder = Folder::new(&spec.scratch).map_err(BenchError::Links)?;
         let json = folder.0.join("lines.jsonl");
         let arguments = spec.arguments(self.repetitions, &json);
         let mut command = ["--rate", spec.rate.name, "--"].map(OsString::from).to_vec();
@@ -237,11 +239,11 @@ impl Runner<'_> {
     }
 }
 
-/// Why this machine can have no such hosts; none: it can.
-pub fn no_links() -> Option<String> {
+/// Why this machine can have no such hosts; none: it can. Temporary files belong in `scratch`.
+pub fn no_links(scratch: &Path) -> Option<String> {
     let command = ["--plain", "--", "true"].map(OsString::from);
     let tried =
-        Folder::new().and_then(|folder| folder.run(&command, WORD, &AtomicBool::new(false)));
+        Folder::new(scratch).and_then(|folder| folder.run(&command, WORD, &AtomicBool::new(false)));
     match tried {
         Ok((status, _)) if status.success() => None,
         Ok((_, said)) => Some(last_lines(&said).trim_start_matches("link.sh: ").to_string()),
@@ -260,8 +262,8 @@ fn last_lines(said: &str) -> String {
 struct Folder(PathBuf);
 
 impl Folder {
-    fn new() -> io::Result<Folder> {
-        let at = std::env::temp_dir().join(format!("tensorwire-links-{}", std::process::id()));
+    fn new(scratch: &Path) -> io::Result<Folder> {
+        let at = scratch.join(format!("tensorwire-links-{}", std::process::id()));
         DirBuilder::new().mode(0o700).create(&at)?;
         let folder = Folder(at);
         std::fs::write(folder.0.join("link.sh"), SCRIPT)?;

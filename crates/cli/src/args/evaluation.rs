@@ -81,7 +81,8 @@ impl EvaluationArgs {
         let gpu = DeviceChoice::Cuda { ordinal: None }.resolved(&config);
         // it takes a moment to try
         let has_links = self.figures().iter().any(|figure| figure.name == "links");
-        let no_links = if has_links && !self.list { no_links() } else { None };
+        let scratch = std::env::temp_dir();
+        let no_links = if has_links && !self.list { no_links(&scratch) } else { None };
         Ok(FigureScope {
             quick: self.quick,
             exchanges: exchanges.collect(),
@@ -92,6 +93,7 @@ impl EvaluationArgs {
                 other => other.to_string(),
             }),
             no_links,
+            scratch,
             cuda_driver: self.cuda_driver.clone(),
         })
     }

@@ -209,7 +209,8 @@ pub(super) fn links(scope: &FigureScope) -> Vec<Case> {
         (&Fcn5, SMALL_BATCH, SLOW, steps(3, 5)),
     ];
     let case = |(model, batch, rate, steps)| {
-        Case::Links(LinkSteps { model, batch, rate, exchanges: exchanges.clone(), steps })
+        let (exchanges, scratch) = (exchanges.clone(), scope.scratch.clone());
+        Case::Links(LinkSteps { model, batch, rate, exchanges, steps, scratch })
     };
     cases.map(case).to_vec()
 }
