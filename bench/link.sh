@@ -81,7 +81,10 @@ trap 'exit 143' INT TERM
 burst=$((bits / 8 / 1000))
 [ "$burst" -ge 262144 ] || burst=262144
 pace() {
-  "${@:2}" tc qdisc add dev "$1" root tbf rate "$rate" burst "$burst" latency 500ms
+  "${@:2}" tc qdisc add dev "$1" root tbf rate "$rate" burst "$burst" latency 500ms || {
+    echo "link.sh: this kernel paces no link (tc-tbf: its module sch_tbf)" >&2
+    exit 1
+  }
 }
 
 ip link set lo up
@@ -121,9 +124,12 @@ export LINK_HOSTS LINK_RSH
 command=("$@")
 $plain || command+=(--hosts "${LINK_HOSTS//,/:$slots,}:$slots" --rsh "$LINK_RSH" --listen "${addresses[0]}:0")
 # in the background, since a signal interrupts `wait` but no command in the foreground
+told=false child=
+trap 'told=true; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null || true' INT TERM
 nsenter "--net=/proc/${keepers[0]}/ns/net" "${command[@]}" <&0 &
 child=$!
-trap 'kill -TERM "$child" 2>/dev/null || true' INT TERM
+# a signal that came before there was whom to tell
+! $told || kill -TERM "$child" 2>/dev/null || true
 status=0
 wait "$child" || status=$?
 # a signal ended the wait and not yet the command

@@ -11,6 +11,7 @@ import unittest
 from pathlib import Path
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "python"
+CLUSTERS = EXAMPLES.parent / "clusters"
 #: Seconds that an example may take.
 LIMIT = 120.0
 
@@ -59,6 +60,17 @@ class Examples(unittest.TestCase):
         losses = re.findall(r"(?m)^worker \d: from step 31 to 60, loss ([\d.]+)$", said)
         self.assertEqual(len(losses), 2, said)
         self.assertLess(max(map(float, losses)), 0.1)
+
+    @unittest.skipUnless(importlib.util.find_spec("ray"), "this Python has no Ray")
+    def test_what_the_manifest_of_ray_runs_trains(self) -> None:
+        few = ["--workers", "1", "--servers", "1", "--epochs", "2", "--cpus", "0.5"]
+        command = [sys.executable, str(CLUSTERS / "train_on_ray.py"), *few]
+        said = run_command(self, command, RAY_AUTH_MODE="disabled")
+        # 1,438 samples, 64 a step
+        self.assertRegex(said, r"(?m)^44 steps, loss [\d.]+$")
+        accuracy = re.search(r"(?m)^test accuracy ([\d.]+)$", said)
+        assert accuracy is not None, said
+        self.assertGreater(float(accuracy[1]), 0.6, said)
 
 
 if __name__ == "__main__":

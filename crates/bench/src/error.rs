@@ -42,6 +42,8 @@ pub enum BenchError {
     NotInPaper { model: String, known: String },
     #[error("the {expected} reported what is another's; do all processes run the same version?")]
     WrongEnd { expected: &'static str },
+    #[error("hosts with links of a given rate: {0}; `bench/link.sh -- COMMAND` tries them alone")]
+    Links(#[source] std::io::Error),
     #[error("the stamps of the two sides do not fit: {0}")]
     Stamps(#[from] StampError),
     #[error("{what} must be at least 1")]

@@ -3,6 +3,7 @@
 
 mod data;
 mod figures;
+mod links;
 mod nodes;
 mod training;
 
@@ -24,6 +25,7 @@ use crate::transfer::{TransferSpec, transfers};
 
 pub use data::{DataFolder, NoData};
 pub use figures::{FIGURES, Figure, FigureScope};
+pub use links::{LinkRate, LinkSteps, no_links};
 pub use nodes::{NodesDesign, NodesOf, SimulatedNodes};
 
 /// Something to measure.
@@ -55,6 +57,8 @@ pub enum Case {
     Simulate(SimulateSpec, Network),
     /// A step on this machine, simulated and measured.
     Validate(SimulateSpec),
+    /// Steps over links of a given rate, in several ways in turns.
+    Links(LinkSteps),
     /// What cannot be measured here.
     NotMeasured(NotMeasured),
 }
@@ -100,6 +104,7 @@ impl Case {
                 let AllreduceSpec { transport, ranks, bytes, .. } = spec;
                 format!("{} {ranks} ranks {bytes} bytes", transport.name())
             }
+            Case::Links(spec) => spec.name(),
             Case::NotMeasured(NotMeasured { figure, subject, .. }) => match subject.is_empty() {
                 true => (*figure).to_string(),
                 false => format!("{figure} {}", subject.join(", ")),
@@ -183,6 +188,7 @@ impl<'a> Runner<'a> {
                 tell(on_line, &simulate(spec, network, Compute::Paper)?)
             }
             Case::Validate(spec) => tell(on_line, &self.validate(spec)?),
+            Case::Links(spec) => self.links(spec, on_line),
             Case::Crossing(config) => tell(on_line, &self.crossing(config)?),
             Case::Epoch(config) => tell(on_line, &self.epoch(config)?),
             Case::Nodes(config, of) => tell(on_line, &self.nodes(config, *of)?),
@@ -195,12 +201,17 @@ impl<'a> Runner<'a> {
     }
 
     fn validate(&mut self, spec: &SimulateSpec) -> Result<SimulateResult, BenchError> {
+        let (job, alone) = (self.job, self.alone);
+        validate(spec, self.here()?, None, job, alone)
+    }
+
+    /// This machine, measured once.
+    fn here(&mut self) -> Result<&Network, BenchError> {
         let here = match self.here.take() {
             Some(here) => here,
             None => calibrate("this machine", self.job)?,
         };
-        let here = self.here.insert(here);
-        validate(spec, here, None, self.job, self.alone)
+        Ok(self.here.insert(here))
     }
 }
 

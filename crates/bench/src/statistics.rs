@@ -1,9 +1,9 @@
 //! Medians: a figure that one slow repetition does not move.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What repetitions of one measurement say.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quantiles {
     pub count: usize,
     /// One of ten was at most this.

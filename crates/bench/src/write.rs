@@ -74,12 +74,22 @@ pub struct WriteResult {
     pub hosts: usize,
     /// Writes, or calls, that were unanswered at most when throughput was measured.
     pub window: usize,
-    /// From before the write until its answer is there, one at a time; the median.
+    /// From before the write until its answer is there, one at a time; the median, and how many there were.
     pub round_trip_us: f64,
-    /// Of the median round.
+    pub p10_round_trip_us: f64,
+    pub p90_round_trip_us: f64,
+    pub round_trips: usize,
+    /// Of the median round, and of others.
     pub bytes_per_second: f64,
+    pub p10_bytes_per_second: f64,
+    pub p90_bytes_per_second: f64,
     pub grpc_round_trip_us: Option<f64>,
+    pub p10_grpc_round_trip_us: Option<f64>,
+    pub p90_grpc_round_trip_us: Option<f64>,
+    pub grpc_round_trips: Option<usize>,
     pub grpc_bytes_per_second: Option<f64>,
+    pub p10_grpc_bytes_per_second: Option<f64>,
+    pub p90_grpc_bytes_per_second: Option<f64>,
     /// How many times as fast a write is as a call: above 1, the write is faster.
     pub ratio_round_trip: Option<f64>,
     pub ratio_throughput: Option<f64>,
@@ -148,6 +158,9 @@ pub fn write(spec: &WriteSpec, job: &JobSpec) -> Result<WriteResult, BenchError>
 
 fn summarise(spec: &WriteSpec, sender: &SenderReport, receiver: &ReceiverReport) -> WriteResult {
     let (ours, grpc) = (sender.writes, sender.calls);
+    let (trip, rate) = (ours.round_trip_us, ours.bytes_per_second);
+    let grpc_trip = grpc.map(|grpc| grpc.round_trip_us);
+    let grpc_rate = grpc.map(|grpc| grpc.bytes_per_second);
     WriteResult {
         bench: WRITE,
         transport: spec.transport,
@@ -155,12 +168,22 @@ fn summarise(spec: &WriteSpec, sender: &SenderReport, receiver: &ReceiverReport)
         bytes: spec.bytes,
         hosts: if spec.hosts.spread(ENDS) { ENDS } else { 1 },
         window: spec.window,
-        round_trip_us: ours.round_trip_us,
-        bytes_per_second: ours.bytes_per_second,
-        grpc_round_trip_us: grpc.map(|grpc| grpc.round_trip_us),
-        grpc_bytes_per_second: grpc.map(|grpc| grpc.bytes_per_second),
-        ratio_round_trip: grpc.map(|grpc| grpc.round_trip_us / ours.round_trip_us),
-        ratio_throughput: grpc.map(|grpc| ours.bytes_per_second / grpc.bytes_per_second),
+        round_trip_us: trip.median,
+        p10_round_trip_us: trip.p10,
+        p90_round_trip_us: trip.p90,
+        round_trips: trip.count,
+        bytes_per_second: rate.median,
+        p10_bytes_per_second: rate.p10,
+        p90_bytes_per_second: rate.p90,
+        grpc_round_trip_us: grpc_trip.map(|trip| trip.median),
+        p10_grpc_round_trip_us: grpc_trip.map(|trip| trip.p10),
+        p90_grpc_round_trip_us: grpc_trip.map(|trip| trip.p90),
+        grpc_round_trips: grpc_trip.map(|trip| trip.count),
+        grpc_bytes_per_second: grpc_rate.map(|rate| rate.median),
+        p10_grpc_bytes_per_second: grpc_rate.map(|rate| rate.p10),
+        p90_grpc_bytes_per_second: grpc_rate.map(|rate| rate.p90),
+        ratio_round_trip: grpc_trip.map(|theirs| theirs.median / trip.median),
+        ratio_throughput: grpc_rate.map(|theirs| rate.median / theirs.median),
         // what is wrong fails the job
         verified: receiver.writes_verified > 0 && (grpc.is_none() || receiver.calls_verified > 0),
         writes: ours.count,

@@ -20,6 +20,13 @@ impl Failure {
         Failure { message: message.to_string(), remarks: Vec::new(), user_error: true }
     }
 
+    /// The system gives no thread.
+    pub(crate) fn no_thread(error: std::io::Error) -> Failure {
+        Failure::other(format!(
+            "the system gives no thread: {error}; free memory, or raise its limit or that of processes (ulimit -v, -u)"
+        ))
+    }
+
     /// Anything else: exit status 1.
     pub(crate) fn other(message: impl fmt::Display) -> Failure {
         Failure { message: message.to_string(), remarks: Vec::new(), user_error: false }

@@ -12,8 +12,9 @@ use tensorwire_graph::{Crossing, Job, Picture, Plan, RunTraffic, Screen, Task, W
 use tensorwire_nn::Program;
 use tensorwire_train::{DeviceDesign, Exchange, Prepared, whole_file};
 
+use super::Failure;
 use super::args::{GraphArgs, ShownArgs};
-use super::{Failure, output::print};
+use super::output::{note, print};
 
 /// What any terminal shows at once.
 const SCREEN: Screen = Screen { lines: 40, columns: 80 };
@@ -50,7 +51,9 @@ fn write(file: &Path, text: &str) -> Result<(), Failure> {
     whole_file::check_writable(file)
         .map_err(|error| Failure::user(format!("cannot write a drawing to {shown}: {error}")))?;
     whole_file::write(file, |file| file.write_all(text.as_bytes()))
-        .map_err(|error| Failure::other(format!("writing a drawing to {shown}: {error}")))
+        .map_err(|error| Failure::other(format!("writing a drawing to {shown}: {error}")))?;
+    note(format_args!("the drawing is in {shown}; a browser shows it"));
+    Ok(())
 }
 
 impl ShownArgs {

@@ -18,6 +18,8 @@ use super::output::{in_time, is_quiet, note};
 const FREE: u16 = 3;
 /// Times a second that the line is drawn, at most.
 const DRAWN_HZ: u8 = 20;
+/// And how often while nothing happens: seconds go by.
+const DRAWN_EVERY: Duration = Duration::from_millis(200);
 /// Where nothing says how wide the terminal is.
 const WIDTH: u16 = 80;
 /// Columns between two parts of the line.
@@ -47,7 +49,8 @@ struct Latest {
 impl Bar {
     pub(crate) fn new(steps: u64, steps_per_epoch: u64) -> Bar {
         let narrow = Narrow(Term::buffered_stderr());
-        let target = match narrow.0.is_term() && !is_quiet() {
+        let is_drawn = narrow.0.is_term() && !is_quiet();
+        let target = match is_drawn {
             true => ProgressDrawTarget::term_like_with_hz(Box::new(narrow.clone()), DRAWN_HZ),
             false => ProgressDrawTarget::hidden(),
         };
@@ -62,7 +65,9 @@ impl Bar {
             };
             bar.set_style(style.with_key("line", line));
         }
-        bar.enable_steady_tick(Duration::from_millis(200));
+        if is_drawn {
+            keep_drawing(&bar);
+        }
         Bar { bar, latest, steps, steps_per_epoch }
     }
 
@@ -110,6 +115,22 @@ impl Bar {
     pub(crate) fn clear_in_time(&self) {
         let bar = self.bar.clone();
         in_time(move || bar.finish_and_clear());
+    }
+}
+
+/// Draws the line also while no step is done, in a thread of its own; without one it is drawn with each step. (The library's own
+/// ticker panics where it gets no thread.)
+fn keep_drawing(bar: &ProgressBar) {
+    let bar = bar.downgrade();
+    let draw = move || {
+        while let Some(bar) = bar.upgrade().filter(|bar| !bar.is_finished()) {
+            bar.tick();
+            drop(bar);
+            std::thread::sleep(DRAWN_EVERY);
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("progress".into()).spawn(draw) {
+        note(format_args!("progress is drawn with each step alone, for want of a thread: {error}"));
     }
 }
 

@@ -1,5 +1,7 @@
 //! `tensorwire report`: what was measured, as a page, as files of plots, or as tables.
 
+mod pdf;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -193,12 +195,19 @@ fn make_folder(folder: &Path) -> Result<(), Failure> {
 
 /// Writes each plot as files of its own.
 fn save(folder: &Path, all: &[PlotFiles]) -> Result<(), Failure> {
+    let mut has_pdf = true;
     for plot in all {
-        keep(&folder.join(format!("{}.svg", plot.name)), &plot.svg)?;
-        keep(&folder.join(format!("{}.csv", plot.name)), &plot.csv)?;
+        let file = |ending: &str| folder.join(format!("{}.{ending}", plot.name));
+        keep(&file("svg"), &plot.svg)?;
+        keep(&file("csv"), &plot.csv)?;
+        has_pdf = has_pdf && pdf::make(&file("svg"), &file("pdf"))?;
     }
-    let count = plots(all.len());
-    print(format_args!("{}: {count}, each as .svg and .csv", folder.display()))
+    let endings = if has_pdf { ".svg, .pdf and .csv" } else { ".svg and .csv" };
+    print(format_args!("{}: {}, each as {endings}", folder.display(), plots(all.len())))?;
+    if !has_pdf {
+        note(pdf::NONE);
+    }
+    Ok(())
 }
 
 fn plots(count: usize) -> String {

@@ -34,7 +34,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let told = told_to_end()?;
     let (answers, inbox) = channel();
     let asks = move || ask_again(job.as_deref(), &answers);
-    std::thread::Builder::new().name("top".into()).spawn(asks).map_err(Failure::other)?;
+    std::thread::Builder::new().name("top".into()).spawn(asks).map_err(Failure::no_thread)?;
     let failed = |error: io::Error| Failure::other(format!("the terminal: {error}"));
     // whatever panics from here on gives the terminal back first
     let mut terminal = ratatui::try_init().map_err(failed)?;
@@ -124,10 +124,10 @@ fn print_once(found: &[JobStatus]) -> Result<(), Failure> {
     }
     for job in found {
         print(format_args!("job {}: {}", job.job, view::line(job)))?;
-        let columns = Column::ALL;
+        let columns = Column::of(job);
         let rows: Vec<Vec<String>> =
             job.members.iter().map(|member| cells(member, &columns)).collect();
-        let header = columns.map(Column::title);
+        let header: Vec<&str> = columns.iter().map(|column| column.title()).collect();
         let numbers = columns.iter().enumerate().filter(|(_, column)| column.is_number());
         let numbers: Vec<usize> = numbers.map(|(at, _)| at).collect();
         print(table(&header, &rows, &numbers))?;

@@ -139,7 +139,7 @@ fn end_soon_after(told_to_end: Arc<AtomicBool>, bar: Bar) -> Result<(), Failure>
         let _ = kill_process(getpid(), Signal::TERM);
     };
     let watcher = std::thread::Builder::new().name("interrupt".into()).spawn(watch);
-    watcher.map(drop).map_err(Failure::other)
+    watcher.map(drop).map_err(Failure::no_thread)
 }
 
 /// Launches the job here and shows it on another thread: a terminal that takes nothing for a while
@@ -158,7 +158,7 @@ fn run_job(prepared: &Prepared, mut watcher: Watcher, lead: Option<Lead>) -> Res
         watcher
     };
     let display = std::thread::Builder::new().name("display".into()).spawn(show);
-    let display = display.map_err(Failure::other)?;
+    let display = display.map_err(Failure::no_thread)?;
     // a display that is gone shows nothing more
     let outcome = launch_train(prepared, &ByName, &how, &mut |update| drop(updates.send(update)));
     drop(updates);

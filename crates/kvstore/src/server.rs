@@ -88,6 +88,12 @@ pub struct ServerCounters {
     pub snapshots_failed: u64,
     /// Pushes of each worker that the last whole snapshot holds of every shard: steps, where a step pushes once.
     pub step_kept: u64,
+    /// Shards that workers pushed, first values among them, and pulled.
+    pub pushes: u64,
+    pub pulls: u64,
+    /// What these have, whether it was moved or read where it lies.
+    pub bytes_pushed: u64,
+    pub bytes_pulled: u64,
 }
 
 /// A server's end.
@@ -228,9 +234,18 @@ impl KvServer {
     /// # Errors
     /// As [`KvServer::progress`].
     pub fn serve(&mut self) -> Result<(), StoreError> {
+        self.serve_telling(&mut |_| {})
+    }
+
+    /// The same, and tells what was done so far: whenever something was, and 20 times a second where nothing is.
+    ///
+    /// # Errors
+    /// As [`KvServer::progress`].
+    pub fn serve_telling(&mut self, tell: &mut dyn FnMut(&KvServer)) -> Result<(), StoreError> {
         let _awake = pulse::awake();
         while !self.is_over() {
             pulse::beat();
+            tell(self);
             self.wire.observe();
             match self.progress()? {
                 true => drop(self.turns.fetch_add(1, Ordering::Relaxed)),

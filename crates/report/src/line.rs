@@ -134,6 +134,13 @@ impl Line {
         Ok(Measure::new(self.number(path)?, spread, self.optional_number("repetitions")))
     }
 
+    /// The median under a name, with the line's `p10_NAME` and `p90_NAME`, and how many there were.
+    pub(crate) fn percentiles(&self, name: &'static str, count: &str) -> Result<Measure, Lacks> {
+        let end = |tenths: &str| self.optional_number(&format!("{tenths}_{name}"));
+        let spread = end("p10").zip(end("p90")).map(|ends| spread(Between::Percentiles, ends));
+        Ok(Measure::new(self.number(name)?, spread, self.optional_number(count)))
+    }
+
     /// All fields of the line itself, if it is an object.
     pub(crate) fn fields(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.value.as_object().into_iter().flatten().map(|(name, value)| (name.as_str(), value))
@@ -206,5 +213,11 @@ mod tests {
         assert_eq!(of(line.seconds("median_s").unwrap()), (2.0, percentiles(1.0, 8.0), Some(7.0)));
         assert_eq!(of(line.quantiles("c.median").unwrap()), (5.0, None, Some(3.0)));
         assert_eq!(line.quantiles("d.median"), Err(Lacks::Number("d.median")));
+        let text = r#"{"trip_us":2,"p10_trip_us":1,"p90_trip_us":8,"trips":7,"speed":5}"#;
+        let line = Line::read_all("a", text).unwrap().remove(0);
+        let trip = line.percentiles("trip_us", "trips").unwrap();
+        assert_eq!(of(trip), (2.0, percentiles(1.0, 8.0), Some(7.0)));
+        assert_eq!(of(line.percentiles("speed", "rounds").unwrap()), (5.0, None, None));
+        assert_eq!(line.percentiles("none", "rounds"), Err(Lacks::Number("none")));
     }
 }

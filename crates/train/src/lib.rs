@@ -45,7 +45,7 @@ pub use config::{
     TrainConfig, TunedLink, TunedRow, WireType,
 };
 pub use crossings::LinkLoad;
-pub use figures::ProcessFigures;
+pub use figures::{ProcessFigures, StoreFigures};
 pub use group::{ClientError, VectorReducer, link_cost};
 pub use job::{
     Prepared, StoreValue, Supply, TrainError, Workload, checked_gpu, train_local, train_member,

@@ -40,11 +40,16 @@ pub struct FigureScope {
     pub data: Option<DataFolder>,
     /// Why no GPU can be used; none: there is one.
     pub no_gpu: Option<String>,
+    /// Why there can be no hosts with links of a given rate ([`no_links`](super::no_links)); none: there can.
+    pub no_links: Option<String>,
+    /// Where temporary files belong.
+    pub scratch: PathBuf,
     /// The library of CUDA's driver; none: the one that the dynamic linker finds.
     pub cuda_driver: Option<PathBuf>,
 }
 
-/// All of them. The quick minutes are 27 in all: with what the last case of each takes, less than 30.
+/// All of them. The quick minutes are 27 in all, and one more for those who have a GPU: with what the last case of each takes,
+/// less than 30.
 pub const FIGURES: &[Figure] = &[
     Figure {
         name: "transfer",
@@ -87,6 +92,13 @@ pub const FIGURES: &[Figure] = &[
         what: "training on GPUs, from memory to memory and by way of the host",
         quick_minutes: 1,
         cases: xue::gpudirect,
+    },
+    Figure {
+        name: "links",
+        paper: "beside Xue et al., figure 9",
+        what: "a training step over links of 1 and 10 Gb/s by each exchange, measured and simulated",
+        quick_minutes: 1,
+        cases: xue::links,
     },
     Figure {
         name: "store",
@@ -171,6 +183,7 @@ impl Figure {
             | Case::Modes(config) => config.exchange.is_by_message(),
             Case::Transfer(specs) => specs.iter().any(|spec| spec.exchange.is_by_message()),
             Case::Kvstore(_, ways) => ways.iter().any(|(wire, _)| *wire == StoreWire::Zmq),
+            Case::Links(spec) => spec.exchanges.iter().any(|exchange| exchange.is_by_message()),
             _ => false,
         })
     }
@@ -258,7 +271,9 @@ mod tests {
             assert!(0 < count(true) && count(true) <= count(false), "{}", figure.name);
             assert!(figure.quick_minutes > 0);
         }
-        let minutes: u64 = FIGURES.iter().map(|figure| figure.quick_minutes).sum();
+        // without a GPU nothing is run for that
+        let on_cpus = FIGURES.iter().filter(|figure| figure.name != "gpudirect");
+        let minutes: u64 = on_cpus.map(|figure| figure.quick_minutes).sum();
         assert!(minutes <= 27, "{minutes}");
     }
 
@@ -348,8 +363,9 @@ mod tests {
         ];
         assert_eq!(subjects, all);
         assert!(data_of(&without, "modes").iter().all(|data| data == "digits"));
-        let no_gpu = FigureScope { no_gpu: Some("no driver".to_string()), ..without };
-        let said = missing(&no_gpu);
+        let (no_gpu, no_links) = (Some("no driver".to_string()), Some("no tc".to_string()));
+        let said = missing(&FigureScope { no_gpu, no_links, ..without });
+        assert!(said.contains(&("links", String::new(), "no such hosts: no tc".to_string())));
         assert!(said.contains(&("xue-table-3", String::new(), "no GPU: no driver".to_string())));
     }
 

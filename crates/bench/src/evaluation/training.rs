@@ -180,8 +180,9 @@ impl Runner<'_> {
     }
 
     /// A step of one worker alone; measured once for each model and batch.
-    fn local_ms(&mut self, config: &TrainConfig) -> Result<f64, BenchError> {
-        let key = format!("{} {} {}", config.model, config.data, config.batch);
+    pub(super) fn local_ms(&mut self, config: &TrainConfig) -> Result<f64, BenchError> {
+        let TrainConfig { model, data, batch, threads, .. } = config;
+        let key = format!("{model} {data} {batch} {threads:?}");
         if let Some(ms) = self.local_ms.get(&key) {
             return Ok(*ms);
         }

@@ -26,10 +26,9 @@ pub(super) struct SenderReport {
 /// The two figures.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Figures {
-    /// Median.
-    pub(super) round_trip_us: f64,
-    /// Of the median round.
-    pub(super) bytes_per_second: f64,
+    pub(super) round_trip_us: Quantiles,
+    /// By round.
+    pub(super) bytes_per_second: Quantiles,
     /// Writes, or calls, that were measured.
     pub(super) count: u64,
 }
@@ -86,10 +85,12 @@ impl Samples {
     fn figures(self) -> Figures {
         let count = self.count + self.round_trips_ns.len() as u64;
         // every round has at least one of each, and there is a round
-        let median = |samples| Quantiles::of(samples).map_or(f64::NAN, |summary| summary.median);
+        let none = Quantiles { count: 0, p10: f64::NAN, median: f64::NAN, p90: f64::NAN };
+        let of = |samples: Vec<f64>| Quantiles::of(samples).unwrap_or(none);
+        let round_trips_us = self.round_trips_ns.into_iter().map(|ns| ns / 1000.0);
         Figures {
-            round_trip_us: median(self.round_trips_ns) / 1000.0,
-            bytes_per_second: median(self.bytes_per_second),
+            round_trip_us: of(round_trips_us.collect()),
+            bytes_per_second: of(self.bytes_per_second),
             count,
         }
     }

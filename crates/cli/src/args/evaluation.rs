@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
-use tensorwire_bench::{DataFolder, FIGURES, Figure, FigureScope, NoData};
+use tensorwire_bench::{DataFolder, FIGURES, Figure, FigureScope, NoData, no_links};
 use tensorwire_train::{ConfigError, DeviceChoice, Exchange, TrainConfig};
 
 use super::ExchangeArg;
@@ -21,7 +21,8 @@ Examples:
 
 A case that fails is said, and the rest goes on; what a job refuses on this
 machine is left out, and that is said, too. What cannot be measured here, as
-without a GPU, is a line of its own, with what would measure it. With --quick
+without a GPU, is a line of its own, with what would measure it. Links of a given
+rate are between network namespaces, which root may make. With --quick
 each figure has its minutes, after which nothing of it is begun any more.
 
 Exit status: 0 all cases done or left out; 1 a case failed; 2 something given
@@ -78,6 +79,10 @@ impl EvaluationArgs {
         let cuda_driver = self.cuda_driver.clone();
         let config = TrainConfig { cuda_driver, ..TrainConfig::default() };
         let gpu = DeviceChoice::Cuda { ordinal: None }.resolved(&config);
+        // it takes a moment to try
+        let has_links = self.figures().iter().any(|figure| figure.name == "links");
+        let scratch = std::env::temp_dir();
+        let no_links = if has_links && !self.list { no_links(&scratch) } else { None };
         Ok(FigureScope {
             quick: self.quick,
             exchanges: exchanges.collect(),
@@ -87,6 +92,8 @@ impl EvaluationArgs {
                 ConfigError::Device(why) => why.to_string(),
                 other => other.to_string(),
             }),
+            no_links,
+            scratch,
             cuda_driver: self.cuda_driver.clone(),
         })
     }

@@ -9,7 +9,7 @@ use super::tolerance;
 pub(super) const EXAMPLES: &str = "\
 Examples:
   tensorwire report results.jsonl                        a page of plots and tables: report.html
-  tensorwire report results.jsonl --plots plots          and each plot as plots/NAME.svg and plots/NAME.csv
+  tensorwire report results.jsonl --plots plots          and each plot as plots/NAME.svg, .pdf and .csv
   tensorwire report results.jsonl --format latex         the data of each plot as a table for a paper: report.tex
   tensorwire report before.jsonl after.jsonl --compare   what became slower or faster, in the terminal and on the page
   tensorwire report first.jsonl second.jsonl             training runs (train --metrics): a curve a file
@@ -36,7 +36,7 @@ pub(crate) struct ReportArgs {
     pub(crate) format: ReportFormat,
     /// Write each plot to this folder, too
     ///
-    /// As NAME.svg and NAME.csv.
+    /// As NAME.svg and NAME.csv, and as NAME.pdf where rsvg-convert is installed.
     #[arg(long, value_name = "DIR")]
     pub(crate) plots: Option<PathBuf>,
     /// Hold the second of two files against the first

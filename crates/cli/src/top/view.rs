@@ -113,7 +113,7 @@ fn draw_job(frame: &mut Frame<'_>, area: Rect, job: &JobStatus) {
     ];
     let [top, table, _, stand] = Layout::vertical(rows).areas(area);
     frame.render_widget(head, top);
-    let columns = Column::that_fit(area.width);
+    let columns = Column::that_fit(job, area.width);
     let aligned = |text: String, column: &Column| {
         let alignment = if column.is_number() { Alignment::Right } else { Alignment::Left };
         Cell::new(Text::from(text).alignment(alignment))
@@ -230,6 +230,32 @@ mod tests {
             assert!(lines[0].starts_with("tensorwire top: 1 job"), "{text}");
             assert!(lines[23].starts_with("q ends"), "{text}");
         }
+    }
+
+    #[test]
+    fn a_job_with_a_store_shows_what_its_servers_are_asked() {
+        let mut of_store = job("4711");
+        of_store.members[2].figures = Some(json!({
+            "seconds": 0.5, "steps": 0, "samples": 0, "bytes_written": 1_048_576,
+            "polling": {"polls": 0, "poll_misses": 0, "waits": 0, "poll_ns": 0, "wait_ns": 0},
+            "store": {"pushes": 30, "pulls": 45, "bytes_pushed": 5_242_880, "bytes_pulled": 3_145_728},
+        }));
+        for (columns, figures) in [(80, &["pushed/s", "pulled/s"][..]), (130, &["pulls/s"])] {
+            let lines = screen(&View::new(vec![of_store.clone()]), columns);
+            let text = lines.join("\n");
+            let header = lines.iter().find(|line| line.starts_with("process")).unwrap();
+            assert!(figures.iter().all(|title| header.contains(title)), "{columns}:\n{text}");
+            let server = lines.iter().find(|line| line.starts_with("server 0")).unwrap();
+            // bytes and counts of half a second
+            for figure in ["2 MiB", "10 MiB", "6 MiB"] {
+                assert!(server.contains(figure), "{columns}: {figure}\n{text}");
+            }
+            let counts = [" 60 ", " 90 "].into_iter().filter(|count| server.contains(count));
+            assert_eq!(counts.count(), if columns > 80 { 2 } else { 0 }, "{text}");
+            assert!(!server.contains('%'), "a server does not poll:\n{text}");
+        }
+        // others have no such columns
+        assert!(!screen(&View::new(vec![job("1")]), 200).join("\n").contains("pushed"));
     }
 
     #[test]

@@ -140,6 +140,16 @@ fn writes_and_calls_are_verified() {
         ] {
             assert!(line[field].as_f64().unwrap() > 0.0, "{field}: {line}");
         }
+        for (name, count) in [("round_trip_us", "round_trips"), ("bytes_per_second", "rounds")] {
+            for of in ["", "grpc_"] {
+                let number = |field: String| line[field].as_f64().unwrap();
+                let at = |tenths: &str| number(format!("{tenths}{of}{name}"));
+                assert!(at("p10_") <= at("") && at("") <= at("p90_"), "{of}{name}: {line}");
+                let count =
+                    if name == "round_trip_us" { format!("{of}{count}") } else { count.into() };
+                assert!(number(count) >= 3.0, "{of}{name}: {line}");
+            }
+        }
         let number = |field: &str| line[field].as_u64().unwrap();
         // round trips and throughput of three rounds; of the writes, one more before all
         assert_eq!((number("writes_verified"), number("grpc_calls_verified")), (7, 6), "{line}");

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use crate::support::{Ended, Job};
 use serde_json::Value;
+#[cfg(feature = "baselines")]
+use tensorwire_testkit::{long, skip::skip};
 
 const LIMIT: Duration = Duration::from_secs(240);
 
@@ -141,12 +143,44 @@ fn what_cannot_be_measured_here_is_a_line_with_what_would_measure_it() {
     assert!(line["machine"]["commit"].is_string() && ended.stderr.contains("not measured"));
 }
 
+/// Where there can be hosts with such links; else a line says why not.
+#[cfg(feature = "baselines")]
+#[test]
+fn a_step_over_links_of_a_given_rate_is_measured_and_simulated() {
+    if !long::is_long() {
+        return skip(None, &"it takes minutes: TENSORWIRE_LONG asks for it");
+    }
+    let page = tempfile::NamedTempFile::new().unwrap();
+    let only = format!("--only links --report {}", page.path().display());
+    let (lines, ended) = bench(&format!("evaluation --quick {only}"));
+    if lines.len() == 1 && lines[0]["bench"] == "not-measured" {
+        return skip(None, &lines[0]["why"]);
+    }
+    // as far as there was time, each in four ways
+    assert!(!lines.is_empty() && lines.len() % 4 == 0, "{}", ended.stderr);
+    for line in &lines {
+        assert_eq!(
+            (&line["bench"], &line["transport"]),
+            (&"links".into(), &"tcp".into()),
+            "{line}"
+        );
+        let same = lines.iter().filter(|one| one["model"] == line["model"]);
+        let mut same = same.filter(|one| one["steps"] == line["steps"]);
+        assert!(same.all(|one| one["weights_sha256"] == line["weights_sha256"]), "{line}");
+        let number = |field: &str| line[field].as_f64();
+        assert!(number("step_s") > Some(0.0) && number("local_step_s") > Some(0.0), "{line}");
+        assert_eq!(number("simulated_step_s").is_none(), line["exchange"] == "zmq", "{line}");
+    }
+    let page = std::fs::read_to_string(page.path()).unwrap();
+    assert!(page.contains("id=\"links\"") && page.contains("write, simulated"), "{page}");
+}
+
 /// The page knows every figure that may not be measured.
 #[test]
 fn a_figure_that_is_not_measured_has_its_place_on_the_page() {
     use tensorwire_bench::{Case, FIGURES, FigureScope};
-    let no_gpu = Some("no driver".to_string());
-    let scope = FigureScope { no_gpu, ..FigureScope::default() };
+    let (no_gpu, no_links) = (Some("no driver".to_string()), Some("no tc".to_string()));
+    let scope = FigureScope { no_gpu, no_links, ..FigureScope::default() };
     let cases = FIGURES.iter().flat_map(|figure| figure.cases(&scope));
     let missing = cases.filter_map(|case| match case {
         Case::NotMeasured(missing) => Some(missing),

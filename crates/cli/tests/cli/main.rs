@@ -23,6 +23,7 @@ mod launchers;
 mod learn;
 mod lies;
 mod limits;
+mod link;
 mod models;
 mod one_tensor;
 mod pictures;

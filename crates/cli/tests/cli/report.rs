@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use crate::support::{Ended, Job};
+use tensorwire_testkit::skip::skip_part;
+
+use crate::support::{Ended, Job, on_path};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const LINE: &str = r#"{"bench":"write","transport":"tcp","bytes":4096,"round_trip_us":12.5,"grpc_round_trip_us":50}"#;
@@ -46,11 +48,18 @@ fn lines_of_several_files_become_one_page() {
 fn plots_are_files_of_their_own() {
     let (ended, folder) = report(&[("a.jsonl", LINE)], "a.jsonl --plots out/plots");
     assert!(ended.status.success(), "{}", ended.stderr);
-    assert!(
-        ended.stdout.ends_with("out/plots: 1 plot, each as .svg and .csv\n"),
-        "{}",
-        ended.stdout
-    );
+    let file = folder.path().join("out/plots/write-tcp.pdf");
+    if on_path("rsvg-convert").is_none() {
+        skip_part(&"no rsvg-convert, of librsvg2-bin, to make a PDF");
+        assert!(ended.stderr.contains("apt-get install librsvg2-bin"), "{}", ended.stderr);
+        assert!(ended.stdout.ends_with("out/plots: 1 plot, each as .svg and .csv\n"));
+        assert!(!file.exists());
+    } else {
+        let said = "out/plots: 1 plot, each as .svg, .pdf and .csv\n";
+        assert!(ended.stdout.ends_with(said), "{}", ended.stdout);
+        let pdf = std::fs::read(file).unwrap();
+        assert!(pdf.starts_with(b"%PDF-") && pdf.trim_ascii_end().ends_with(b"%%EOF"));
+    }
     let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
     assert!(read("out/plots/write-tcp.svg").starts_with("<svg "));
     let csv = read("out/plots/write-tcp.csv");

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
+use serde_json::Value;
 use tensorwire_testkit::skip::skip;
 
 use crate::support::{Job, children, on_path, send};
@@ -40,6 +41,12 @@ fn top(folder: &Path, arguments: &[&str]) -> (String, String, Option<i32>) {
     (text(ended.stdout), text(ended.stderr), ended.status.code())
 }
 
+fn status(folder: &Path, job: &str) -> Value {
+    let mut command = Command::new(PROGRAM);
+    command.args(["status", job, "--json"]).env("XDG_RUNTIME_DIR", folder);
+    serde_json::from_slice(&command.output().unwrap().stdout).unwrap()
+}
+
 #[test]
 fn once_prints_what_a_running_job_does() {
     let folder = tempfile::tempdir().unwrap();
@@ -50,7 +57,8 @@ fn once_prints_what_a_running_job_does() {
         let table = wait_for("figures", || {
             let (table, ..) = top(folder.path(), &[&name, "--once"]);
             let worker = table.lines().find(|line| line.trim_start().starts_with("worker 0"))?;
-            worker.contains(" % ").then_some(table)
+            let told = strategy != "dist-sgd" || table.contains("pushed/s");
+            (worker.contains(" % ") && told).then_some(table)
         });
         let title = format!("job {name}: mlp on digits, {strategy}, 2 workers");
         assert!(table.starts_with(&title), "{table}");
@@ -60,6 +68,24 @@ fn once_prints_what_a_running_job_does() {
         // 8 samples a step, and gradients of some MiB over TCP
         let worker = table.lines().find(|line| line.trim_start().starts_with("worker 0")).unwrap();
         assert!(worker.contains("MiB") || worker.contains("GiB"), "{table}");
+        // servers of a store say what is asked of them, and there are columns for it; others have none
+        let of_store = ["pushed/s", "pulled/s", "pushes/s", "pulls/s"];
+        let shown = of_store.iter().filter(|title| table.lines().nth(1).unwrap().contains(**title));
+        assert_eq!(shown.count(), if strategy == "dist-sgd" { 4 } else { 0 }, "{table}");
+        if strategy == "dist-sgd" {
+            // at some moment both have been asked for something since they last said so
+            wait_for("figures of the store", || {
+                let status = status(folder.path(), &name);
+                let stores = status["members"].as_array()?.iter();
+                let stores = stores.filter_map(|member| member["figures"]["store"].as_object());
+                let asked = |count: &str| {
+                    let of = |store: &serde_json::Map<_, Value>| store[count].as_u64() > Some(0);
+                    stores.clone().filter(|store| of(store)).count() == 2
+                };
+                let counts = ["pushes", "pulls", "bytes_pushed", "bytes_pulled"];
+                counts.into_iter().all(asked).then_some(())
+            });
+        }
         // where standard output is no terminal, all jobs are the same table
         assert!(top(folder.path(), &[]).0.contains(&title));
         send(job.launcher(), Signal::TERM);

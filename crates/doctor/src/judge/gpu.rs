@@ -44,6 +44,12 @@ fn unusable(facts: &Facts) -> Option<Finding> {
         };
         return Some(Finding::new(severity, id, what, why).mended_by(mend));
     }
+    if let (true, Some(address)) = (cuda.gpus.is_empty(), gpu.on_bus.first()) {
+        let what = format!("there is a GPU at {address}, and the driver shows this process none");
+        return Some(Finding::new(severity, "gpu-hidden", what, why).mended_by(
+            "unset CUDA_VISIBLE_DEVICES and see nvidia-smi -L; in a container: docker run --gpus all …",
+        ));
+    }
     let version = cuda.version.as_ref().filter(|_| !cuda.gpus.is_empty())?;
     let what = format!("{} can be used, by a driver of CUDA {version}", count(cuda.gpus.len()));
     Some(Finding::new(Severity::Ok, "gpu", what, "what --device cuda would take"))

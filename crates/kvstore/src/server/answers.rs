@@ -200,6 +200,8 @@ impl Core {
             self.reply(worker, Reply { id, what: Answer::Refused { why } });
             return Ok(());
         }
+        self.counters.pulls += 1;
+        self.counters.bytes_pulled += bytes.len() as u64;
         let pool = self.on_device.as_ref().filter(|_| is_on_device);
         let pool = pool.map_or(&self.pool, |on_device| &on_device.pool);
         let place = self.shards.get(shard).and_then(|memory| pool.place(memory.shown()));

@@ -83,13 +83,17 @@ impl Core {
         }
         match request.what {
             Ask::Push { shard, value: Carried::There(place), .. } => {
+                self.count_push(shard, None);
                 if let Some(memory) = self.shards.get_mut(shard) {
                     memory.slots[worker].rows = None;
                     memory.slots[worker].mapped = Some(place);
                 }
                 Ok(())
             }
-            Ask::Push { shard, rows, .. } => self.store(worker, shard, rows, carried),
+            Ask::Push { shard, rows, .. } => {
+                self.count_push(shard, rows);
+                self.store(worker, shard, rows, carried)
+            }
             Ask::Pull { shard, .. } => {
                 if let Some(memory) = self.shards.get_mut(shard) {
                     // fits: a size in memory
@@ -101,6 +105,14 @@ impl Core {
             }
             _ => Ok(()),
         }
+    }
+
+    fn count_push(&mut self, shard: ShardKey, rows: Option<Rows>) {
+        let Some(memory) = self.shards.get(shard) else { return };
+        // fits: checked against the shard's rows, and sizes in memory
+        let count = rows.map_or(memory.spec.rows, |rows| rows.count as usize);
+        self.counters.pushes += 1;
+        self.counters.bytes_pushed += (count * memory.spec.row_bytes()) as u64;
     }
 
     /// Puts what was pushed into the worker's slot, unless it was written there.

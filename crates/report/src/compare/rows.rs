@@ -46,14 +46,14 @@ const QUANTITIES: &[Quantity] = &[
     }),
     time(&["transfer"], "transfer", |line| Ok(line.quantiles("transfer_ns.median")?.scaled(1e-9))),
     time(&["write"], "round trip", |line| {
-        Ok(Measure::from(line.number("round_trip_us")?).scaled(1e-6))
+        Ok(line.percentiles("round_trip_us", "round_trips")?.scaled(1e-6))
     }),
     Quantity {
         kinds: &["write"],
         name: "bytes/s",
         unit: Unit::Plain,
         better: Better::Higher,
-        take: |line| Ok(line.number("bytes_per_second")?.into()),
+        take: |line| line.percentiles("bytes_per_second", "rounds"),
     },
     time(&["step"], "step", |line| Ok(line.quantiles("ps_ms.median")?.scaled(1e-3))),
     time(&["step"], "step alone", |line| match line.optional_number("ps_ms.median") {
@@ -64,7 +64,7 @@ const QUANTITIES: &[Quantity] = &[
     time(&["step"], "step alone", |line| {
         Ok(Measure::from(line.number("tensorwire_ms")?).scaled(1e-3))
     }),
-    time(&["throughput", "scaling", "gpudirect", "epoch", "nodes"], "step", |line| {
+    time(&["throughput", "scaling", "gpudirect", "links", "epoch", "nodes"], "step", |line| {
         line.seconds("step_s")
     }),
     time(&["simulate"], "step", |line| Ok(line.number("step_s")?.into())),

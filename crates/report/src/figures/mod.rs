@@ -3,6 +3,7 @@
 
 mod learned;
 mod li;
+mod links;
 mod mamidala;
 mod peers;
 mod simulated;
@@ -20,6 +21,7 @@ pub(crate) const FIGURES: &[&Figure] = &[
     &xue::SCALING,
     &xue::COPIES,
     &xue::GPUDIRECT,
+    &links::LINKS,
     &li::STORE,
     &li::TRAINING,
     &mamidala::EPOCHS,

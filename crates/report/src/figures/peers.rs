@@ -171,10 +171,10 @@ fn store(line: &Line) -> Result<Vec<Point>, Lacks> {
 
 fn write(line: &Line) -> Result<Vec<Point>, Lacks> {
     let at = At::x("", Some(line.text("transport")?.to_string()), line.number("bytes")?);
-    let us = |us: f64| us * 1e-6;
-    let mut points = vec![at.point(Role::Ours, "write", us(line.number("round_trip_us")?))];
-    if let Some(call) = line.optional_number("grpc_round_trip_us") {
-        points.push(at.point(Role::Baseline, "gRPC call", us(call)));
+    let trip = line.percentiles("round_trip_us", "round_trips")?;
+    let mut points = vec![at.point(Role::Ours, "write", trip.scaled(1e-6))];
+    if let Ok(call) = line.percentiles("grpc_round_trip_us", "grpc_round_trips") {
+        points.push(at.point(Role::Baseline, "gRPC call", call.scaled(1e-6)));
     }
     Ok(points)
 }

@@ -10,7 +10,11 @@ pub(super) fn gpus(page: &mut Page, facts: &Facts) {
     page.section("GPUs");
     if cuda.gpus.is_empty() {
         let why = cuda.obstacle.as_ref().map_or("the driver sees none", |why| &why.reason);
-        return page.line("none", why);
+        page.line("none", why);
+        if !facts.gpu.on_bus.is_empty() {
+            page.line("on the bus", facts.gpu.on_bus.join(", "));
+        }
+        return;
     }
     let version = cuda.version.as_deref().unwrap_or("unknown");
     let library = cuda.library.as_deref().unwrap_or("libcuda.so.1");

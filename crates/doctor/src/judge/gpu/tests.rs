@@ -56,6 +56,16 @@ fn a_gpu_that_cannot_be_used_is_a_warning_with_its_fix() {
 }
 
 #[test]
+fn a_gpu_that_the_driver_does_not_show_is_a_warning_and_without_a_card_there_is_none() {
+    let mut facts = with_gpus(plain(), Vec::new());
+    assert_eq!(gpus(&facts), []);
+    facts.gpu.on_bus = vec!["0000:3b:00.0".into()];
+    let findings = gpus(&facts);
+    assert_eq!(found(&findings, "gpu-hidden").severity, Severity::Warning);
+    assert!(mend(&findings, "gpu-hidden").contains("CUDA_VISIBLE_DEVICES"));
+}
+
+#[test]
 fn a_good_gpu_is_in_order() {
     let findings = gpus(&with_gpus(with_nic(), vec![good()]));
     assert_eq!(findings.len(), 1, "{findings:?}");

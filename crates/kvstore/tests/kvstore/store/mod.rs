@@ -3,6 +3,7 @@
 
 mod controls;
 mod copies;
+mod counts;
 mod deaths;
 mod late;
 mod modes;

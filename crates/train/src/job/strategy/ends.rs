@@ -2,11 +2,11 @@
 //! the two ends opened over them.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_collectives::GroupStats;
-use tensorwire_fabric::{Endpoint, Fabric};
+use tensorwire_fabric::{Endpoint, Fabric, pulse};
 use tensorwire_kernels::{Kernels, SharedDevice};
 use tensorwire_kvstore::proto::Mode;
 use tensorwire_kvstore::wire::WireStats;
@@ -18,6 +18,7 @@ use tensorwire_runtime::Computing;
 use super::values::stored_shards;
 use crate::checkpoint::CheckpointFolder;
 use crate::config::{ConfigError, DeviceChoice, Exchange, TrainConfig};
+use crate::figures::StoreGauge;
 use crate::group::{ClientError, NcclLibrary, NcclPlace, SharedGroup, open_group};
 use crate::job::computing::{computing_on, open_device};
 use crate::job::trainer::LAST_WORKER_DEADLINE;
@@ -133,7 +134,14 @@ pub(super) fn serve(
     mut server: KvServer,
 ) -> Result<TrainReport, TrainError> {
     part.standing.serves(server.turns());
-    server.serve()?;
+    let mut gauge = StoreGauge::new(Instant::now());
+    server.serve_telling(&mut |server| {
+        let counts = || (server.counters(), server.stats().bytes_direct);
+        if let Some(figures) = gauge.look(Instant::now(), counts) {
+            // a launcher that is gone is noticed by the thread that watches it
+            let _ = pulse::rest(|| member.figures(figures));
+        }
+    })?;
     let mut report = TrainReport::default();
     add_store(&mut report, &server.stats(), &server.copies());
     server.close(Deadline::after(member.setup_patience()))?;

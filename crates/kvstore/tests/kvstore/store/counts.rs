@@ -1,0 +1,75 @@
+//! A server counts the shards that workers push and pull, and what these have, however it travels.
+
+use std::sync::Mutex;
+
+use tensorwire_kvstore::proto::Mode;
+use tensorwire_kvstore::{Key, KvServer, ServerCounters, ValueSpec};
+use tensorwire_tensor::DType;
+
+use super::rule::tensor;
+use super::support::{Job, soon};
+
+const ROUNDS: u64 = 3;
+const WORKERS: u64 = 2;
+const SMALL: ValueSpec = ValueSpec { dtype: DType::F32, rows: 6, columns: 1 };
+const LARGE: ValueSpec = ValueSpec { dtype: DType::F32, rows: 80_000, columns: 1 };
+const TABLE: ValueSpec = ValueSpec { dtype: DType::F32, rows: 50, columns: 24 };
+/// Rows of the table that are pushed and pulled.
+const ROWS: [i32; 3] = [0, 7, 49];
+
+#[test]
+fn a_server_counts_pushes_pulls_and_their_bytes() {
+    for job in [Job::shm(2, 1, Mode::Sync), Job::tcp(2, 1, Mode::Sync)] {
+        let told = Mutex::new(Vec::new());
+        let (workers, servers) = job.ends();
+        std::thread::scope(|scope| {
+            for end in servers {
+                scope.spawn(|| {
+                    let mut server = end.server();
+                    let mut tell = |server: &KvServer| {
+                        told.lock().unwrap().push(server.counters());
+                    };
+                    server.serve_telling(&mut tell).unwrap();
+                    tell(&server);
+                    server.close(soon()).unwrap();
+                });
+            }
+            for end in workers {
+                scope.spawn(|| {
+                    let (number, mut store) = (end.number, end.worker());
+                    let values: Vec<_> = (0u64..).map(Key).zip([SMALL, LARGE, TABLE]).collect();
+                    let first =
+                        [SMALL, LARGE, TABLE].map(|spec| tensor(&mut store, &spec, |_| 0.0));
+                    let handle = store.init(&values, (number == 0).then_some(&first)).unwrap();
+                    store.wait(handle, soon()).unwrap();
+                    for _ in 0..ROUNDS {
+                        for (key, spec) in [(Key(0), SMALL), (Key(1), LARGE)] {
+                            let from = tensor(&mut store, &spec, |_| 1.0);
+                            store.push(&[key], &[vec![from]], 0).unwrap();
+                            let into = tensor(&mut store, &spec, |_| f32::NAN);
+                            store.pull(&[key], &[vec![into]], 0).unwrap();
+                        }
+                        let some = ValueSpec { rows: ROWS.len(), ..TABLE };
+                        let rows = tensor(&mut store, &some, |_| 1.0);
+                        store.push_rows(Key(2), &ROWS, &rows, 0).unwrap();
+                        let into = tensor(&mut store, &some, |_| f32::NAN);
+                        store.pull_rows(Key(2), &ROWS, &into, 0).unwrap();
+                        store.wait_all(soon()).unwrap();
+                    }
+                    store.close(soon()).unwrap();
+                });
+            }
+        });
+        // fits: sizes of a test
+        let whole = [SMALL, LARGE].map(|spec| spec.bytes() as u64);
+        let round = whole.iter().sum::<u64>() + (ROWS.len() * TABLE.row_bytes()) as u64;
+        let first = whole.iter().sum::<u64>() + TABLE.bytes() as u64;
+        let told = told.into_inner().unwrap();
+        let ServerCounters { pushes, pulls, bytes_pushed, bytes_pulled, .. } = told[told.len() - 1];
+        assert_eq!((pushes, pulls), (3 + WORKERS * ROUNDS * 3, WORKERS * ROUNDS * 3));
+        assert_eq!(bytes_pushed, first + WORKERS * ROUNDS * round);
+        assert_eq!(bytes_pulled, WORKERS * ROUNDS * round);
+        assert_eq!(told[0].pushes, 0, "it is told from the beginning");
+        assert!(told.is_sorted_by_key(|counters| (counters.pushes, counters.pulls)));
+    }
+}

@@ -1,0 +1,59 @@
+//! A training step over links of a given rate, measured and simulated.
+
+use super::{At, members, role};
+use crate::figure::{Axis, Better, Claim, Figure, Point, Role, Scale, Shape, Unit, Wants};
+use crate::line::{Lacks, Line};
+
+const LOCAL: &str = "one worker alone, no communication";
+
+pub(super) const LINKS: Figure = Figure {
+    id: "links",
+    source: "Beside Xue et al., Fig. 9",
+    title: "A training step over links of a given rate",
+    says: "No paper's: two hosts of a worker and a server each, which are network namespaces of one machine with a link of that \
+           rate to a switch. The simulated hosts have half of the machine each.",
+    kinds: &["links"],
+    run: "tensorwire bench evaluation --only links --json FILE",
+    take: links,
+    shape: Shape::Bars,
+    y: Axis { title: "a step", unit: Unit::Seconds, scale: Scale::Linear },
+    better: Better::Lower,
+    claims: &[
+        Claim::of("not slower than gRPC.TCP", &["write"], &["grpc-tcp"], Wants::Least(1.0)),
+        Claim::of("not slower than gRPC.RDMA", &["write"], &["grpc-rdma"], Wants::Least(1.0)),
+        Claim::of("not slower than ZeroMQ", &["write"], &["zmq"], Wants::Least(1.0)),
+        Claim::of(
+            "simulated against measured",
+            &["write, simulated"],
+            &["write"],
+            Wants::Within(0.15),
+        ),
+        Claim::of(
+            "gRPC.RDMA, simulated against measured",
+            &["grpc-rdma, simulated"],
+            &["grpc-rdma"],
+            Wants::Within(0.15),
+        ),
+        Claim::of(
+            "gRPC.TCP, simulated against measured",
+            &["grpc-tcp, simulated"],
+            &["grpc-tcp"],
+            Wants::Within(0.15),
+        ),
+    ],
+};
+
+fn links(line: &Line) -> Result<Vec<Point>, Lacks> {
+    let exchange = line.text("exchange")?;
+    let subject = format!("{}, batch {}", line.text("model")?, line.number("batch")?);
+    let place = format!("{}, {}", line.text("link")?, members(line)?);
+    let at = At { key: 0.0, ..At::x(subject, Some(place), 0.0) };
+    let mut points = vec![at.point(role(exchange), exchange, line.seconds("step_s")?)];
+    if let Some(simulated) = line.optional_number("simulated_step_s") {
+        points.push(at.point(Role::Limit, format!("{exchange}, simulated"), simulated));
+    }
+    if let Some(local) = line.optional_number("local_step_s") {
+        points.push(at.point(Role::Limit, LOCAL, local));
+    }
+    Ok(points)
+}
