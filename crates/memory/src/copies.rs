@@ -42,7 +42,7 @@ pub enum CopyPurpose {
 
 impl CopyPurpose {
     /// All purposes, in the order in which they are shown.
-    pub const ALL: [CopyPurpose; 14] = [
+    pub const ALL: [CopyPurpose; 15] = [
         CopyPurpose::Staging,
         CopyPurpose::Messages,
         CopyPurpose::Store,

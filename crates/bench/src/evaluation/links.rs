@@ -115,9 +115,11 @@ impl LinkSteps {
         let (first, others) = names.split_first().map_or(("write", &[][..]), |(a, b)| (*a, b));
         let batch = self.batch.to_string();
         let (steps, repetitions) = (self.steps.to_string(), repetitions.to_string());
+        let servers = HOSTS.to_string();
         let against = others.join(",");
         let mut all = vec!["bench", "step", "--model", &model, "--data", &data, "--batch", &batch];
-        all.extend(["--threads", "1", "--transport", "tcp", "--steps", &steps]);
+        all.extend(["--servers", &servers, "--threads", "1", "--transport", "tcp"]);
+        all.extend(["--steps", &steps]);
         all.extend(["--repetitions", &repetitions, "--exchange", first]);
         if !others.is_empty() {
             all.extend(["--against", &against]);
