@@ -69,7 +69,7 @@ use tensorwire_device::sys::cublas_lt::CublasLtFunctions;
 use tensorwire_device::sys::cudnn::CudnnFunctions;
 use tensorwire_device::sys::nvrtc::NvrtcFunctions;
 
-pub use nic::Nic;
+pub use nic::FakeNic;
 
 /// Where cargo has put the library beside the calling test's program; none where it is not built.
 pub fn library() -> Option<PathBuf> {

@@ -6,30 +6,30 @@ use std::mem::ManuallyDrop;
 use crate::library;
 
 /// A NIC. It works once the driver was started.
-pub struct Nic {
+pub struct FakeNic {
     write: unsafe extern "C" fn(u64, *const c_void, usize) -> u32,
     read: unsafe extern "C" fn(u64, *mut c_void, usize) -> u32,
     _library: ManuallyDrop<libloading::Library>,
 }
 
-impl std::fmt::Debug for Nic {
+impl std::fmt::Debug for FakeNic {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Nic")
+        f.write_str("FakeNic")
     }
 }
 
-impl Nic {
+impl FakeNic {
     /// Of the driver in [`library`].
     ///
     /// # Errors
     /// When that is not there.
-    pub fn open() -> Result<Nic, String> {
+    pub fn open() -> Result<FakeNic, String> {
         let path = library().ok_or("the driver without a GPU is not built")?;
         let missing = |error: libloading::Error| format!("{}: {error}", path.display());
         // SAFETY: the library is this crate's own: its functions have these types, and it is never unloaded.
         unsafe {
             let library = ManuallyDrop::new(libloading::Library::new(&path).map_err(missing)?);
-            Ok(Nic {
+            Ok(FakeNic {
                 write: *library.get(b"fakeCudaRemoteWrite\0").map_err(missing)?,
                 read: *library.get(b"fakeCudaRemoteRead\0").map_err(missing)?,
                 _library: library,

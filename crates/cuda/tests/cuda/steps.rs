@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tensorwire_base::Deadline;
 use tensorwire_cuda::{CudaKernels, CudaOptions, RemoteWrites};
-use tensorwire_fakecuda::Nic;
+use tensorwire_fakecuda::FakeNic;
 use tensorwire_kernels::{CopyId, DeviceKernels};
 use tensorwire_memory::{Buffer, Place, Slab};
 
@@ -140,7 +140,7 @@ fn what_a_nic_has_written_is_flushed_before_its_gate_opens() {
         in_a_process(&["--exact", name], false, &[("FAKE_CUDA_FAULTS", "stale")]);
         return;
     }
-    let nic = Nic::open().unwrap();
+    let nic = FakeNic::open().unwrap();
     for choice in [RemoteWrites::AsNeeded, RemoteWrites::Flushed, RemoteWrites::Unflushed] {
         let mut machine = Machine::open(choice);
         assert!(machine.kernels.sees_remote_writes());

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tensorwire_cuda::{CudaKernels, CudaOptions, RemoteWrites};
 use tensorwire_fabric::{Backend, Fabric, NicReach, SimKnobs, SimNetwork};
-use tensorwire_fakecuda::Nic;
+use tensorwire_fakecuda::FakeNic;
 use tensorwire_graph::{
     Cluster, DeviceCrossing, DeviceTasks, Graph, Hint, Op, Placement, Plan, PlanOptions, RunId,
     RunSpec, SharedMemory, Transfer, place, plan,
@@ -78,14 +78,14 @@ impl Between {
     pub(crate) fn network(self, seed: u64, knobs: SimKnobs) -> SimNetwork {
         match self {
             Between::Pieces | Between::Maps | Between::MapsKnown => SimNetwork::new(seed, knobs),
-            Between::Nics => SimNetwork::with_devices(seed, knobs, Reach(Nic::open().unwrap())),
+            Between::Nics => SimNetwork::with_devices(seed, knobs, Reach(FakeNic::open().unwrap())),
         }
     }
 }
 
 /// How the network's NICs reach devices.
 #[derive(Debug)]
-struct Reach(Nic);
+struct Reach(FakeNic);
 
 impl NicReach for Reach {
     fn read(&self, address: usize, into: &mut [u8]) {
