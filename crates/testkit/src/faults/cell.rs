@@ -127,7 +127,7 @@ const KINDS: [Kind; 9] = [
             ("shm", "grpc-rdma"),
             ("tcp", "zmq"),
         ],
-        ..kind("ps", "--strategy ps", true)
+        ..kind("ps", "--strategy ps --servers 2", true)
     },
     Kind {
         others: &[("shm", "write"), ("tcp", "grpc-tcp"), ("tcp", "zmq")],

@@ -89,6 +89,9 @@ fn op<'a>(part: &'a Part, event: &TraceEvent) -> Option<&'a Op> {
     ((node as usize) < part.graph.len()).then(|| &part.graph.node(NodeId(node)).op)
 }
 
+/// True of what lasts while other things happen, of one kind.
+type IsSuch = fn(Did) -> bool;
+
 /// One process, as the file shows it.
 struct View<'a> {
     plan: &'a Plan,
@@ -103,7 +106,7 @@ struct View<'a> {
 
 impl View<'_> {
     fn write(&self, list: &mut List<'_, impl Write>, events: &[TraceEvent]) -> io::Result<()> {
-        let kinds: [(&str, fn(Did) -> bool); 4] = [
+        let kinds: [(&str, IsSuch); 4] = [
             ("sends", |did| matches!(did, Did::Send { .. })),
             ("pulls", |did| matches!(did, Did::Pull { .. })),
             ("collectives", |did| matches!(did, Did::Collective { .. })),
@@ -254,7 +257,7 @@ struct Placed<'a> {
 }
 
 impl<'a> Placed<'a> {
-    fn new(events: &'a [TraceEvent], first: u32, is_such: fn(Did) -> bool) -> Placed<'a> {
+    fn new(events: &'a [TraceEvent], first: u32, is_such: IsSuch) -> Placed<'a> {
         let mut all: Vec<&TraceEvent> = events.iter().filter(|event| is_such(event.did)).collect();
         all.sort_by_key(|event| event.start_ns);
         let mut rows = Rows::default();
