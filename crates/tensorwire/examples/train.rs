@@ -48,6 +48,11 @@ fn main() -> tensorwire::Result<()> {
         .kernels(Kernels::Cpu)
         .batch(16)
         .epochs(4);
+    // where `bench/link.sh --plain -- PROGRAM` has made hosts, on these
+    let training = match (std::env::var("LINK_HOSTS"), std::env::var("LINK_RSH")) {
+        (Ok(hosts), Ok(shell)) => training.hosts(hosts.split(',')).remote_shell(&shell),
+        _ => training,
+    };
     let training = match argument(1).as_str() {
         "local" => training.strategy(Local { replicas: 2 }),
         "dist-sgd" => training.strategy(Store { workers: 2, servers: 2, ..Store::default() }),

@@ -68,6 +68,25 @@ fn a_model_of_ones_own_has_the_same_bits_by_every_strategy_and_transport() {
     }
 }
 
+/// What starts a process on another host may take its environment along, as ssh does not.
+#[test]
+fn on_two_hosts_whose_shell_keeps_the_environment_it_has_the_same_bits() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/link.sh");
+    let link = |command: &[&std::ffi::OsStr]| {
+        let mut link = Command::new("bash");
+        link.args([script, "--plain", "--"]).args(command);
+        link
+    };
+    let tried = link(&["true".as_ref()]).output().unwrap();
+    if tried.status.code() == Some(1) {
+        return skip(None, &String::from_utf8_lossy(&tried.stderr));
+    }
+    let one = example("train", &["ps"]);
+    let program = program::example("train");
+    let two = said(link(&[program.as_os_str(), "ps".as_ref()]));
+    assert_eq!(after(&two, "weights "), after(&one, "weights "));
+}
+
 #[test]
 fn under_mpirun_the_processes_that_it_started_are_the_jobs() {
     let found = std::env::var_os("PATH").map(|path| {

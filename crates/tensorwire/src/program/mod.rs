@@ -82,7 +82,8 @@ pub fn run_with_parent(command: Vec<OsString>) -> ! {
         (_, None) => "there is no command to become".to_string(),
         // returns only if it failed
         (Ok(()), Some((program, arguments))) => {
-            let error = Command::new(program).args(arguments).exec();
+            // it is not one that becomes another, nor what it starts, here or where a shell takes the environment along
+            let error = Command::new(program).args(arguments).env_remove(RUN_WITH_PARENT).exec();
             format!("{}: {error}", program.to_string_lossy())
         }
     };
