@@ -9,6 +9,7 @@ mod clients;
 mod command_line;
 mod data_script;
 mod device;
+mod device_centre;
 mod device_nccl;
 mod device_store;
 mod devices;

@@ -286,10 +286,11 @@ impl TrainConfig {
         let is_whole = matches!(self.exchange, Exchange::ZeroCopy | Exchange::Write);
         let mut updates = program.nodes().map(|(_, node)| &node.op);
         let has_row_updates = updates.any(|op| matches!(op, Op::ApplyRows { .. }));
+        // a centre gets whole weights, of who has made steps by itself
+        let is_trained = topology.averaging.is_none();
         let whys = [
-            (topology.averaging.is_some(), "a centre that weights are averaged with lies there"),
-            (topology.is_grouped(), "what groups reduce comes there"),
-            (has_row_updates, "gradients of embeddings are pushed by rows"),
+            (topology.is_grouped() && is_trained, "what groups reduce comes there"),
+            (has_row_updates && is_trained, "gradients of embeddings are pushed by rows"),
             (self.wire.narrow().is_some(), "values travel rounded"),
             (self.store.snapshot.is_some(), "servers are replaced from there"),
             (self.by_way_of_host || !is_whole, "tensors go by way of it"),
@@ -429,10 +430,11 @@ mod tests {
         assert_eq!(why(config()), None);
         assert_eq!(why(TrainConfig { strategy: Strategy::DistAsgd, ..config() }), None);
         assert_eq!(why(TrainConfig { clip_norm: Some(1.0), ..config() }), None);
+        assert_eq!(why(TrainConfig { strategy: Strategy::DistEsgd, ..config() }), None);
         for (config, said) in [
             (TrainConfig { transport: Transport::Tcp, ..config() }, "share no memory"),
             (TrainConfig { by_way_of_host: true, ..config() }, "by way of it"),
-            (TrainConfig { strategy: Strategy::DistEsgd, ..config() }, "averaged"),
+            (TrainConfig { strategy: Strategy::MpiSgd, workers: 4, ..config() }, "groups reduce"),
         ] {
             let why = why(config).unwrap();
             assert!(why.contains(said), "{why}: {said}");

@@ -50,8 +50,12 @@ pub(super) fn open_gpus(part: &Part, rank: Rank) -> Result<Option<OpenedGpus>, T
         _ => topology.part(rank),
     };
     let here = plan.parts.get(here);
-    // the plan says how many there are
-    let devices = here.map_or(0, |part| part.memory.device_bytes.len());
+    let devices = match (topology.worker(rank), topology.averaging) {
+        // a centre's servers are none in the plan
+        (None, Some(_)) if !is_alone => 1,
+        // the plan says how many there are
+        _ => here.map_or(0, |part| part.memory.device_bytes.len()),
+    };
     if devices == 0 {
         return Ok(None);
     }

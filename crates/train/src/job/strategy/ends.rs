@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_collectives::GroupStats;
+use tensorwire_cuda::OpenedGpus;
 use tensorwire_fabric::{Endpoint, Fabric};
 use tensorwire_kernels::{Kernels, SharedDevice};
 use tensorwire_kvstore::proto::Mode;
@@ -15,11 +16,12 @@ use tensorwire_launch::{Member, Peers, QUEUE_PAIRS, Role, Transport, WireOptions
 use tensorwire_memory::Copies;
 use tensorwire_runtime::Computing;
 
+use super::averaging::GpusOfCentre;
 use super::values::stored_shards;
 use crate::checkpoint::CheckpointFolder;
 use crate::config::{ConfigError, DeviceChoice, Exchange, TrainConfig};
 use crate::group::{ClientError, NcclLibrary, NcclPlace, SharedGroup, open_group};
-use crate::job::computing::{computing_on, open_device};
+use crate::job::computing::{computing_on, open_gpus};
 use crate::job::trainer::LAST_WORKER_DEADLINE;
 use crate::job::{Part, SPIN, TrainError, cores, default_threads, kernel_choice, peak_bytes};
 use crate::open_part::PartError;
@@ -42,25 +44,37 @@ pub(super) enum Ends {
         edges: Option<Fabric>,
         /// By which its GPU will find those of its group, where they reduce by NCCL.
         nccl: Option<NcclPlace>,
+        /// What its weights are averaged on, where the centre lies on devices.
+        gpus: Option<GpusOfCentre>,
     },
 }
 
-/// Opens a member's ends, and what computes there: its device as well, where the store lies in the memory of some. All members
+/// Opens a member's ends, and what computes there: its devices as well, where the store lies in the memory of some. All members
 /// do so at once.
 pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), TrainError> {
     let Part { config, topology, program, plan, .. } = part;
     let wires = wires(member, config, topology);
-    let Met { store: fabric, group, edges, nccl } = connect(member, part, &wires)?;
+    let Met { store: fabric, group, client, edges, nccl } = connect(member, part, &wires)?;
     let [transport, _] = wires;
     let threads = config.threads.unwrap_or_else(|| default_threads(config, member.rank()));
     let kernels =
         Kernels::open(kernel_choice(config, &part.program), threads).map_err(ConfigError::from)?;
     let kernels = Arc::new(kernels);
-    let is_on_devices =
-        topology.trains_over_store() && plan.edges.iter().any(|edge| edge.space.is_device());
-    let device = if is_on_devices { open_device(part, member.rank())? } else { None };
+    let keeps_centre =
+        topology.averaging.is_some() && config.keeps_store_on_devices(topology, program);
+    let is_on_devices = keeps_centre
+        || topology.trains_over_store() && plan.edges.iter().any(|edge| edge.space.is_device());
+    let gpus = if is_on_devices { open_gpus(part, member.rank())? } else { None };
+    let device = gpus.as_ref().map(OpenedGpus::shared);
+    let of_store = |device: &SharedDevice| {
+        Arc::new(DeviceOfStore::new(device.clone(), config.step_deadline()))
+    };
+    let of_store = device.as_ref().map(of_store);
     if config.device != DeviceChoice::Cpu && member.store().is_some() {
         let line = match config.store_by_host(topology, &program.graph) {
+            None if keeps_centre => {
+                "the centre lies in the memory of its servers' GPUs, which move it".to_string()
+            }
             None => "the store's values lie in the memory of its servers' GPUs, which update them"
                 .to_string(),
             Some(why) => format!("the store's values lie in the host's memory: {why}"),
@@ -87,10 +101,7 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), Tr
     };
     let store = match member.store() {
         Some(_) => {
-            let of_store = |device: &SharedDevice| {
-                Arc::new(DeviceOfStore::new(device.clone(), config.step_deadline()))
-            };
-            let reached = (fabric, device.as_ref().map(of_store));
+            let reached = (fabric, of_store.clone());
             Some(open_store_on(member, options, reached, keep(member, part)?)?)
         }
         None => None,
@@ -102,7 +113,9 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), Tr
         None => None,
     };
     let (Role::Worker(worker) | Role::Server(worker)) = topology.role(member.rank());
-    Ok((Ends::Worker { worker, store, group, edges, nccl }, computing))
+    let gpus = gpus.zip(of_store).filter(|_| keeps_centre);
+    let gpus = gpus.map(|(gpus, device)| GpusOfCentre { gpus, device, client });
+    Ok((Ends::Worker { worker, store, group, edges, nccl, gpus }, computing))
 }
 
 /// Where a server writes what it is told to: its share of the job's checkpoints, or snapshots.
@@ -169,6 +182,8 @@ struct Met {
     /// The fabric to the store, if it is connected already.
     store: Option<Fabric>,
     group: Option<SharedGroup>,
+    /// What the group goes over, and who is the first of it.
+    client: Option<(Fabric, Rank)>,
     /// By which tensors cross within the group, if they do.
     edges: Option<Fabric>,
     nccl: Option<NcclPlace>,
@@ -222,8 +237,9 @@ fn connect(member: &Member, part: &Part, wires: &[WireOptions; 2]) -> Result<Met
     let transport = transport_of(&client.endpoint());
     let (ranks, options) = (topology.group_of(worker), config.group_options(transport));
     let nccl = library.map(|library| library.place(member.rank(), &ranks, &words)).transpose()?;
-    let group = open_group(client, &ranks, member.rank(), options, deadline)?;
-    Ok(Met { store: across, group: Some(group), edges, nccl })
+    let group = open_group(client.clone(), &ranks, member.rank(), options, deadline)?;
+    let client = ranks.first().map(|first| (client, *first));
+    Ok(Met { store: across, group: Some(group), client, edges, nccl })
 }
 
 /// What bytes travel over that leave this host, or if none do, over which they stay.

@@ -39,7 +39,7 @@ impl TrainConfig {
     }
 
     /// True if values lie in the memory of the servers' GPUs.
-    fn keeps_store_on_devices(&self, topology: &Topology, program: &Program) -> bool {
+    pub(super) fn keeps_store_on_devices(&self, topology: &Topology, program: &Program) -> bool {
         self.device != DeviceChoice::Cpu && self.store_by_host(topology, &program.graph).is_none()
     }
 
@@ -133,9 +133,9 @@ pub(super) fn server_bytes(program: &Program, config: &TrainConfig, topology: &T
     bytes.fold(0, u64::saturating_add)
 }
 
-/// What workers here take for a centre beside their weights: room for it, and for what a master pushes.
+/// What workers here take of the host's memory for a centre beside their weights: room for it, and for what a master pushes.
 pub(super) fn centre_bytes(program: &Program, config: &TrainConfig, topology: &Topology) -> u64 {
-    if topology.averaging.is_none() {
+    if topology.averaging.is_none() || config.keeps_store_on_devices(topology, program) {
         return 0;
     }
     // fits: sizes in memory

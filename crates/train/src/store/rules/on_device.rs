@@ -1,12 +1,10 @@
 //! Rules of values in a device's memory: started there, over later.
 
 use tensorwire_graph::{NodeId, Op};
-use tensorwire_kernels::{DeviceCall, DeviceFailure, DeviceOperand};
 use tensorwire_kvstore::ShardKey;
-use tensorwire_memory::{Buffer, DeviceLoan, DeviceWriteLoan, LoanError};
-use tensorwire_tensor::TensorSpec;
+use tensorwire_memory::Buffer;
 
-use super::super::on_device::{DeviceOfStore, text};
+use super::super::on_device::{DeviceOfStore, Tensor};
 use super::{Arithmetic, ShardState};
 
 impl Arithmetic {
@@ -50,32 +48,13 @@ impl ShardState {
         &self,
         device: &DeviceOfStore,
         op: &Op,
-        (inputs, outputs): (&[Buffer], Vec<(&TensorSpec, &Buffer)>),
+        (inputs, outputs): (&[Buffer], Vec<Tensor<'_>>),
         in_place: bool,
     ) -> Result<(), String> {
-        // what is lent is nobody else's until the operator is started; then the device's order stands for it
-        let lent = |error: LoanError| text(error);
-        let reads: Result<Vec<DeviceLoan>, _> = inputs.iter().map(Buffer::lend_to_device).collect();
-        let reads = reads.map_err(lent)?;
-        let writes: Result<Vec<DeviceWriteLoan>, _> =
-            outputs.iter().map(|(_, buffer)| buffer.lend_to_device_for_writing()).collect();
-        let writes = writes.map_err(lent)?;
-        let inputs = reads.iter();
-        let inputs: Vec<DeviceOperand<'_>> = inputs
-            .map(|loan| DeviceOperand { spec: &self.spec, address: loan.address() })
-            .collect();
-        let outputs: Vec<DeviceOperand<'_>> = outputs
-            .iter()
-            .zip(&writes)
-            .map(|((spec, _), loan)| DeviceOperand { spec, address: loan.address() })
-            .collect();
+        let inputs: Vec<Tensor<'_>> = inputs.iter().map(|buffer| (&self.spec, buffer)).collect();
         // what is made ready for one is used again in the next round
         let node = NodeId(2 * self.number + u32::from(in_place));
-        let call = DeviceCall { node, device: 0, op, inputs: &inputs, outputs: &outputs, in_place };
-        let started = device.device.lock().start(call);
-        started.map_err(|failure| match failure {
-            DeviceFailure::Kernel { source, .. } => format!("key {}: {source}", self.key.0),
-            DeviceFailure::Device(source) => source.to_string(),
-        })
+        let of = format!("key {}", self.key.0);
+        device.start((node, &of, 0), op, (&inputs, &outputs), in_place)
     }
 }
