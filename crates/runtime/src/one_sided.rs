@@ -558,10 +558,16 @@ fn check_peers(fabric: &Fabric) -> Result<(), ExchangeError> {
     fabric.fault().map_or(Ok(()), |fault| Err(fault.into()))
 }
 
+impl OneSided {
+    /// What happens at its peers.
+    pub fn events(&self) -> impl Events + use<> {
+        FabricEvents { fabric: self.fabric.clone(), observed: self.fabric.ticket() }
+    }
+}
+
 impl From<OneSided> for Ports {
     /// The ports of a session whose edges all cross here.
     fn from(exchange: OneSided) -> Ports {
-        let (fabric, observed) = (exchange.fabric.clone(), exchange.fabric.ticket());
-        Ports::new(FabricEvents { fabric, observed }).with_exchange(exchange)
+        Ports::new(exchange.events()).with_exchange(exchange)
     }
 }

@@ -10,11 +10,19 @@ use tensorwire_graph::{
 use tensorwire_kvstore::{StoreError, TransferMode};
 use tensorwire_nn::Program;
 
+use crate::group::is_of_group;
 use crate::job::{Prepared, StoreValue};
-use crate::topology::Weights;
+use crate::topology::{Topology, Weights};
 
 /// Nodes between a received tensor and the update that it is for, at most.
 const HOPS_MAX: usize = 6;
+
+/// True if what groups of workers reduce crosses over edges of a plan: none of it is a group's.
+pub(crate) fn reduces_by_edges(topology: &Topology, plan: &Plan) -> bool {
+    let mut nodes = plan.parts.iter().flat_map(|part| part.graph.nodes());
+    let has_vectors = nodes.any(|(_, node)| node.op.vector().is_some());
+    topology.is_grouped() && !plan.edges.is_empty() && !has_vectors
+}
 
 impl Prepared {
     /// The layers of the model, in the order of declaration.
@@ -51,7 +59,9 @@ impl Prepared {
         if is_one_graph || self.reduces_by_edges() {
             let run = &self.plan.runs[Program::TRAIN.0];
             let is_sent = |edge: &&Edge| run.nodes[edge.from].binary_search(&edge.send).is_ok();
-            let edges = self.plan.edges.iter().filter(is_sent);
+            // what crosses to a store and from it is told above
+            let is_told = |edge: &&Edge| is_one_graph || is_of_group(&self.plan, edge);
+            let edges = self.plan.edges.iter().filter(is_sent).filter(is_told);
             crossings.extend(self.edge_crossings(edges));
         }
         Ok(crossings)
@@ -59,7 +69,7 @@ impl Prepared {
 
     /// True if what groups of workers all-reduce crosses over edges of the plan, and stays in the memory of their devices.
     pub fn reduces_by_edges(&self) -> bool {
-        self.topology.reduces_apart_from_store() && !self.plan.edges.is_empty()
+        reduces_by_edges(&self.topology, &self.plan)
     }
 
     /// Edges of the graph as what crosses.

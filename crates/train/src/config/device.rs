@@ -181,6 +181,8 @@ impl DeviceChoice {
             return PlanOptions { devices, device_crossing, ..options };
         }
         let all_reduce = match (is_of_groups, config.placement) {
+            // a group's first worker alone deals with the store
+            (false, _) if topology.is_grouped() => AllReduceBy::Firsts { groups: topology.groups },
             (false, _) => AllReduceBy::Group,
             (true, Placement::Balanced { split_above: Some(split_above) }) => {
                 AllReduceBy::Edges { groups: topology.groups, split_above }
@@ -289,7 +291,6 @@ impl TrainConfig {
         // a centre gets whole weights, of who has made steps by itself
         let is_trained = topology.averaging.is_none();
         let whys = [
-            (topology.is_grouped() && is_trained, "what groups reduce comes there"),
             (has_row_updates && is_trained, "gradients of embeddings are pushed by rows"),
             (self.wire.narrow().is_some(), "values travel rounded"),
             (self.store.snapshot.is_some(), "servers are replaced from there"),
@@ -430,11 +431,16 @@ mod tests {
         assert_eq!(why(config()), None);
         assert_eq!(why(TrainConfig { strategy: Strategy::DistAsgd, ..config() }), None);
         assert_eq!(why(TrainConfig { clip_norm: Some(1.0), ..config() }), None);
-        assert_eq!(why(TrainConfig { strategy: Strategy::DistEsgd, ..config() }), None);
+        for strategy in [Strategy::DistEsgd, Strategy::MpiSgd, Strategy::MpiAsgd] {
+            assert_eq!(why(TrainConfig { strategy, workers: 4, ..config() }), None);
+        }
         for (config, said) in [
             (TrainConfig { transport: Transport::Tcp, ..config() }, "share no memory"),
             (TrainConfig { by_way_of_host: true, ..config() }, "by way of it"),
-            (TrainConfig { strategy: Strategy::MpiSgd, workers: 4, ..config() }, "groups reduce"),
+            (
+                TrainConfig { strategy: Strategy::MpiSgd, transport: Transport::Tcp, ..config() },
+                "share no",
+            ),
         ] {
             let why = why(config).unwrap();
             assert!(why.contains(said), "{why}: {said}");

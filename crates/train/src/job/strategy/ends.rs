@@ -20,6 +20,7 @@ use super::averaging::GpusOfCentre;
 use super::values::stored_shards;
 use crate::checkpoint::CheckpointFolder;
 use crate::config::{ConfigError, DeviceChoice, Exchange, TrainConfig};
+use crate::crossings::reduces_by_edges;
 use crate::group::{ClientError, NcclLibrary, NcclPlace, SharedGroup, open_group};
 use crate::job::computing::{computing_on, open_gpus};
 use crate::job::trainer::LAST_WORKER_DEADLINE;
@@ -196,7 +197,7 @@ fn connect(member: &Member, part: &Part, wires: &[WireOptions; 2]) -> Result<Met
     let [to_store, to_client] = wires;
     let joined = |error| TrainError::Part(PartError::Member(error));
     let by_nccl = config.all_reduce_by_nccl().is_some();
-    let crosses = topology.reduces_apart_from_store() && !plan.edges.is_empty() && !by_nccl;
+    let crosses = reduces_by_edges(topology, plan);
     let library =
         by_nccl.then(|| NcclLibrary::open(member, config, topology)).transpose()?.flatten();
     // all tell something, and hear so of the first of their group

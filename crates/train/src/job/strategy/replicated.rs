@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tensorwire_base::Deadline;
 use tensorwire_cuda::{CudaKernels, OpenedGpus};
 use tensorwire_fabric::Fabric;
-use tensorwire_graph::{Edge, Node, NodeId, Op, Plan};
+use tensorwire_graph::{Node, NodeId, Op};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::{Key, KvWorker};
 use tensorwire_launch::Member;
@@ -24,6 +24,7 @@ use crate::carried::Carried;
 use crate::config::{self, TrainConfig};
 use crate::group::{
     ClientError, NcclPlace, SharedGroup, Widest, bind_part, bind_widest, member_ports, nccl_ports,
+    sent_in_group,
 };
 use crate::job::computing::{computing_on, open_gpus};
 use crate::job::trainer::Trainer;
@@ -244,7 +245,7 @@ impl Link for ReplicaLink<'_> {
     fn before_step(&mut self, step: u64, session: &mut Session) -> Result<(), TrainError> {
         let Part { config, shape, plan, topology, .. } = self.part;
         if self.edges.is_some() {
-            self.carried.sent_in_client(sent(plan, topology.part(self.member.rank())));
+            self.carried.sent_in_client(sent_in_group(plan, topology.part(self.member.rank())));
         }
         let deadline = Deadline::after(shape.step_patience(config, step));
         let averaging = self.averaging.as_mut();
@@ -322,14 +323,6 @@ fn held(part: &Part, worker: u32, session: &Session) -> impl Iterator<Item = Nod
         graph.nodes().filter(is_part).map(|(id, _)| id)
     };
     part.program.weights().flat_map(of_weight)
-}
-
-/// Bytes of the tensors that a part of a plan sends in a training step.
-fn sent(plan: &Plan, part: usize) -> u64 {
-    let run = &plan.runs[Program::TRAIN.0].nodes[part];
-    let is_sent = |edge: &&Edge| edge.from == part && run.binary_search(&edge.send).is_ok();
-    // fits: sizes in memory
-    plan.edges.iter().filter(is_sent).filter_map(|edge| edge.bytes()).sum::<usize>() as u64
 }
 
 /// Gives all members of the group the first one's weights; returns the bytes that were copied here for it.

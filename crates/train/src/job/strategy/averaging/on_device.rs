@@ -78,8 +78,10 @@ fn room(
         let (slab, _) = own.ok_or(ClientError::Alone)?;
         return Ok((slab, None));
     };
-    let offer = |(slab, file)| Ok((slab, fabric.offer_file(file).map_err(unshown)?));
-    let own = own.map(offer).transpose().map_err(|error: ClientError| error)?;
+    let own = match own {
+        Some((slab, file)) => Some((slab, fabric.offer_file(file).map_err(unshown)?)),
+        None => None,
+    };
     let mut word = [0; RegionDescriptor::WIRE_BYTES];
     if let Some((_, shown)) = &own {
         word = shown.descriptor().to_bytes();
