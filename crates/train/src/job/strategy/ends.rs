@@ -46,7 +46,7 @@ pub(super) enum Ends {
         /// By which its GPU will find those of its group, where they reduce by NCCL.
         nccl: Option<NcclPlace>,
         /// What its weights are averaged on, where the centre lies on devices.
-        gpus: Option<GpusOfCentre>,
+        gpus: Option<Box<GpusOfCentre>>,
     },
 }
 
@@ -115,7 +115,7 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), Tr
     };
     let (Role::Worker(worker) | Role::Server(worker)) = topology.role(member.rank());
     let gpus = gpus.zip(of_store).filter(|_| keeps_centre);
-    let gpus = gpus.map(|(gpus, device)| GpusOfCentre { gpus, device, client });
+    let gpus = gpus.map(|(gpus, device)| Box::new(GpusOfCentre { gpus, device, client }));
     Ok((Ends::Worker { worker, store, group, edges, nccl, gpus }, computing))
 }
 

@@ -92,7 +92,7 @@ struct ReplicaLink<'a> {
     /// The edges to the group, where what it reduces goes over those.
     edges: Option<OpenSessions>,
     /// Its GPUs, where its weights are averaged on them.
-    of_centre: Option<GpusOfCentre>,
+    of_centre: Option<Box<GpusOfCentre>>,
     /// Its GPUs, where the first of them reduces with the others' by NCCL.
     gpus: Option<OpenedGpus>,
     /// The largest vector of the group.

@@ -118,7 +118,7 @@ fn open_master<'a>(
     };
     let exchange = StoreExchange::new(store.clone(), plan, here, &storage, &keys, carried.clone());
     let ports = match (in_group, &group) {
-        (InGroup::Edges(edges), _) => BesideGroup::new(plan, edges, exchange).ports(),
+        (InGroup::Edges(edges), _) => BesideGroup::new(plan, *edges, exchange).ports(),
         (InGroup::Vectors(Some(bound)), Some(group)) => {
             master_ports(group, bound, exchange, carried.clone())
         }
@@ -149,7 +149,7 @@ enum InGroup {
     /// Vectors of the group, if there is one.
     Vectors(Option<Bound>),
     /// Edges of the plan.
-    Edges(OneSided),
+    Edges(Box<OneSided>),
 }
 
 /// The bytes of what a part has on its first device.
@@ -200,7 +200,7 @@ fn by_edges(
     let edges = GroupEdges { fabric: fabric.clone(), ranks, device, memory, dynamic_bytes_max };
     let (exchange, storage) = edges.open(plan, here, patience)?;
     let open = OpenEdges { fabric, sent: sent_in_group(plan, here) };
-    Ok(Met { storage, in_group: InGroup::Edges(exchange), edges: Some(open) })
+    Ok(Met { storage, in_group: InGroup::Edges(Box::new(exchange)), edges: Some(open) })
 }
 
 /// The store, and the worker's group if it is not alone there.
@@ -277,7 +277,7 @@ fn open_follower<'a>(
     let carried = Carried::default();
     let others = OrderOnly::default();
     let ports = match in_group {
-        InGroup::Edges(edges) => BesideGroup::new(plan, edges, others).ports_of_group(),
+        InGroup::Edges(edges) => BesideGroup::new(plan, *edges, others).ports_of_group(),
         InGroup::Vectors(bound) => {
             let bound = bound.unwrap_or_default();
             member_ports(&group, bound, carried.clone()).with_exchange(others)
