@@ -1,5 +1,8 @@
 //! A group before a store whose members' devices reach each other's memory: what it reduces, and what its first member gives the
 //! others, crosses over edges of the plan, beside those to the store, which another exchange serves.
+//!
+//! The plan's proofs of reuse take its server for one task that does all in order, which a store is not. Nothing hangs on that
+//! here: whatever orders two members by way of the server passes their first member, who does all in that order itself.
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
