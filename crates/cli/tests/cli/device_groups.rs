@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
+use tensorwire_testkit::long;
 
 use crate::device::{Driver, LIMIT, MODEL, SMALL, driver, hash, number, refused};
 use crate::support::{Job, send};
@@ -41,6 +42,9 @@ fn groups_before_a_store_on_gpus_have_the_bits_of_one_process_and_nothing_goes_b
     let clipped = format!("--clip-norm 1 {one}");
     let alone = driver.train(&format!("--strategy local --clip-norm 1 {SMALL}"), &[]);
     assert_eq!(hash(&on_gpus(&driver, &clipped, &LATE)), hash(&alone));
+    if !long::is_long() {
+        return;
+    }
     // several groups, each with the mean of its own: as by way of the host
     let several = "--strategy mpi-sgd --workers 4 --clients 2 --servers 1";
     let by_host = driver.train(&format!("--transport tcp --deterministic {several} {SMALL}"), &[]);
@@ -60,7 +64,7 @@ fn gpus_of_a_worker_are_reduced_before_its_group_is() {
 /// Each group at its own pace.
 #[test]
 fn groups_out_of_step_learn_by_a_store_on_gpus() {
-    let Some(driver) = driver() else { return };
+    let Some(driver) = driver().filter(|_| long::is_long()) else { return };
     let job = "--strategy mpi-asgd --workers 4 --clients 2 --servers 1 --lr 1e-4";
     let device = on_gpus(&driver, job, &LATE);
     let processor = Job::start(&format!("train --json {job} {SMALL}")).end(LIMIT).json();
