@@ -166,8 +166,13 @@ fn step_sums(prepared: &Prepared) -> Result<Vec<String>, Failure> {
             return Ok(sums);
         }
     }
+    if topology.has_store() && !topology.is_replicated() {
+        // the plan has the servers' edges, too, which the store serves
+        sums.push(written_in_groups(prepared)?);
+    }
     let runs = [("training step", Program::TRAIN, by_edges), ("fetch", Program::FETCH, false)];
     let runs = runs.into_iter().filter(|(.., by_edges)| *by_edges || !topology.is_replicated());
+    let runs = runs.filter(|_| !topology.has_store() || topology.is_replicated());
     for (name, run, _) in runs {
         let RunTraffic { written, by_reference, dynamic, sends, .. } = plan.traffic(run);
         let crosses =
@@ -213,6 +218,21 @@ fn reduced(prepared: &Prepared) -> Result<String, Failure> {
         "a training step: in each of {groups} clients of {} workers {} are all-reduced to their mean, as they are made{broadcast}",
         prepared.config.workers / groups.max(1),
         human_bytes(of(What::AllReduce)),
+    ))
+}
+
+/// What the GPUs of groups before a store write into each other's memory.
+fn written_in_groups(prepared: &Prepared) -> Result<String, Failure> {
+    let crossings = prepared.crossings().map_err(Failure::other)?;
+    let are_workers = |tasks: &[Task]| tasks.iter().all(|task| task.job == Job::Worker);
+    let crossings = crossings.iter().filter(|crossing| are_workers(&crossing.from));
+    let crossings = crossings.filter(|crossing| are_workers(&crossing.to));
+    let bytes = crossings.filter_map(|crossing| crossing.bytes).sum();
+    let groups = prepared.topology.groups;
+    Ok(format!(
+        "a training step: in {groups} clients of {} workers {} go from GPU to GPU, to the first of each client and from it",
+        prepared.config.workers / groups.max(1),
+        human_bytes(bytes),
     ))
 }
 

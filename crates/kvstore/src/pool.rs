@@ -1,5 +1,6 @@
 //! Registered memory of one process: a few large chunks, each as large as all before it, cut as it is needed.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tensorwire_fabric::RegionDescriptor;
@@ -95,6 +96,19 @@ impl Pool {
         };
         self.regions.push((slab.address(), region));
         Ok(slab)
+    }
+
+    /// Takes memory of the device that was allocated elsewhere, which peers map by its file.
+    pub(crate) fn adopt(
+        &mut self,
+        wire: &mut dyn Wire,
+        slab: &Slab,
+        file: OwnedFd,
+    ) -> Result<(), StoreError> {
+        // fits: usize is 64 bits wide
+        let region = wire.offer_device(file, slab.bytes() as u64)?;
+        self.regions.push((slab.address(), region));
+        Ok(())
     }
 
     /// How peers are told of this memory; none for memory from elsewhere.

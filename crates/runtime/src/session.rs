@@ -7,7 +7,7 @@ use tensorwire_base::{Clock, Deadline, Space};
 use tensorwire_fabric::pulse;
 use tensorwire_graph::{Lane, NodeId, Op, Output, Part, Plan, RunId};
 use tensorwire_kernels::{DeviceFailure, Kernels, SharedDevice};
-use tensorwire_memory::{Copies, CopyPurpose, Keepalive};
+use tensorwire_memory::{Buffer, Copies, CopyPurpose, Keepalive};
 use tensorwire_tensor::{Dim, TensorSpec};
 
 use crate::ahead::comes_ahead_to;
@@ -248,6 +248,14 @@ impl Session {
             _ => Writing::there(buffer.write().map_err(lent)?),
         };
         Ok((spec, writing))
+    }
+
+    /// Where a tensor lies, between runs: for whoever has the device move it there, in the device's order.
+    ///
+    /// # Errors
+    /// When the part has no such tensor, or does not keep it after a run.
+    pub fn buffer(&self, output: Output) -> Result<Buffer, SessionError> {
+        Ok(self.kept(output)?.buffer.clone())
     }
 
     /// Sees to it that inputs can be fed while the run before theirs computes ([`Session::send_ahead`]). False where one of

@@ -10,8 +10,9 @@ use tensorwire_graph::{
 use tensorwire_kvstore::{StoreError, TransferMode};
 use tensorwire_nn::Program;
 
+use crate::group::is_of_group;
 use crate::job::{Prepared, StoreValue};
-use crate::topology::Weights;
+use crate::topology::{Topology, Weights};
 
 /// What the link of a process carries in a training step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,13 @@ impl LinkLoad {
 
 /// Nodes between a received tensor and the update that it is for, at most.
 const HOPS_MAX: usize = 6;
+
+/// True if what groups of workers reduce crosses over edges of a plan: none of it is a group's.
+pub(crate) fn reduces_by_edges(topology: &Topology, plan: &Plan) -> bool {
+    let mut nodes = plan.parts.iter().flat_map(|part| part.graph.nodes());
+    let has_vectors = nodes.any(|(_, node)| node.op.vector().is_some());
+    topology.is_grouped() && !plan.edges.is_empty() && !has_vectors
+}
 
 impl Prepared {
     /// The layers of the model, in the order of declaration.
@@ -64,7 +72,9 @@ impl Prepared {
         let is_one_graph =
             !self.topology.has_store() && self.topology.weights != Weights::Replicated;
         if is_one_graph || self.reduces_by_edges() {
-            crossings.extend(self.edge_crossings(self.sent_in_training()));
+            // what crosses to a store and from it is told above
+            let is_told = |edge: &&Edge| is_one_graph || is_of_group(&self.plan, edge);
+            crossings.extend(self.edge_crossings(self.sent_in_training().filter(is_told)));
         }
         Ok(crossings)
     }
@@ -121,7 +131,7 @@ impl Prepared {
 
     /// True if what groups of workers all-reduce crosses over edges of the plan, and stays in the memory of their devices.
     pub fn reduces_by_edges(&self) -> bool {
-        self.topology.reduces_apart_from_store() && !self.plan.edges.is_empty()
+        reduces_by_edges(&self.topology, &self.plan)
     }
 
     /// Edges of the graph as what crosses.

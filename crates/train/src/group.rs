@@ -1,6 +1,7 @@
 //! A client as its members see it: workers that reduce their gradients among themselves, and broadcast what their first
 //! one gets.
 
+mod edges;
 mod exchange;
 mod nccl;
 mod reducer;
@@ -21,6 +22,7 @@ use tensorwire_launch::Transport;
 use tensorwire_memory::{Arena, ArenaError, Buffer, LoanError, Place};
 use tensorwire_runtime::Storage;
 
+pub(crate) use edges::{BesideGroup, GroupEdges, OpenEdges, is_of_group, sent_in_group};
 pub(crate) use exchange::{OrderOnly, master_ports, member_ports};
 pub(crate) use nccl::{NcclLibrary, NcclPlace, nccl_ports};
 pub use reducer::VectorReducer;

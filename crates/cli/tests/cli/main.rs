@@ -9,6 +9,8 @@ mod clients;
 mod command_line;
 mod data_script;
 mod device;
+mod device_centre;
+mod device_groups;
 mod device_nccl;
 mod device_store;
 mod devices;

@@ -1,7 +1,8 @@
 //! All-reduces as part of the graph, where the tasks of a group reach each other's memory: a reduce-scatter and an
 //! all-gather of nodes and edges like any other. Each task makes the means of its share of a group's vectors, in the order of
 //! the workers, of what all others have; all use them, so that all have the same bits. A vector is one task's, or by rows
-//! several tasks', who fill each other's memory with them.
+//! several tasks', who fill each other's memory with them. Where the first of a group alone deals with others, all vectors are
+//! that one's, and what it broadcasts the others have from it in the same way.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
@@ -27,6 +28,9 @@ pub enum AllReduceBy {
     /// The tasks, by nodes and edges of the graph: worker w is in group w mod `groups`. Vectors of more than `split_above` bytes
     /// may be spread over a group by rows.
     Edges { groups: u32, split_above: usize },
+    /// As `Edges`, but the first task of each group makes all means, and what it broadcasts crosses likewise: it alone deals with
+    /// who is in no group.
+    Firsts { groups: u32 },
     /// The devices of the tasks, who are told all in the same order, up to `together` bytes of small vectors at once.
     Devices { together: usize },
 }
@@ -40,11 +44,18 @@ pub(crate) fn reduce_by_edges(
     runs: &[RunSpec],
     by: AllReduceBy,
 ) -> Result<(Graph, Vec<RunSpec>), GraphError> {
-    let AllReduceBy::Edges { groups, split_above } = by else {
-        return Ok((placed.clone(), runs.to_vec()));
+    let vectors = match by {
+        AllReduceBy::Edges { groups, .. } | AllReduceBy::Firsts { groups } => {
+            vectors(placed, groups, matches!(by, AllReduceBy::Firsts { .. }))?
+        }
+        AllReduceBy::Group | AllReduceBy::Devices { .. } => {
+            return Ok((placed.clone(), runs.to_vec()));
+        }
     };
-    let vectors = vectors(placed, groups)?;
-    let shares = shares(placed, &vectors, split_above)?;
+    let shares = match by {
+        AllReduceBy::Edges { split_above, .. } => shares(placed, &vectors, split_above)?,
+        _ => at_firsts(placed, &vectors)?,
+    };
     let mut of_member = HashMap::new();
     for members in vectors.values() {
         of_member.extend(members.iter().map(|id| (*id, members.clone())));
@@ -65,13 +76,14 @@ pub(crate) fn reduce_by_edges(
     Ok((reducer.out, runs))
 }
 
-/// The all-reduces that are one, by group and vector; in each the members in the order of the workers.
+/// The all-reduces, or broadcasts, that are one, by group and vector; in each the members in the order of the workers.
 type Vectors = BTreeMap<(u32, u32), Vec<NodeId>>;
 
-fn vectors(placed: &Graph, groups: u32) -> Result<Vectors, GraphError> {
+fn vectors(placed: &Graph, groups: u32, with_broadcasts: bool) -> Result<Vectors, GraphError> {
     let mut vectors = Vectors::new();
     for (id, node) in placed.nodes() {
-        if let Op::AllReduce { vector } = node.op {
+        let is_broadcast = matches!(node.op, Op::Broadcast { .. });
+        if let Some(vector) = node.op.vector().filter(|_| with_broadcasts || !is_broadcast) {
             let group = task_of(node)?.index % groups.max(1);
             vectors.entry((group, vector)).or_default().push(id);
         }
@@ -112,17 +124,28 @@ fn shares(placed: &Graph, vectors: &Vectors, split_above: usize) -> Result<Share
     Ok(shares)
 }
 
+/// All of each vector at the first task of its group.
+fn at_firsts(placed: &Graph, vectors: &Vectors) -> Result<Shares, GraphError> {
+    let devices = devices_of(placed);
+    let firsts = vectors.values().filter_map(|members| members.first());
+    let share = |first: &NodeId| {
+        let (holder, device) = (task_of(placed.node(*first))?, devices[first.index()]);
+        Ok((*first, vec![Share { holder, device, rows: None }]))
+    };
+    firsts.map(share).collect()
+}
+
 struct Reducer<'a> {
     placed: &'a Graph,
     shares: Shares,
     /// By node of `placed`: which of its task's devices it is on.
     devices: Vec<u32>,
-    /// By all-reduce: all that are one with it.
+    /// By all-reduce, or broadcast: all that are one with it.
     vectors: HashMap<NodeId, Vec<NodeId>>,
     out: Graph,
     /// What became of a node of `placed`.
     moved: HashMap<NodeId, NodeId>,
-    /// What became of an all-reduce that is a root: the means that are made instead, wherever.
+    /// What became of one that is a root: the means that are made instead, wherever.
     means: HashMap<NodeId, Vec<NodeId>>,
 }
 
@@ -171,7 +194,11 @@ impl Reducer<'_> {
             return Ok(());
         }
         if let Some(members) = self.vectors.get(&id) {
-            return self.reduce(&members.clone());
+            let members = members.clone();
+            return match self.placed.node(id).op {
+                Op::Broadcast { .. } => self.broadcast(&members),
+                _ => self.reduce(&members),
+            };
         }
         let node = self.placed.node(id);
         let inputs = node.inputs.iter().map(|input| self.same(*input)).collect();
@@ -209,6 +236,26 @@ impl Reducer<'_> {
             };
             self.moved.insert(member, used);
             self.means.insert(member, means.clone());
+        }
+        Ok(())
+    }
+
+    /// Puts a copy of what the first member has in the place of the broadcasts of a vector: what comes to it from elsewhere the
+    /// others have from it.
+    fn broadcast(&mut self, members: &[NodeId]) -> Result<(), GraphError> {
+        let given =
+            members.iter().find_map(|id| Some((*id, *self.placed.node(*id).inputs.first()?)));
+        let Some((first, given)) = given else {
+            let names = members.iter().map(|id| self.placed.node(*id).name.clone());
+            let (node, what) = (names.take(1).collect(), "is broadcast by no member".to_string());
+            return Err(GraphError::Invalid { node, what });
+        };
+        let node = self.placed.node(first);
+        let at = (task_of(node)?, self.devices[first.index()]);
+        let copy = self.push(&node.name, Op::Mean, vec![self.same(given)], at)?;
+        for &member in members {
+            self.moved.insert(member, copy);
+            self.means.insert(member, vec![copy]);
         }
         Ok(())
     }

@@ -148,6 +148,62 @@ fn groups_take_no_note_of_each_other() {
     assert!(plan.edges.iter().all(|edge| edge.from % 2 == edge.to % 2));
 }
 
+/// Variables on a server, which the first worker of each group alone deals with: it gives them to the others, and makes the means.
+#[test]
+fn the_first_of_a_group_alone_deals_with_servers() {
+    let (workers, groups) = (4, 2);
+    let mut graph = Graph::new();
+    let spec = TensorSpec::new(DType::F32, &[ROWS, 64]).unwrap();
+    let w = graph.variable("w", spec.clone(), Init::Zeros).unwrap();
+    let (mut means, mut roots) = (Vec::new(), Vec::new());
+    for worker in 0..workers {
+        let hint = Hint::Replica(worker);
+        let name = |what: &str| format!("replica{worker}/{what}");
+        let from: &[Output] = if worker < groups { &[w] } else { &[] };
+        let spread = Op::Broadcast { vector: 0, spec: spec.clone() };
+        let here = graph.add(&name("spread"), hint, spread, from).unwrap();
+        let by = Op::Scale { by: f64::from(worker) };
+        let gradient = graph.add(&name("gradient"), hint, by, &[here.into()]).unwrap();
+        let reduce = Op::AllReduce { vector: 1 };
+        let mean = graph.add(&name("mean"), hint, reduce, &[gradient.into()]).unwrap();
+        means.extend((worker < groups).then_some(Output::from(mean)));
+        roots.push(mean);
+    }
+    let apply = Op::Apply { rule: Rule::sgd(0.1), clipped: false };
+    let taken: Vec<Output> = [w].into_iter().chain(means).collect();
+    roots.push(graph.add("update", Hint::With(w.node), apply, &taken).unwrap());
+    let cluster = Cluster::ParameterServers { workers, servers: 1 };
+    let placed = place(&graph, cluster, Placement::default()).unwrap();
+    let run = RunSpec { name: "train", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
+    let options = PlanOptions {
+        all_reduce: AllReduceBy::Firsts { groups },
+        ..by_edges(groups, SharedMemory::Unused)
+    };
+    let plan = plan(&placed, &cluster.tasks(), &[run], options).unwrap();
+    let server = plan.parts.len() - 1;
+    let mut bytes_of_server = 0;
+    for edge in &plan.edges {
+        let (from, to) = (edge.from, edge.to);
+        match [from, to].contains(&server) {
+            true => {
+                assert!(from.min(to) < 2, "{from} → {to}: {}", edge.name);
+                bytes_of_server += edge.bytes().unwrap() as u64;
+            }
+            false => assert_eq!(from % 2, to % 2, "{}", edge.name),
+        }
+    }
+    // the weights to each group, and a mean of each; and once more from its first to the other, and a gradient back
+    assert_eq!(bytes_of_server, 4 * LARGE);
+    assert_eq!(plan.traffic(RunId(0)).written, 8 * LARGE);
+    for at in 0..2 {
+        let members = [0, 2].map(|member| Task::worker(member + at));
+        let of = self::means(&plan, at as usize);
+        assert_eq!(of[&format!("replica{at}/mean")], members);
+        assert_eq!(of[&format!("replica{at}/spread")].len(), 1);
+    }
+    assert!(self::means(&plan, 2).is_empty() && self::means(&plan, 3).is_empty());
+}
+
 #[test]
 fn what_is_reduced_in_half_of_the_bytes_crosses_so() {
     let whole = planned(2, false, by_edges(1, SharedMemory::Unused)).traffic(RunId(0));

@@ -2,10 +2,12 @@
 //! A server hears that one was read once the device has read it.
 
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use tensorwire_memory::Buffer;
+use tensorwire_memory::{Buffer, Slab};
 
+use super::KvWorker;
 use crate::error::StoreError;
 use crate::message::RequestId;
 use crate::pool::Pool;
@@ -30,6 +32,19 @@ pub(super) struct Read {
     pub(super) server: usize,
     pub(super) op: Option<u64>,
     pub(super) id: RequestId,
+}
+
+impl KvWorker {
+    /// Lets servers' devices map memory of its device that was allocated elsewhere, by its file: tensors there are pushed and
+    /// pulled into as those of [`KvWorker::alloc_on_device`].
+    ///
+    /// # Errors
+    /// When there is no device, or servers do not map what it has.
+    pub fn show_on_device(&mut self, slab: &Slab, file: OwnedFd) -> Result<(), StoreError> {
+        let none = || failed("this worker has none".to_string());
+        let on_device = self.core.on_device.as_mut().ok_or_else(none)?;
+        on_device.pool.adopt(self.wire.as_mut(), slab, file)
+    }
 }
 
 fn failed(what: String) -> StoreError {

@@ -34,11 +34,17 @@ pub(super) fn check_peers(fabric: &Fabric) -> Result<(), ExchangeError> {
     fabric.fault().map_or(Ok(()), |fault| Err(fault.into()))
 }
 
+impl OneSided {
+    /// What happens at its peers.
+    pub fn events(&self) -> impl Events + use<> {
+        let (fabric, observed) = (self.fabric.clone(), self.fabric.ticket());
+        FabricEvents { fabric, observed, withdrawal: self.withdrawal.clone() }
+    }
+}
+
 impl From<OneSided> for Ports {
     /// The ports of a session whose edges all cross here.
     fn from(exchange: OneSided) -> Ports {
-        let (fabric, observed) = (exchange.fabric.clone(), exchange.fabric.ticket());
-        let withdrawal = exchange.withdrawal.clone();
-        Ports::new(FabricEvents { fabric, observed, withdrawal }).with_exchange(exchange)
+        Ports::new(exchange.events()).with_exchange(exchange)
     }
 }

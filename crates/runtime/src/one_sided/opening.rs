@@ -2,6 +2,7 @@
 //! hears the same of them. In two halves, so that one thread may open many parts.
 
 use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tensorwire_base::{Deadline, Rank, Space};
@@ -9,8 +10,8 @@ use tensorwire_fabric::{
     ArrivalSlot, Channel, Fabric, Message, Region, RegionDescriptor, RegionError, RemoteRegion,
 };
 use tensorwire_graph::{Edge, EdgeId, Lane, Plan, Transfer};
-use tensorwire_kernels::SharedDevice;
-use tensorwire_memory::{Arena, Buffer, Place};
+use tensorwire_kernels::{DeviceFailure, SharedDevice};
+use tensorwire_memory::{Arena, Buffer, Place, Slab};
 
 use super::completions::Completions;
 use super::giving_up::{Withdrawal, Withdrawals};
@@ -34,6 +35,10 @@ pub struct OneSidedOptions {
     pub device: Option<SharedDevice>,
     /// Devices of one host map each other's memory; else their tensors go by way of pinned memory, though processes share memory.
     pub maps_devices: bool,
+    /// Memory of the first device for what the part has there, and its file, where others know of it, too; else it is allocated.
+    pub memory: Option<(Slab, Arc<OwnedFd>)>,
+    /// Parts whose edges another exchange serves.
+    pub elsewhere: Vec<usize>,
     /// Where peers do not reach a device's memory, its tensors go in pieces of so many bytes; the same everywhere.
     pub piece_bytes: usize,
 }
@@ -44,8 +49,16 @@ impl OneSidedOptions {
         // fits: a job has far fewer than 2^32 processes
         let ranks = (0..plan.parts.len() as u32).map(Rank).collect();
         let piece_bytes = staging::PIECE_BYTES;
-        let (device, maps_devices) = (None, true);
-        OneSidedOptions { ranks, queue_pairs, dynamic_bytes_max, device, maps_devices, piece_bytes }
+        OneSidedOptions {
+            ranks,
+            queue_pairs,
+            dynamic_bytes_max,
+            device: None,
+            maps_devices: true,
+            memory: None,
+            elsewhere: Vec::new(),
+            piece_bytes,
+        }
     }
 }
 
@@ -111,8 +124,11 @@ impl Opening {
         // fits: the plan checked the sum against the address space
         let lane = fabric.alloc_region(plan.parts[part].memory.registered_bytes as u64)?;
         let mut storage = Storage::new(&plan.parts[part], &lane.slab())?;
-        let edges = plan.edges.iter().filter(|e| e.from == part || e.to == part).cloned();
-        let edges: Vec<Edge> = edges.collect();
+        let peer = |edge: &Edge| if edge.from == part { edge.to } else { edge.from };
+        let is_here = |edge: &&Edge| {
+            (edge.from == part || edge.to == part) && !options.elsewhere.contains(&peer(edge))
+        };
+        let edges: Vec<Edge> = plan.edges.iter().filter(is_here).cloned().collect();
         let dynamic = edges.iter().filter(|edge| edge.transfer == Transfer::Dynamic);
         let dynamic: Vec<EdgeId> = dynamic.map(|edge| edge.id).collect();
         // fits: slots are counted by edges, which fit u32
@@ -120,7 +136,6 @@ impl Opening {
         let places =
             (0..dynamic.len()).map(|i| Place { offset: i * SLOT_BYTES, bytes: SLOT_BYTES });
         let buffers = Arena::new(&slots.slab(), &places.collect::<Vec<_>>())?.into_buffers();
-        let peer = |edge: &Edge| if edge.from == part { edge.to } else { edge.from };
         let origins = edges.iter().filter(|e| e.to == part && e.transfer == Transfer::Reference);
         let origins = origins.map(|edge| {
             let place = origin(plan, edge).expect("the plan refers to what it gave a place only");
@@ -505,9 +520,14 @@ impl OnDevice {
         let here = &plan.parts[part];
         // fits: devices of a process are few
         let bytes = here.memory.device_bytes.get(number as usize).copied().unwrap_or_default();
-        let allocated = device.lock().alloc_shared(number, bytes);
         let failed = |source| SessionError::Device { name: here.task.to_string(), source };
-        let (memory, file) = allocated.map_err(failed)?;
+        let (memory, file) = match options.memory.as_ref().filter(|_| number == 0) {
+            Some((memory, file)) => {
+                let copied = file.try_clone();
+                (memory.clone(), copied.map_err(|error| DeviceFailure::Device(Box::new(error))))
+            }
+            None => device.lock().alloc_shared(number, bytes).map_err(failed)?,
+        };
         storage.cut(here, Lane::Device(number), &memory)?;
         let mut way = None;
         let staged = || Staging::new(fabric, &device, plan, (part, number), options.piece_bytes);

@@ -181,6 +181,8 @@ impl DeviceChoice {
             return PlanOptions { devices, device_crossing, ..options };
         }
         let all_reduce = match (is_of_groups, config.placement) {
+            // a group's first worker alone deals with the store
+            (false, _) if topology.is_grouped() => AllReduceBy::Firsts { groups: topology.groups },
             (false, _) => AllReduceBy::Group,
             (true, Placement::Balanced { split_above: Some(split_above) }) => {
                 AllReduceBy::Edges { groups: topology.groups, split_above }
@@ -278,23 +280,34 @@ impl DeviceChoice {
 impl TrainConfig {
     /// Why the values of a store lie in the host's memory where workers compute on GPUs; none: they lie in that of its servers'
     /// GPUs.
-    pub(crate) fn store_by_host(&self, topology: &Topology) -> Option<&'static str> {
+    pub(crate) fn store_by_host(
+        &self,
+        topology: &Topology,
+        program: &Graph,
+    ) -> Option<&'static str> {
         let is_whole = matches!(self.exchange, Exchange::ZeroCopy | Exchange::Write);
-        let whys = [
-            (topology.averaging.is_some(), "a centre that weights are averaged with lies there"),
-            (topology.is_grouped(), "what groups reduce comes there"),
-            (self.by_way_of_host || !is_whole, "tensors go by way of it"),
-        ];
-        whys.into_iter().find(|(is_so, _)| *is_so).map(|(_, why)| why)
+        // they go by no pinned memory
+        let is_mapped_alone = topology.averaging.is_some() || topology.is_grouped();
+        let staged = || self.store_is_staged(topology, program).filter(|_| is_mapped_alone);
+        match self.by_way_of_host || !is_whole {
+            true => Some("tensors go by way of it"),
+            false => staged(),
+        }
     }
 
     /// Why what is pushed to values in the memory of servers' GPUs, and pulled from there, goes by pinned memory of the host; none:
     /// it does not.
-    pub(crate) fn store_is_staged(&self, program: &Graph) -> Option<&'static str> {
+    pub(crate) fn store_is_staged(
+        &self,
+        topology: &Topology,
+        program: &Graph,
+    ) -> Option<&'static str> {
         let mut updates = program.nodes().map(|(_, node)| &node.op);
         let has_row_updates = updates.any(|op| matches!(op, Op::ApplyRows { .. }));
+        // a centre gets whole weights, of who has made steps by itself
+        let is_trained = topology.averaging.is_none();
         let whys = [
-            (has_row_updates, "gradients of embeddings are pushed by rows"),
+            (has_row_updates && is_trained, "gradients of embeddings are pushed by rows"),
             (self.wire.narrow().is_some(), "values travel rounded"),
             (
                 self.store.snapshot.is_some(),
@@ -312,9 +325,9 @@ impl TrainConfig {
     /// How the values of a store get to workers, if they lie in the memory of its servers' GPUs.
     pub(crate) fn store_reach(&self, topology: &Topology, program: &Graph) -> Option<DeviceReach> {
         let is_on_devices = self.device != DeviceChoice::Cpu
-            && topology.trains_over_store()
-            && self.store_by_host(topology).is_none();
-        is_on_devices.then(|| match self.store_is_staged(program) {
+            && (topology.trains_over_store() || topology.averaging.is_some())
+            && self.store_by_host(topology, program).is_none();
+        is_on_devices.then(|| match self.store_is_staged(topology, program) {
             Some(_) => DeviceReach::ByHost,
             None => DeviceReach::Mapped,
         })
@@ -446,9 +459,13 @@ mod tests {
         let config = || TrainConfig { strategy, device, transport, ..tests::config() };
         let program = Graph::new();
         let reach = |config: &TrainConfig| config.store_reach(&config.topology(), &program);
+        let of = |strategy| TrainConfig { strategy, workers: 4, ..config() };
         for config in [
             config(),
-            TrainConfig { strategy: Strategy::DistAsgd, ..config() },
+            of(Strategy::DistAsgd),
+            of(Strategy::DistEsgd),
+            of(Strategy::MpiSgd),
+            of(Strategy::MpiAsgd),
             TrainConfig { clip_norm: Some(1.0), ..config() },
         ] {
             assert_eq!(reach(&config), Some(DeviceReach::Mapped));
@@ -458,15 +475,18 @@ mod tests {
             (TrainConfig { devices_apart: true, ..config() }, "do not reach"),
         ] {
             assert_eq!(reach(&config), Some(DeviceReach::ByHost));
-            let why = config.store_is_staged(&program).unwrap();
+            let why = config.store_is_staged(&config.topology(), &program).unwrap();
             assert!(why.contains(said), "{why}: {said}");
         }
         for (config, said) in [
             (TrainConfig { by_way_of_host: true, ..config() }, "by way of it"),
-            (TrainConfig { strategy: Strategy::DistEsgd, ..config() }, "averaged"),
+            (
+                TrainConfig { strategy: Strategy::MpiSgd, transport: Transport::Tcp, ..config() },
+                "share no",
+            ),
         ] {
             assert_eq!(reach(&config), None);
-            let why = config.store_by_host(&config.topology()).unwrap();
+            let why = config.store_by_host(&config.topology(), &program).unwrap();
             assert!(why.contains(said), "{why}: {said}");
         }
         assert_eq!(reach(&TrainConfig { device: DeviceChoice::Cpu, ..config() }), None);

@@ -17,7 +17,7 @@ use crate::carried::Carried;
 use crate::store::{StoreEvents, StoreExchange};
 
 /// How long one of two is waited for while the other may have news too.
-const TURN: Duration = Duration::from_micros(100);
+pub(super) const TURN: Duration = Duration::from_micros(100);
 
 /// Operations that were started and are not over, each with its node.
 type UnderWay = Arc<Mutex<Vec<(Handle, NodeId)>>>;

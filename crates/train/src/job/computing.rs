@@ -51,13 +51,13 @@ pub(super) fn open_gpus(part: &Part, rank: Rank) -> Result<Option<OpenedGpus>, T
         _ => topology.part(rank),
     };
     let here = plan.parts.get(here);
-    // the plan says how many there are
-    let of_plan = here.map_or(0, |part| part.memory.device_bytes.len());
     let is_server = !is_alone && topology.worker(rank).is_none();
     let devices = match config.store_reach(topology, &program.graph) {
-        // there are no tensors of it on a GPU
+        // there are no tensors of it on a GPU, and a centre's servers are none in the plan
+        Some(_) if is_server && topology.averaging.is_some() => 1,
         Some(DeviceReach::ByHost) if is_server => 1,
-        _ => of_plan,
+        // the plan says how many there are
+        _ => here.map_or(0, |part| part.memory.device_bytes.len()),
     };
     if devices == 0 {
         return Ok(None);

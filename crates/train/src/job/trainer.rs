@@ -356,12 +356,12 @@ impl Trainer<'_> {
     /// is asked by it. Servers that are a part of the graph, where all make the same steps, help ([`Trainer::help_to_look`]);
     /// each at its own pace they would overwrite it, so there it cannot be done.
     fn look(&mut self, data: &Data, link: &mut dyn Link) -> Result<Evaluation, TrainError> {
-        let own = link.show_evaluated(self.session)?;
+        let is_other = link.show_evaluated(self.session)?;
         self.standing.enters(Phase::Runs);
         self.session.run(Program::FETCH)?;
         let evaluation = self.evaluate(data)?;
-        if let Some(own) = own {
-            link.restore(self.session, &own)?;
+        if is_other {
+            link.restore(self.session)?;
         }
         Ok(evaluation)
     }

@@ -59,17 +59,13 @@ pub(super) trait Link {
         Ok(())
     }
 
-    /// Puts what is to be evaluated between two steps in the place of the weights here, if that is something else; returns what
-    /// was there.
-    fn show_evaluated(
-        &mut self,
-        _session: &mut Session,
-    ) -> Result<Option<Vec<Vec<u8>>>, TrainError> {
-        Ok(None)
+    /// Puts what is to be evaluated between two steps in the place of the weights here, if that is something else; true if it is.
+    fn show_evaluated(&mut self, _session: &mut Session) -> Result<bool, TrainError> {
+        Ok(false)
     }
 
-    /// Puts the weights back that [`Link::show_evaluated`] returned.
-    fn restore(&mut self, _session: &mut Session, _own: &[Vec<u8>]) -> Result<(), TrainError> {
+    /// Puts the weights back that were there before [`Link::show_evaluated`].
+    fn restore(&mut self, _session: &mut Session) -> Result<(), TrainError> {
         Ok(())
     }
 

@@ -1,4 +1,5 @@
-//! A member's device as its end of the store sees it: what crosses, and copies that the caller waits for by pinned memory.
+//! A member's device as its end of the store sees it: what crosses, what is computed between, and copies that the caller waits
+//! for by pinned memory.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -7,9 +8,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tensorwire_base::Deadline;
-use tensorwire_kernels::{CopyId, DeviceFailure, SharedDevice};
+use tensorwire_graph::{NodeId, Op};
+use tensorwire_kernels::{CopyId, DeviceCall, DeviceFailure, DeviceOperand, SharedDevice};
 use tensorwire_kvstore::{DeviceMark, StoreDevice};
-use tensorwire_memory::{Arena, Buffer, DeviceWriteLoan, Keepalive, Place, Slab};
+use tensorwire_memory::{
+    Arena, Buffer, DeviceLoan, DeviceWriteLoan, Keepalive, Place, Slab,
+};
+use tensorwire_tensor::TensorSpec;
 
 /// A device that has values of a store in its memory.
 #[derive(Debug)]
@@ -22,6 +27,9 @@ pub(crate) struct DeviceOfStore {
     /// What optimizers multiply their rate by.
     factor: Mutex<f64>,
 }
+
+/// A tensor in a device's memory.
+pub(crate) type Tensor<'a> = (&'a TensorSpec, &'a Buffer);
 
 pub(super) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
@@ -38,7 +46,7 @@ impl DeviceOfStore {
     }
 
     /// The same, of zeros.
-    pub(super) fn zeros(&self, bytes: usize) -> Result<Buffer, String> {
+    pub(crate) fn zeros(&self, bytes: usize) -> Result<Buffer, String> {
         let buffer = self.room(bytes)?;
         self.write(&vec![0; bytes], &buffer)?;
         Ok(buffer)
@@ -52,6 +60,43 @@ impl DeviceOfStore {
             *last = factor;
         }
         Ok(())
+    }
+
+    /// Starts an operator on one of the devices, by the number under which what is made ready for it is used again. `of` is what
+    /// a failure names.
+    pub(crate) fn start(
+        &self,
+        (node, of, device): (NodeId, &str, u32),
+        op: &Op,
+        (inputs, outputs): (&[Tensor<'_>], &[Tensor<'_>]),
+        in_place: bool,
+    ) -> Result<(), String> {
+        // what is lent is nobody else's until the operator is started; then the device's order stands for it
+        let reads: Result<Vec<DeviceLoan>, _> =
+            inputs.iter().map(|(_, buffer)| buffer.lend_to_device()).collect();
+        let reads = reads.map_err(text)?;
+        let writes: Result<Vec<DeviceWriteLoan>, _> =
+            outputs.iter().map(|(_, buffer)| buffer.lend_to_device_for_writing()).collect();
+        let writes = writes.map_err(text)?;
+        let inputs = inputs.iter().zip(&reads);
+        let inputs: Vec<DeviceOperand<'_>> = inputs
+            .map(|((spec, _), loan)| DeviceOperand { spec, address: loan.address() })
+            .collect();
+        let outputs = outputs.iter().zip(&writes);
+        let outputs: Vec<DeviceOperand<'_>> = outputs
+            .map(|((spec, _), loan)| DeviceOperand { spec, address: loan.address() })
+            .collect();
+        let call = DeviceCall { node, device, op, inputs: &inputs, outputs: &outputs, in_place };
+        let started = self.device.lock().start(call);
+        started.map_err(|failure| match failure {
+            DeviceFailure::Kernel { source, .. } => format!("{of}: {source}"),
+            DeviceFailure::Device(source) => source.to_string(),
+        })
+    }
+
+    /// Waits until all that the devices were told is done.
+    pub(crate) fn finish(&self) -> Result<(), String> {
+        self.wait(self.mark()?)
     }
 
     fn target(&self, to: &Buffer) -> Result<Arc<DeviceWriteLoan>, String> {

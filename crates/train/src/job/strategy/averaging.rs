@@ -1,6 +1,9 @@
 //! Elastic averaging (Zhang et al. 2015; Mamidala et al. §5 and Figure 8): weights of a client's own, and a centre in
 //! the store. Every so many steps its master pulls the centre and pushes its weights, by which the servers move the
-//! centre (eq. 2); the centre is broadcast in the client, and every worker moves its weights towards it (eq. 3).
+//! centre (eq. 2); the centre is broadcast in the client, and every worker moves its weights towards it (eq. 3). Where the
+//! centre lies in the memory of GPUs, all of this is theirs ([`on_device`]).
+
+mod on_device;
 
 use std::sync::Arc;
 
@@ -17,6 +20,9 @@ use crate::carried::Carried;
 use crate::config;
 use crate::group::{ClientError, SharedGroup};
 use crate::job::TrainError;
+
+pub(super) use on_device::GpusOfCentre;
+use on_device::OnDevice;
 
 /// Bytes between the beginnings of two vectors are a multiple of this: a cache line.
 const ALIGNMENT: usize = 64;
@@ -38,11 +44,15 @@ pub(super) struct Averaging {
     /// Of whoever is not alone in its client.
     group: Option<SharedGroup>,
     weights: Vec<Weight>,
-    /// By weight: where the centre is put down, and the group's name for that.
+    /// By weight: where the centre is put down, and on the host the group's name for that.
     centres: Vec<Buffer>,
     vectors: Vec<VectorId>,
     /// By weight, at a master: what is pushed from.
     pushed: Vec<Buffer>,
+    /// The weights here, while the centre is in their place.
+    aside: Vec<Vec<u8>>,
+    /// Where all of this is on devices: what they do.
+    on_device: Option<OnDevice>,
     carried: Carried,
 }
 
@@ -54,6 +64,18 @@ impl Weight {
     fn lent(&self, source: &LoanError) -> StoreError {
         StoreError::Update(format!("'{}': {source}", self.name))
     }
+}
+
+/// The place of each weight in memory that all of them share, and the end of that.
+fn places(weights: &[Weight]) -> (Vec<Place>, usize) {
+    let mut end = 0;
+    let place = |weight: &Weight| {
+        let place = Place { offset: end, bytes: weight.spec.bytes() };
+        end += place.bytes.next_multiple_of(ALIGNMENT);
+        place
+    };
+    let places = weights.iter().map(place).collect();
+    (places, end)
 }
 
 impl Averaging {
@@ -76,18 +98,26 @@ impl Averaging {
         }
         if let Some(group) = &group {
             let mut group = group.lock();
-            let mut places = Vec::with_capacity(weights.len());
-            let mut end = 0;
-            for weight in &weights {
-                places.push(Place { offset: end, bytes: weight.spec.bytes() });
-                end += weight.spec.bytes().next_multiple_of(ALIGNMENT);
-            }
+            let (places, end) = places(&weights);
             let slab = group.alloc(end).map_err(ClientError::from)?;
             let arena = Arena::new(&slab, &places).map_err(SessionError::from)?;
             centres = arena.into_buffers();
             vectors = group.bind(&centres, deadline).map_err(ClientError::from)?;
         }
-        Ok(Averaging { how, kernels, store, group, weights, centres, vectors, pushed, carried })
+        let (aside, on_device) = (Vec::new(), None);
+        Ok(Averaging {
+            how,
+            kernels,
+            store,
+            group,
+            weights,
+            centres,
+            vectors,
+            pushed,
+            aside,
+            on_device,
+            carried,
+        })
     }
 
     /// Before `step`, from 1: in the first, and in every `interval`th from there.
@@ -101,6 +131,9 @@ impl Averaging {
             return Ok(());
         }
         self.fetch(deadline, true)?;
+        if self.on_device.is_some() {
+            return self.move_on_device(deadline);
+        }
         let mut pushes = Vec::new();
         for (index, weight) in self.weights.iter().enumerate() {
             let (_, mut here) = session.write(weight.node.into())?;
@@ -133,6 +166,9 @@ impl Averaging {
         deadline: Deadline,
     ) -> Result<(), TrainError> {
         self.fetch(deadline, !alone)?;
+        if let Some(on_device) = &self.on_device {
+            return on_device.adopt(&self.centres, &self.carried);
+        }
         for (weight, centre) in self.weights.iter().zip(&self.centres) {
             let (_, mut here) = session.write(weight.node.into())?;
             here.copy_from_slice(&centre.read().map_err(|error| weight.lent(&error))?);
@@ -141,27 +177,32 @@ impl Averaging {
         Ok(())
     }
 
-    /// The weights here become what the centre is for a while; gives what they were, for
-    /// [`Averaging::restore`]. Of a master.
+    /// The weights here become what the centre is for a while, until [`Averaging::restore`]. Of a master.
     pub(super) fn look_at_centre(
         &mut self,
         session: &mut Session,
         deadline: Deadline,
-    ) -> Result<Vec<Vec<u8>>, TrainError> {
-        let mut own = Vec::with_capacity(self.weights.len());
-        for weight in &self.weights {
-            let here = session.read(weight.node.into())?.1.to_vec();
-            self.carried.copied(CopyPurpose::Averaging, here.len());
-            own.push(here);
+    ) -> Result<(), TrainError> {
+        match &self.on_device {
+            Some(on_device) => on_device.set_aside(&self.carried)?,
+            None => {
+                for weight in &self.weights {
+                    let here = session.read(weight.node.into())?.1.to_vec();
+                    self.carried.copied(CopyPurpose::Averaging, here.len());
+                    self.aside.push(here);
+                }
+            }
         }
-        self.adopt(session, true, deadline)?;
-        Ok(own)
+        self.adopt(session, true, deadline)
     }
 
     /// The weights here become what they were.
-    pub(super) fn restore(&self, session: &Session, own: &[Vec<u8>]) -> Result<(), TrainError> {
-        for (weight, own) in self.weights.iter().zip(own) {
-            session.write(weight.node.into())?.1.copy_from_slice(own);
+    pub(super) fn restore(&mut self, session: &Session) -> Result<(), TrainError> {
+        if let Some(on_device) = &self.on_device {
+            return on_device.put_back(&self.carried);
+        }
+        for (weight, own) in self.weights.iter().zip(std::mem::take(&mut self.aside)) {
+            session.write(weight.node.into())?.1.copy_from_slice(&own);
             self.carried.copied(CopyPurpose::Averaging, own.len());
         }
         Ok(())
@@ -169,6 +210,9 @@ impl Averaging {
 
     /// Brings the centre here: from the store, and to the others of the client if it is to be broadcast.
     fn fetch(&mut self, deadline: Deadline, broadcast: bool) -> Result<(), TrainError> {
+        if self.on_device.is_some() {
+            return self.fetch_on_device(deadline, broadcast);
+        }
         let mut pulls = Vec::new();
         if let Some(store) = &mut self.store {
             for (weight, centre) in self.weights.iter().zip(&self.centres) {
@@ -331,8 +375,8 @@ mod tests {
         }
         // once in each step: what is pushed
         assert_eq!(copied(&averaging), (1 + 40) * weights);
-        let own = averaging.look_at_centre(&mut session, soon()).unwrap();
-        averaging.restore(&session, &own).unwrap();
+        averaging.look_at_centre(&mut session, soon()).unwrap();
+        averaging.restore(&session).unwrap();
         // kept, adopted, restored
         assert_eq!(copied(&averaging), (1 + 40 + 3) * weights);
         averaging.adopt(&mut session, true, soon()).unwrap();

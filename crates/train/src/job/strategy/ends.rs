@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_collectives::GroupStats;
+use tensorwire_cuda::OpenedGpus;
 use tensorwire_fabric::{Endpoint, Fabric, pulse};
 use tensorwire_kernels::{Kernels, SharedDevice};
 use tensorwire_kvstore::proto::Mode;
@@ -15,12 +16,14 @@ use tensorwire_launch::{Member, Peers, QUEUE_PAIRS, Role, Transport, WireOptions
 use tensorwire_memory::Copies;
 use tensorwire_runtime::Computing;
 
+use super::averaging::GpusOfCentre;
 use super::values::stored_shards;
 use crate::checkpoint::CheckpointFolder;
 use crate::config::{ConfigError, DeviceChoice, Exchange, TrainConfig};
+use crate::crossings::reduces_by_edges;
 use crate::figures::StoreGauge;
 use crate::group::{ClientError, NcclLibrary, NcclPlace, SharedGroup, open_group};
-use crate::job::computing::{computing_on, open_device};
+use crate::job::computing::{computing_on, open_gpus};
 use crate::job::trainer::LAST_WORKER_DEADLINE;
 use crate::job::{Part, SPIN, TrainError, cores, default_threads, kernel_choice, peak_bytes};
 use crate::open_part::PartError;
@@ -43,30 +46,41 @@ pub(super) enum Ends {
         edges: Option<Fabric>,
         /// By which its GPU will find those of its group, where they reduce by NCCL.
         nccl: Option<NcclPlace>,
+        /// What its weights are averaged on, where the centre lies on devices.
+        gpus: Option<Box<GpusOfCentre>>,
     },
 }
 
-/// Opens a member's ends, and what computes there: its device as well, where the store lies in the memory of some. All members
+/// Opens a member's ends, and what computes there: its devices as well, where the store lies in the memory of some. All members
 /// do so at once.
 pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), TrainError> {
     let Part { config, topology, program, plan, .. } = part;
     let wires = wires(member, config, topology);
-    let Met { store: fabric, group, edges, nccl } = connect(member, part, &wires)?;
+    let Met { store: fabric, group, client, edges, nccl } = connect(member, part, &wires)?;
     let [transport, _] = wires;
     let threads = config.threads.unwrap_or_else(|| default_threads(config, member.rank()));
     let kernels =
         Kernels::open(kernel_choice(config, &part.program), threads).map_err(ConfigError::from)?;
     let kernels = Arc::new(kernels);
-    let is_on_devices =
-        topology.trains_over_store() && plan.edges.iter().any(|edge| edge.space.is_device());
     let reach = config.store_reach(topology, &program.graph);
+    let keeps_centre = topology.averaging.is_some() && reach.is_some();
+    let is_on_devices = keeps_centre
+        || topology.trains_over_store() && plan.edges.iter().any(|edge| edge.space.is_device());
     // a worker whose tensors go by way of the host opens its own with its session
     let is_server = matches!(topology.role(member.rank()), Role::Server(_));
     let opens = is_on_devices || (reach == Some(DeviceReach::ByHost) && is_server);
-    let device = if opens { open_device(part, member.rank())? } else { None };
+    let gpus = if opens { open_gpus(part, member.rank())? } else { None };
+    let device = gpus.as_ref().map(OpenedGpus::shared);
+    let of_store = device.as_ref().zip(reach).map(|(device, reach)| {
+        (Arc::new(DeviceOfStore::new(device.clone(), config.step_deadline())), reach)
+    });
     if config.device != DeviceChoice::Cpu && member.store().is_some() {
-        let there = "the store's values lie in the memory of its servers' GPUs, which update them";
-        let line = match (config.store_by_host(topology), config.store_is_staged(&program.graph)) {
+        let there = match keeps_centre {
+            true => "the centre lies in the memory of its servers' GPUs, which move it",
+            false => "the store's values lie in the memory of its servers' GPUs, which update them",
+        };
+        let staged = config.store_is_staged(topology, &program.graph);
+        let line = match (config.store_by_host(topology, &program.graph), staged) {
             (None, None) => there.to_string(),
             (None, Some(why)) => {
                 format!("{there}; gradients and weights go by pinned memory of the host: {why}")
@@ -95,10 +109,7 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), Tr
     };
     let store = match member.store() {
         Some(_) => {
-            let of_store = |(device, reach): (&SharedDevice, DeviceReach)| {
-                (Arc::new(DeviceOfStore::new(device.clone(), config.step_deadline())), reach)
-            };
-            let reached = (fabric, device.as_ref().zip(reach).map(of_store));
+            let reached = (fabric, of_store.clone());
             Some(open_store_on(member, options, reached, keep(member, part)?)?)
         }
         None => None,
@@ -110,7 +121,9 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), Tr
         None => None,
     };
     let (Role::Worker(worker) | Role::Server(worker)) = topology.role(member.rank());
-    Ok((Ends::Worker { worker, store, group, edges, nccl }, computing))
+    let gpus = gpus.zip(of_store).filter(|_| keeps_centre);
+    let gpus = gpus.map(|(gpus, (device, _))| Box::new(GpusOfCentre { gpus, device, client }));
+    Ok((Ends::Worker { worker, store, group, edges, nccl, gpus }, computing))
 }
 
 /// Where a server writes what it is told to: its share of the job's checkpoints, or snapshots.
@@ -184,6 +197,8 @@ struct Met {
     /// The fabric to the store, if it is connected already.
     store: Option<Fabric>,
     group: Option<SharedGroup>,
+    /// What the group goes over, and who is the first of it.
+    client: Option<(Fabric, Rank)>,
     /// By which tensors cross within the group, if they do.
     edges: Option<Fabric>,
     nccl: Option<NcclPlace>,
@@ -196,7 +211,7 @@ fn connect(member: &Member, part: &Part, wires: &[WireOptions; 2]) -> Result<Met
     let [to_store, to_client] = wires;
     let joined = |error| TrainError::Part(PartError::Member(error));
     let by_nccl = config.all_reduce_by_nccl().is_some();
-    let crosses = topology.reduces_apart_from_store() && !plan.edges.is_empty() && !by_nccl;
+    let crosses = reduces_by_edges(topology, plan);
     let library =
         by_nccl.then(|| NcclLibrary::open(member, config, topology)).transpose()?.flatten();
     // all tell something, and hear so of the first of their group
@@ -237,8 +252,9 @@ fn connect(member: &Member, part: &Part, wires: &[WireOptions; 2]) -> Result<Met
     let transport = transport_of(&client.endpoint());
     let (ranks, options) = (topology.group_of(worker), config.group_options(transport));
     let nccl = library.map(|library| library.place(member.rank(), &ranks, &words)).transpose()?;
-    let group = open_group(client, &ranks, member.rank(), options, deadline)?;
-    Ok(Met { store: across, group: Some(group), edges, nccl })
+    let group = open_group(client.clone(), &ranks, member.rank(), options, deadline)?;
+    let client = ranks.first().map(|first| (client, *first));
+    Ok(Met { store: across, group: Some(group), client, edges, nccl })
 }
 
 /// What bytes travel over that leave this host, or if none do, over which they stay.

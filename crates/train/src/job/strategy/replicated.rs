@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tensorwire_base::Deadline;
 use tensorwire_cuda::{CudaKernels, OpenedGpus};
 use tensorwire_fabric::Fabric;
-use tensorwire_graph::{Edge, Node, NodeId, Op, Plan};
+use tensorwire_graph::{Node, NodeId, Op};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::{Key, KvWorker};
 use tensorwire_launch::Member;
@@ -14,7 +14,7 @@ use tensorwire_memory::{CopyPurpose, Slab};
 use tensorwire_nn::Program;
 use tensorwire_runtime::{Session, SessionError, Storage};
 
-use super::averaging::{Averaging, Weight};
+use super::averaging::{Averaging, GpusOfCentre, Weight};
 use super::ends::{self, Ends, add_store, keep_together, leave_group, meet, written_to_group};
 use super::servers::part_options;
 use super::store::give_values;
@@ -24,8 +24,9 @@ use crate::carried::Carried;
 use crate::config::{self, TrainConfig};
 use crate::group::{
     ClientError, NcclPlace, SharedGroup, Widest, bind_part, bind_widest, member_ports, nccl_ports,
+    sent_in_group,
 };
-use crate::job::computing::{computing, computing_on, open_gpus};
+use crate::job::computing::{computing_on, open_gpus};
 use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
 use crate::job::{Part, TrainError, session_options};
@@ -52,7 +53,7 @@ impl Strategy for Replicated {
             Ends::Server(server) => Ok(Connected::Serves(Box::new(move || {
                 ends::serve(member, part, computing, *server)
             }))),
-            Ends::Worker { worker, store, group, edges, nccl } => {
+            Ends::Worker { worker, store, group, edges, nccl, gpus } => {
                 let link = ReplicaLink {
                     member,
                     part,
@@ -61,6 +62,7 @@ impl Strategy for Replicated {
                     store: store.map(|store| *store),
                     group,
                     edges: None,
+                    of_centre: gpus,
                     gpus: None,
                     widest: None,
                     averaging: None,
@@ -89,6 +91,8 @@ struct ReplicaLink<'a> {
     group: Option<SharedGroup>,
     /// The edges to the group, where what it reduces goes over those.
     edges: Option<OpenSessions>,
+    /// Its GPUs, where its weights are averaged on them.
+    of_centre: Option<Box<GpusOfCentre>>,
     /// Its GPUs, where the first of them reduces with the others' by NCCL.
     gpus: Option<OpenedGpus>,
     /// The largest vector of the group.
@@ -115,8 +119,8 @@ impl<'a> ReplicaLink<'a> {
         self.widest = bound.as_ref().and_then(|bound| bound.widest());
         let ports = self.group.as_ref().zip(bound);
         let ports = ports.map(|(group, bound)| member_ports(group, bound, self.carried.clone()));
-        let (computing, description) =
-            computing(self.part, self.member.rank(), self.kernels.clone())?;
+        let device = self.gpus()?.map(|gpus| gpus.shared());
+        let (computing, description) = computing_on(device, self.kernels.clone());
         let options = session_options(config);
         let session = Session::new(plan, here, storage, computing, ports, options)?;
         Ok(self.worker(session, description))
@@ -128,7 +132,8 @@ impl<'a> ReplicaLink<'a> {
         let ranks = (0..topology.workers).map(|worker| topology.rank_of(worker)).collect();
         let part = topology.part(self.member.rank());
         let sessions = SessionRanks { part, ranks: vec![ranks] };
-        let options = part_options(self.member, self.part)?;
+        let device = self.gpus()?.map(|gpus| gpus.shared());
+        let options = part_options(self.member, self.part, device);
         let mut open = open_sessions_on(fabric, self.member, plan, &sessions, options)?;
         self.bind_widest()?;
         let (session, description) = (open.sessions.remove(0), open.kernels.clone());
@@ -144,7 +149,7 @@ impl<'a> ReplicaLink<'a> {
         let part = &plan.parts[here];
         let registered = Slab::anonymous(part.memory.registered_bytes);
         let storage = Storage::new(part, &registered.map_err(SessionError::from)?)?;
-        let gpus = open_gpus(self.part, rank)?.ok_or(ClientError::Alone)?;
+        let gpus = self.gpus()?.ok_or(ClientError::Alone)?;
         let ports = nccl_ports(place, &gpus, part, self.carried.clone(), self.patience)?;
         self.bind_widest()?;
         let (computing, description) = computing_on(Some(gpus.shared()), self.kernels.clone());
@@ -152,6 +157,14 @@ impl<'a> ReplicaLink<'a> {
         let session = Session::new(plan, here, storage, computing, Some(ports), options)?;
         self.gpus = Some(gpus);
         Ok(self.worker(session, description))
+    }
+
+    /// The GPUs that it computes on, if it does so on some.
+    fn gpus(&self) -> Result<Option<OpenedGpus>, TrainError> {
+        match &self.of_centre {
+            Some(of_centre) => Ok(Some(of_centre.gpus.clone())),
+            None => open_gpus(self.part, self.member.rank()),
+        }
     }
 
     /// Binds what the first member's weights go by, before the first step, where the group reduces none.
@@ -186,7 +199,14 @@ impl ReplicaLink<'_> {
         let weights = weights(self.part, self.worker, trainer.session)?;
         let ends = (self.store.take(), self.group.clone());
         let shared = (trainer.carried.clone(), self.patience);
-        let mut averaging = Averaging::open(how, self.kernels.clone(), ends, weights, shared)?;
+        let kernels = self.kernels.clone();
+        let mut averaging = match &self.of_centre {
+            Some(gpus) => {
+                let weights = (weights, &*trainer.session);
+                Averaging::open_on_device((how, kernels), ends, weights, gpus, shared)?
+            }
+            None => Averaging::open(how, kernels, ends, weights, shared)?,
+        };
         // who goes on from a checkpoint of its own has other weights than the centre
         if self.part.resumed.as_ref().is_none_or(|resumed| resumed.centre_alone) {
             averaging.adopt(trainer.session, false, self.step_deadline())?;
@@ -225,7 +245,7 @@ impl Link for ReplicaLink<'_> {
     fn before_step(&mut self, step: u64, session: &mut Session) -> Result<(), TrainError> {
         let Part { config, shape, plan, topology, .. } = self.part;
         if self.edges.is_some() {
-            self.carried.sent_in_client(sent(plan, topology.part(self.member.rank())));
+            self.carried.sent_in_client(sent_in_group(plan, topology.part(self.member.rank())));
         }
         let deadline = Deadline::after(shape.step_patience(config, step));
         let averaging = self.averaging.as_mut();
@@ -238,17 +258,15 @@ impl Link for ReplicaLink<'_> {
         Ok(keep_together(store, self.member, &self.part.topology, step)?)
     }
 
-    fn show_evaluated(
-        &mut self,
-        session: &mut Session,
-    ) -> Result<Option<Vec<Vec<u8>>>, TrainError> {
+    fn show_evaluated(&mut self, session: &mut Session) -> Result<bool, TrainError> {
         let deadline = self.step_deadline();
-        let averaging = self.averaging.as_mut();
-        averaging.map(|averaging| averaging.look_at_centre(session, deadline)).transpose()
+        let Some(averaging) = &mut self.averaging else { return Ok(false) };
+        averaging.look_at_centre(session, deadline)?;
+        Ok(true)
     }
 
-    fn restore(&mut self, session: &mut Session, own: &[Vec<u8>]) -> Result<(), TrainError> {
-        self.averaging.as_ref().map_or(Ok(()), |averaging| averaging.restore(session, own))
+    fn restore(&mut self, session: &mut Session) -> Result<(), TrainError> {
+        self.averaging.as_mut().map_or(Ok(()), |averaging| averaging.restore(session))
     }
 
     fn settle(&mut self, trainer: &mut Trainer<'_>) -> Result<(), TrainError> {
@@ -305,14 +323,6 @@ fn held(part: &Part, worker: u32, session: &Session) -> impl Iterator<Item = Nod
         graph.nodes().filter(is_part).map(|(id, _)| id)
     };
     part.program.weights().flat_map(of_weight)
-}
-
-/// Bytes of the tensors that a part of a plan sends in a training step.
-fn sent(plan: &Plan, part: usize) -> u64 {
-    let run = &plan.runs[Program::TRAIN.0].nodes[part];
-    let is_sent = |edge: &&Edge| edge.from == part && run.binary_search(&edge.send).is_ok();
-    // fits: sizes in memory
-    plan.edges.iter().filter(is_sent).filter_map(|edge| edge.bytes()).sum::<usize>() as u64
 }
 
 /// Gives all members of the group the first one's weights; returns the bytes that were copied here for it.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_graph::Plan;
+use tensorwire_kernels::SharedDevice;
 use tensorwire_launch::{Member, StepWord};
 use tensorwire_memory::{Copies, CopyPurpose};
 use tensorwire_nn::Program;
@@ -36,7 +37,7 @@ impl Strategy for Servers {
     fn connect<'a>(&self, member: &'a Member, part: &'a Part) -> Result<Connected<'a>, TrainError> {
         let Part { topology, plan, .. } = part;
         let rank = member.rank();
-        let options = part_options(member, part)?;
+        let options = part_options(member, part, open_device(part, rank)?);
         let mut open = open_sessions(member, plan, &sessions_of(topology, rank), options)?;
         if part.config.send_order == SendOrder::Ready {
             open.sessions.iter_mut().for_each(Session::send_as_changed);
@@ -59,12 +60,16 @@ impl Strategy for Servers {
     }
 }
 
-/// Returns how a member opens its part.
-pub(super) fn part_options(member: &Member, part: &Part) -> Result<PartOptions, TrainError> {
+/// Returns how a member opens its part, which computes on this device what the plan has on one.
+pub(super) fn part_options(
+    member: &Member,
+    part: &Part,
+    device: Option<SharedDevice>,
+) -> PartOptions {
     let Part { config, .. } = part;
     let rank = member.rank();
     let crowded = member.members_here() > cores();
-    Ok(PartOptions {
+    PartOptions {
         transport: config.transport,
         exchange: config.exchange,
         verbs: config.verbs.clone(),
@@ -76,9 +81,9 @@ pub(super) fn part_options(member: &Member, part: &Part) -> Result<PartOptions, 
         step_deadline: config.step_deadline(),
         timeline: config.trace.is_some(),
         dynamic_bytes_max: config.dynamic_bytes_max,
-        device: open_device(part, rank)?,
+        device,
         devices_apart: config.devices_apart,
-    })
+    }
 }
 
 /// Returns the sessions that a member runs.

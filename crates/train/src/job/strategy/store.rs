@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_graph::PlanOptions;
-use tensorwire_graph::{Edge, Transfer};
-use tensorwire_kernels::Kernels;
+use tensorwire_fabric::Fabric;
+use tensorwire_graph::{Edge, Plan, PlanOptions, Transfer};
+use tensorwire_kernels::DeviceFailure;
 use tensorwire_kvstore::{Key, KvWorker, StoreError, ValueSpec};
 use tensorwire_launch::Member;
 use tensorwire_memory::{Buffer, CopyPurpose, TensorMut};
 use tensorwire_nn::{Program, Variable};
-use tensorwire_runtime::{Computing, Ports, Session, Storage};
+use tensorwire_runtime::{Computing, OneSided, Ports, Session, SessionError, Storage};
 
 use super::ends::{
     self, Ends, add_store, is_first, keep_together, leave_group, meet, written_to_group,
@@ -23,7 +23,10 @@ use super::{Connected, SharedBy, Strategy};
 use crate::carried::Carried;
 use crate::checkpoint::Resumed;
 use crate::config::TrainConfig;
-use crate::group::{ClientError, OrderOnly, SharedGroup, bind_part, master_ports, member_ports};
+use crate::group::{
+    BesideGroup, Bound, ClientError, GroupEdges, OpenEdges, OrderOnly, SharedGroup, bind_part,
+    master_ports, member_ports, sent_in_group,
+};
 use crate::job::computing::{computing, computing_on};
 use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
@@ -57,12 +60,12 @@ impl Strategy for Store {
             Ends::Server(server) => Ok(Connected::Serves(Box::new(move || {
                 ends::serve(member, part, computing, *server)
             }))),
-            Ends::Worker { worker, store: Some(store), group, .. } => {
-                open_master(member, part, (worker, *store), group, computing)
+            Ends::Worker { worker, store: Some(store), group, edges, .. } => {
+                open_master(member, part, (worker, *store), (group, edges), computing)
                     .map(|worker| Connected::Steps(Box::new(worker)))
             }
-            Ends::Worker { worker, store: None, group, .. } => {
-                open_follower(member, part, worker, group, computing.kernels)
+            Ends::Worker { worker, store: None, group, edges, .. } => {
+                open_follower(member, part, worker, (group, edges), computing)
                     .map(|worker| Connected::Steps(Box::new(worker)))
             }
         }
@@ -74,27 +77,32 @@ fn open_master<'a>(
     member: &'a Member,
     part: &'a Part,
     (number, mut store): (u32, KvWorker),
-    group: Option<SharedGroup>,
-    Computing { kernels, device }: Computing,
+    (group, edges): (Option<SharedGroup>, Option<Fabric>),
+    computing: Computing,
 ) -> Result<Worker<'a>, TrainError> {
     let Part { config, topology, program, plan, .. } = part;
     let here = topology.part(member.rank());
-    let bytes = plan.parts[here].memory.registered_bytes;
-    let registered = match &group {
-        // what the group reduces lies where the others reach it; the store takes a copy
-        Some(group) => group.lock().alloc(bytes).map_err(ClientError::from)?,
-        None => store.alloc_slab(bytes)?,
-    };
-    let mut storage = Storage::new(&plan.parts[here], &registered)?;
-    if device.is_some() {
-        // what crosses lies on the first device
-        let bytes = plan.parts[here].memory.device_bytes.first().copied().unwrap_or_default();
-        let memory = store.alloc_on_device(bytes)?;
-        storage.place_on_device(&plan.parts[here], &memory)?;
-    }
     let patience = Deadline::after(member.setup_patience());
-    let bound = group.as_ref().map(|group| bind_part(group, &plan.parts[here], &storage, patience));
-    let bound = bound.transpose()?;
+    let Met { mut storage, in_group, edges } = match edges {
+        Some(fabric) => by_edges(member, part, fabric, (Some(&mut store), &computing), patience)?,
+        None => {
+            let bytes = plan.parts[here].memory.registered_bytes;
+            let registered = match &group {
+                // what the group reduces lies where the others reach it; the store takes a copy
+                Some(group) => group.lock().alloc(bytes).map_err(ClientError::from)?,
+                None => store.alloc_slab(bytes)?,
+            };
+            let mut storage = Storage::new(&plan.parts[here], &registered)?;
+            if computing.device.is_some() {
+                // what crosses lies on the first device
+                let memory = store.alloc_on_device(first_device_bytes(plan, here))?;
+                storage.place_on_device(&plan.parts[here], &memory)?;
+            }
+            let bind = |group| bind_part(group, &plan.parts[here], &storage, patience);
+            let bound = group.as_ref().map(bind).transpose()?;
+            Met { storage, in_group: InGroup::Vectors(bound), edges: None }
+        }
+    };
     let carried = Carried::default();
     let ends = (member, &carried);
     match topology.reduces_in_store {
@@ -110,23 +118,90 @@ fn open_master<'a>(
     };
     let exchange = StoreExchange::new(store.clone(), plan, here, &storage, &keys, carried.clone())
         .in_order(config.send_order);
-    let ports = match group.as_ref().zip(bound) {
-        Some((group, bound)) => master_ports(group, bound, exchange, carried.clone()),
-        None => Ports::from(exchange),
+    let ports = match (in_group, &group) {
+        (InGroup::Edges(edges), _) => BesideGroup::new(plan, *edges, exchange).ports(),
+        (InGroup::Vectors(Some(bound)), Some(group)) => {
+            master_ports(group, bound, exchange, carried.clone())
+        }
+        (InGroup::Vectors(_), _) => Ports::from(exchange),
     };
-    let (computing, description) = match device {
-        Some(device) => computing_on(Some(device), kernels),
-        None => computing(part, member.rank(), kernels)?,
-    };
+    let (computing, description) = computing_here(part, member.rank(), computing)?;
     let options = session_options(config);
     let session = Session::new(plan, here, storage, computing, Some(ports), options)?;
     let of_one = topology.plans_one_worker();
     let replicas = if of_one { 0..1 } else { number..number + 1 };
     // fits: workers are few
     let shard = if of_one { number as usize } else { 0 };
-    let link = Box::new(StoreLink { member, part, store, group });
+    let in_group = GroupLink { member, group, edges, carried: carried.clone() };
+    let link = Box::new(StoreLink { member, part, store, in_group });
     let worker = Worker::new(session, description, replicas, link);
     Ok(Worker { shard, concludes: number == 0, carried, ..worker })
+}
+
+/// A worker's memory, and how it meets its group.
+struct Met {
+    storage: Storage,
+    in_group: InGroup,
+    edges: Option<OpenEdges>,
+}
+
+/// What a worker reduces with the others of its group by.
+enum InGroup {
+    /// Vectors of the group, if there is one.
+    Vectors(Option<Bound>),
+    /// Edges of the plan.
+    Edges(Box<OneSided>),
+}
+
+/// The bytes of what a part has on its first device.
+fn first_device_bytes(plan: &Plan, part: usize) -> usize {
+    plan.parts[part].memory.device_bytes.first().copied().unwrap_or_default()
+}
+
+/// Who computes in a member: on the devices that were opened for the store, if some were.
+fn computing_here(
+    part: &Part,
+    rank: Rank,
+    Computing { kernels, device }: Computing,
+) -> Result<(Computing, String), TrainError> {
+    match device {
+        Some(device) => Ok(computing_on(Some(device), kernels)),
+        None => computing(part, rank, kernels),
+    }
+}
+
+/// Opens a worker's edges to the others of its group, and the memory that these reach; so do the servers of a `store`.
+fn by_edges(
+    member: &Member,
+    part: &Part,
+    fabric: Fabric,
+    (store, computing): (Option<&mut KvWorker>, &Computing),
+    patience: Deadline,
+) -> Result<Met, TrainError> {
+    let Part { config, topology, plan, .. } = part;
+    let here = topology.part(member.rank());
+    let failed = |source| SessionError::Device { name: plan.parts[here].task.to_string(), source };
+    let device = computing.device.clone().ok_or(SessionError::NoDevice { part: here })?;
+    let memory = match store {
+        Some(store) => {
+            let allocated = device.lock().alloc_shared(0, first_device_bytes(plan, here));
+            let (memory, file) = allocated.map_err(failed)?;
+            let file = file.map_err(failed)?;
+            let copied = file.try_clone();
+            let copied = copied.map_err(|error| DeviceFailure::Device(Box::new(error)));
+            store.show_on_device(&memory, copied.map_err(failed)?)?;
+            Some((memory, Arc::new(file)))
+        }
+        None => None,
+    };
+    let workers = (0..topology.workers).map(|worker| topology.rank_of(worker));
+    // the store's servers are one part, which nobody is asked for here
+    let ranks = workers.chain([topology.rank_of(0)]).collect();
+    let dynamic_bytes_max = config.dynamic_bytes_max;
+    let edges = GroupEdges { fabric: fabric.clone(), ranks, device, memory, dynamic_bytes_max };
+    let (exchange, storage) = edges.open(plan, here, patience)?;
+    let open = OpenEdges { fabric, sent: sent_in_group(plan, here) };
+    Ok(Met { storage, in_group: InGroup::Edges(Box::new(exchange)), edges: Some(open) })
 }
 
 /// The store, and the worker's group if it is not alone there.
@@ -134,12 +209,16 @@ struct StoreLink<'a> {
     member: &'a Member,
     part: &'a Part,
     store: Arc<Mutex<KvWorker>>,
-    group: Option<SharedGroup>,
+    in_group: GroupLink<'a>,
 }
 
 impl Link for StoreLink<'_> {
     fn bytes_written(&self) -> u64 {
-        self.store.lock().stats().bytes_direct + written_to_group(self.group.as_ref())
+        self.store.lock().stats().bytes_direct + self.in_group.bytes_written()
+    }
+
+    fn before_step(&mut self, step: u64, session: &mut Session) -> Result<(), TrainError> {
+        self.in_group.before_step(step, session)
     }
 
     fn settle(&mut self, trainer: &mut Trainer<'_>) -> Result<(), TrainError> {
@@ -170,7 +249,7 @@ impl Link for StoreLink<'_> {
         let mut store = self.store.lock();
         add_store(report, &store.stats(), &store.copies());
         store.close(Deadline::after(self.member.setup_patience()))?;
-        leave_group(self.member, self.group.as_ref(), report)
+        self.in_group.leave(report)
     }
 }
 
@@ -179,40 +258,68 @@ fn open_follower<'a>(
     member: &'a Member,
     part: &'a Part,
     worker: u32,
-    group: Option<SharedGroup>,
-    kernels: Arc<Kernels>,
+    (group, edges): (Option<SharedGroup>, Option<Fabric>),
+    computing: Computing,
 ) -> Result<Worker<'a>, TrainError> {
     let Part { config, topology, plan, .. } = part;
     let here = topology.part(member.rank());
     let group = group.ok_or(ClientError::Alone)?;
-    let bytes = plan.parts[here].memory.registered_bytes;
-    let registered = group.lock().alloc(bytes).map_err(ClientError::from)?;
-    let storage = Storage::new(&plan.parts[here], &registered)?;
     let patience = Deadline::after(member.setup_patience());
-    let bound = bind_part(&group, &plan.parts[here], &storage, patience)?;
+    let Met { storage, in_group, edges } = match edges {
+        Some(fabric) => by_edges(member, part, fabric, (None, &computing), patience)?,
+        None => {
+            let bytes = plan.parts[here].memory.registered_bytes;
+            let registered = group.lock().alloc(bytes).map_err(ClientError::from)?;
+            let storage = Storage::new(&plan.parts[here], &registered)?;
+            let bound = bind_part(&group, &plan.parts[here], &storage, patience)?;
+            Met { storage, in_group: InGroup::Vectors(Some(bound)), edges: None }
+        }
+    };
     let carried = Carried::default();
-    let ports = member_ports(&group, bound, carried.clone()).with_exchange(OrderOnly::default());
-    let (computing, description) = computing(part, member.rank(), kernels)?;
+    let others = OrderOnly::default();
+    let ports = match in_group {
+        InGroup::Edges(edges) => BesideGroup::new(plan, *edges, others).ports_of_group(),
+        InGroup::Vectors(bound) => {
+            let bound = bound.unwrap_or_default();
+            member_ports(&group, bound, carried.clone()).with_exchange(others)
+        }
+    };
+    let (computing, description) = computing_here(part, member.rank(), computing)?;
     let options = session_options(config);
     let session = Session::new(plan, here, storage, computing, Some(ports), options)?;
-    let link = Box::new(GroupLink { member, group });
+    let link = Box::new(GroupLink { member, group: Some(group), edges, carried: carried.clone() });
     let opened = Worker::new(session, description, worker..worker + 1, link);
     Ok(Worker { carried, ..opened })
 }
 
-/// The group alone.
+/// The group alone, if there is one.
 struct GroupLink<'a> {
     member: &'a Member,
-    group: SharedGroup,
+    group: Option<SharedGroup>,
+    /// By which it reduces, where that is not done by vectors of the group.
+    edges: Option<OpenEdges>,
+    carried: Carried,
 }
 
 impl Link for GroupLink<'_> {
     fn bytes_written(&self) -> u64 {
-        written_to_group(Some(&self.group))
+        let by_edges = self.edges.as_ref().map_or(0, OpenEdges::bytes_written);
+        by_edges + written_to_group(self.group.as_ref())
+    }
+
+    fn before_step(&mut self, _step: u64, _session: &mut Session) -> Result<(), TrainError> {
+        if let Some(edges) = &self.edges {
+            self.carried.sent_in_client(edges.sent);
+        }
+        Ok(())
     }
 
     fn leave(&mut self, report: &mut TrainReport) -> Result<(), TrainError> {
-        leave_group(self.member, Some(&self.group), report)
+        if let Some(edges) = self.edges.take() {
+            report.bytes_written += edges.bytes_written();
+            edges.close(Deadline::after(self.member.setup_patience()))?;
+        }
+        leave_group(self.member, self.group.as_ref(), report)
     }
 }
 

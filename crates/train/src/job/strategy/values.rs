@@ -132,9 +132,9 @@ pub(super) fn server_bytes(program: &Program, config: &TrainConfig, topology: &T
     bytes.fold(0, u64::saturating_add)
 }
 
-/// What workers here take for a centre beside their weights: room for it, and for what a master pushes.
+/// What workers here take of the host's memory for a centre beside their weights: room for it, and for what a master pushes.
 pub(super) fn centre_bytes(program: &Program, config: &TrainConfig, topology: &Topology) -> u64 {
-    if topology.averaging.is_none() {
+    if topology.averaging.is_none() || config.store_reach(topology, &program.graph).is_some() {
         return 0;
     }
     // fits: sizes in memory

@@ -1,12 +1,11 @@
 //! Rules of values in a device's memory: started there, over later.
 
 use tensorwire_graph::{NodeId, Op};
-use tensorwire_kernels::{DeviceCall, DeviceFailure, DeviceOperand};
 use tensorwire_kvstore::{DeviceRows, ShardKey};
-use tensorwire_memory::{Buffer, DeviceLoan, DeviceWriteLoan, LoanError};
-use tensorwire_tensor::{DType, TensorSpec};
+use tensorwire_memory::Buffer;
+use tensorwire_tensor::DType;
 
-use super::super::on_device::{DeviceOfStore, text};
+use super::super::on_device::{DeviceOfStore, Tensor, text};
 use super::{Arithmetic, Master, ShardState, StoreRule};
 
 /// An operator of a shard, by which what is made ready for it is used again in the next round.
@@ -26,9 +25,6 @@ enum Started {
 
 /// How many there are.
 const STARTED: u32 = 6;
-
-/// Tensors with where they lie.
-type Operands<'a> = Vec<(&'a TensorSpec, &'a Buffer)>;
 
 impl Arithmetic {
     pub(super) fn start_on_device(
@@ -131,7 +127,7 @@ impl ShardState {
     }
 
     /// What an update changes.
-    fn changed<'a>(&'a self, spec: &'a TensorSpec, weights: &'a Buffer) -> Operands<'a> {
+    fn changed<'a>(&'a self, spec: &'a TensorSpec, weights: &'a Buffer) -> Vec<Tensor<'a> {
         let slots = self.kept.slots.iter().map(|slot| (&slot.spec, &slot.buffer));
         std::iter::once((spec, weights)).chain(slots).collect()
     }
@@ -171,32 +167,11 @@ impl ShardState {
         device: &DeviceOfStore,
         started: Started,
         op: &Op,
-        (inputs, outputs): (Operands<'_>, Operands<'_>),
+        (inputs, outputs): (Vec<Tensor<'_>>, Vec<Tensor<'_>>),
     ) -> Result<(), String> {
-        // what is lent is nobody else's until the operator is started; then the device's order stands for it
-        let lent = |error: LoanError| text(error);
-        let reads: Result<Vec<DeviceLoan>, _> =
-            inputs.iter().map(|(_, buffer)| buffer.lend_to_device()).collect();
-        let reads = reads.map_err(lent)?;
-        let writes: Result<Vec<DeviceWriteLoan>, _> =
-            outputs.iter().map(|(_, buffer)| buffer.lend_to_device_for_writing()).collect();
-        let writes = writes.map_err(lent)?;
-        let inputs = inputs.iter().zip(&reads);
-        let inputs: Vec<DeviceOperand<'_>> = inputs
-            .map(|((spec, _), loan)| DeviceOperand { spec, address: loan.address() })
-            .collect();
-        let outputs = outputs.iter().zip(&writes);
-        let outputs: Vec<DeviceOperand<'_>> = outputs
-            .map(|((spec, _), loan)| DeviceOperand { spec, address: loan.address() })
-            .collect();
         // what is made ready for one is used again in the next round
         let node = NodeId(STARTED * self.number + started as u32);
-        let in_place = matches!(started, Started::Addition);
-        let call = DeviceCall { node, device: 0, op, inputs: &inputs, outputs: &outputs, in_place };
-        let done = device.device.lock().start(call);
-        done.map_err(|failure| match failure {
-            DeviceFailure::Kernel { source, .. } => format!("key {}: {source}", self.key.0),
-            DeviceFailure::Device(source) => source.to_string(),
-        })
+        let (of, in_place) = (format!("key {}", self.key.0), matches!(started, Started::Addition));
+        device.start((node, &of, 0), op, (&inputs, &outputs), in_place)
     }
 }

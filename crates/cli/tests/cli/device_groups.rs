@@ -1,0 +1,89 @@
+//! Groups of workers before a store in the memory of its servers' GPUs, on the driver for tests.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tensorwire_testkit::long;
+
+use crate::device::{Driver, LIMIT, MODEL, SMALL, driver, hash, number, refused};
+use crate::support::{Job, send};
+
+/// Bytes of first values that come in messages, and of what is said: no gradient and no weights of a step.
+const LITTLE: u64 = 100 << 10;
+
+const LATE: [(&str, &str); 3] = [
+    ("FAKE_CUDA_SEED", "3"),
+    ("FAKE_CUDA_FAULTS", "delay=2000,garbage"),
+    ("FAKE_CUDA_DEVICES", "4"),
+];
+
+/// Trains with all that crosses in the memory of GPUs.
+fn on_gpus(driver: &Driver, way: &str, faults: &[(&str, &str)]) -> Value {
+    let ended = driver.start(&format!("--json {way} {SMALL}"), faults).end(LIMIT);
+    let said = "the store's values lie in the memory of its servers' GPUs, which update them";
+    assert_eq!(ended.stderr.matches(said).count(), 1, "{way}: {}", ended.stderr);
+    let result = ended.json();
+    assert!(number(&result, "bytes_copied") < LITTLE, "{way}: {result}");
+    result
+}
+
+#[test]
+fn groups_before_a_store_on_gpus_have_the_bits_of_one_process_and_nothing_goes_by_the_host() {
+    let Some(driver) = driver() else { return };
+    let alone = driver.train(&format!("--strategy local {SMALL}"), &[]);
+    // one group, whose mean is that of all
+    let one = "--strategy mpi-sgd --workers 2 --clients 1";
+    let result = on_gpus(&driver, one, &LATE);
+    assert_eq!(hash(&result), hash(&alone));
+    let of_alone = number(&alone, "bytes_copied_to_host");
+    assert!(number(&result, "bytes_copied_to_host") <= 2 * of_alone, "{result}");
+    // where gradients are clipped, servers make the means of groups, and all change weights of their own
+    let clipped = format!("--clip-norm 1 {one}");
+    let alone = driver.train(&format!("--strategy local --clip-norm 1 {SMALL}"), &[]);
+    assert_eq!(hash(&on_gpus(&driver, &clipped, &LATE)), hash(&alone));
+    if !long::is_long() {
+        return;
+    }
+    // several groups, each with the mean of its own: as by way of the host
+    let several = "--strategy mpi-sgd --workers 4 --clients 2 --servers 1";
+    let by_host = driver.train(&format!("--transport tcp --deterministic {several} {SMALL}"), &[]);
+    assert_eq!(hash(&on_gpus(&driver, several, &LATE)), hash(&by_host));
+}
+
+/// Two workers of two GPUs each in one group.
+#[test]
+fn gpus_of_a_worker_are_reduced_before_its_group_is() {
+    let Some(driver) = driver() else { return };
+    let two = format!("--devices-per-worker 2 {SMALL}");
+    let alone = driver.train(&format!("--strategy local {two}"), &LATE[2..]);
+    let way = "--strategy mpi-sgd --workers 2 --clients 1 --devices-per-worker 2";
+    assert_eq!(hash(&on_gpus(&driver, way, &LATE)), hash(&alone));
+}
+
+/// Each group at its own pace.
+#[test]
+fn groups_out_of_step_learn_by_a_store_on_gpus() {
+    let Some(driver) = driver().filter(|_| long::is_long()) else { return };
+    let job = "--strategy mpi-asgd --workers 4 --clients 2 --servers 1 --lr 1e-4";
+    let device = on_gpus(&driver, job, &LATE);
+    let processor = Job::start(&format!("train --json {job} {SMALL}")).end(LIMIT).json();
+    let [found, expected] =
+        [&device, &processor].map(|result| result["final_loss"].as_f64().unwrap());
+    assert!((found - expected).abs() < 0.05 * expected, "{found} and {expected}");
+}
+
+#[test]
+fn who_is_lost_of_a_group_before_a_store_on_gpus_is_named() {
+    let Some(driver) = driver() else { return };
+    let way = "--strategy mpi-sgd --workers 2 --clients 1";
+    let job = format!("{way} {MODEL} --batch 4 --steps 100000 --deadline 5");
+    // the first of the group, two servers, and the other
+    for (member, name) in [(1, "server 0"), (3, "worker 1")] {
+        let mut job = driver.start(&job, &[]);
+        let members = job.members(4);
+        std::thread::sleep(Duration::from_secs(1));
+        send(members[member], Signal::KILL);
+        refused(&job.end(Duration::from_secs(60)), 1, &[name]);
+    }
+}
