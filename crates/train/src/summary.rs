@@ -183,7 +183,7 @@ mod tests {
     use tensorwire_launch::{JobUpdate, Transport};
 
     /// What `tensorwire train --json` prints, which scripts rely on.
-    const KEYS: [&str; 54] = [
+    const KEYS: [&str; 55] = [
         "async",
         "batch",
         "bytes_copied",

@@ -172,6 +172,7 @@ impl LinkSteps {
             clients: None,
             exchange,
             algorithm: None,
+            placement: None,
             batch: self.batch,
         };
         let compute = Compute::Given { alone_s, crowded_s: None };

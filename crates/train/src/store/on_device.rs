@@ -11,9 +11,7 @@ use tensorwire_base::Deadline;
 use tensorwire_graph::{NodeId, Op};
 use tensorwire_kernels::{CopyId, DeviceCall, DeviceFailure, DeviceOperand, SharedDevice};
 use tensorwire_kvstore::{DeviceMark, StoreDevice};
-use tensorwire_memory::{
-    Arena, Buffer, DeviceLoan, DeviceWriteLoan, Keepalive, Place, Slab,
-};
+use tensorwire_memory::{Arena, Buffer, DeviceLoan, DeviceWriteLoan, Keepalive, Place, Slab};
 use tensorwire_tensor::TensorSpec;
 
 /// A device that has values of a store in its memory.

@@ -10,7 +10,6 @@ use tensorwire_kvstore::message::{
 use tensorwire_kvstore::proto::Mode;
 use tensorwire_kvstore::wire::{Outgoing, RemotePlace, Rings, Wire};
 use tensorwire_kvstore::{Key, KvHandle, KvServer, KvWorker, ShardKey, StoreError, ValueSpec};
-use tensorwire_memory::Buffer;
 use tensorwire_tensor::DType;
 
 use super::rule::{f32s, tensor};

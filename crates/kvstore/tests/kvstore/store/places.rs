@@ -54,7 +54,7 @@ fn memory_of_the_host_and_of_a_device_are_two_also_under_one_key() {
     let mut tells = |id: u64, on_device: bool| {
         let place = RemotePlace { region: (7, 64), offset: 0, bytes: 64, on_device };
         let (shard, into) = (ShardKey(0), Some(place));
-        let what = Ask::Pull { shard, round: 0, into, rows: None, wide: false };
+        let what = Ask::Pull { shard, round: 0, priority: 0, into, rows: None, wide: false };
         let meta = postcard::to_stdvec(&Request { id: RequestId(id), what }).unwrap();
         worker.send(Rank(1), &Outgoing { meta: &meta, blocks: &[], direct: &[] }).unwrap();
         server.progress()

@@ -8,7 +8,7 @@ use tensorwire_base::{Deadline, Rank};
 use tensorwire_collectives::GroupStats;
 use tensorwire_cuda::OpenedGpus;
 use tensorwire_fabric::{Endpoint, Fabric, pulse};
-use tensorwire_kernels::{Kernels, SharedDevice};
+use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::proto::Mode;
 use tensorwire_kvstore::wire::WireStats;
 use tensorwire_kvstore::{Checkpoint, DeviceReach, Keep, KvServer, KvWorker, StoreError};

@@ -1,11 +1,12 @@
 //! Rules of values in a device's memory: started there, over later.
 
 use tensorwire_graph::{NodeId, Op};
+use tensorwire_kernels::DeviceFailure;
 use tensorwire_kvstore::{DeviceRows, ShardKey};
 use tensorwire_memory::Buffer;
-use tensorwire_tensor::DType;
+use tensorwire_tensor::{DType, TensorSpec};
 
-use super::super::on_device::{DeviceOfStore, Tensor, text};
+use super::super::on_device::{DeviceOfStore, Tensor};
 use super::{Arithmetic, Master, ShardState, StoreRule};
 
 /// An operator of a shard, by which what is made ready for it is used again in the next round.
@@ -127,7 +128,7 @@ impl ShardState {
     }
 
     /// What an update changes.
-    fn changed<'a>(&'a self, spec: &'a TensorSpec, weights: &'a Buffer) -> Vec<Tensor<'a> {
+    fn changed<'a>(&'a self, spec: &'a TensorSpec, weights: &'a Buffer) -> Vec<Tensor<'a>> {
         let slots = self.kept.slots.iter().map(|slot| (&slot.spec, &slot.buffer));
         std::iter::once((spec, weights)).chain(slots).collect()
     }
