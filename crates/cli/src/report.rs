@@ -17,6 +17,8 @@ use super::{Failure, table::table};
 
 /// Reasons for which lines were left out, in the terminal; the page has all.
 const REASONS_MAX: usize = 5;
+/// PDFs that fail before no more are tried: each may take a minute.
+const PDF_FAILURES_MAX: usize = 3;
 
 pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     let output = args.output();
@@ -195,18 +197,35 @@ fn make_folder(folder: &Path) -> Result<(), Failure> {
 
 /// Writes each plot as files of its own.
 fn save(folder: &Path, all: &[PlotFiles]) -> Result<(), Failure> {
-    let mut has_pdf = true;
+    let file = |plot: &PlotFiles, ending: &str| folder.join(format!("{}.{ending}", plot.name));
     for plot in all {
-        let file = |ending: &str| folder.join(format!("{}.{ending}", plot.name));
-        keep(&file("svg"), &plot.svg)?;
-        keep(&file("csv"), &plot.csv)?;
-        has_pdf = has_pdf && pdf::make(&file("svg"), &file("pdf"))?;
+        keep(&file(plot, "svg"), &plot.svg)?;
+        keep(&file(plot, "csv"), &plot.csv)?;
     }
-    let endings = if has_pdf { ".svg, .pdf and .csv" } else { ".svg and .csv" };
+    // last, since another program makes them, which may be broken
+    let (mut made, mut missing) = (0, Vec::new());
+    for (index, plot) in all.iter().enumerate() {
+        match pdf::make(&file(plot, "svg"), &file(plot, "pdf")) {
+            Ok(true) => made += 1,
+            Ok(false) => {
+                missing.push(pdf::NONE.to_string());
+                break;
+            }
+            Err(why) => missing.push(why),
+        }
+        let rest = all.len() - index - 1;
+        if missing.len() == PDF_FAILURES_MAX && rest > 0 {
+            missing.push(format!("no .pdf of {} either: not tried after that", plots(rest)));
+            break;
+        }
+    }
+    let endings = match made {
+        all_made if all_made == all.len() => ".svg, .pdf and .csv".to_string(),
+        0 => ".svg and .csv".to_string(),
+        some => format!(".svg and .csv, and {some} as .pdf"),
+    };
     print(format_args!("{}: {}, each as {endings}", folder.display(), plots(all.len())))?;
-    if !has_pdf {
-        note(pdf::NONE);
-    }
+    missing.iter().for_each(note);
     Ok(())
 }
 

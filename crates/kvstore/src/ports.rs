@@ -193,8 +193,11 @@ pub trait Updater: Send {
         None
     }
 
-    /// What is kept beside a shard.
-    fn state(&self, shard: ShardKey) -> Vec<StateTensor>;
+    /// Returns what is kept beside a shard.
+    ///
+    /// # Errors
+    /// When some of it cannot be read: a snapshot without it would be restored to other values.
+    fn state(&self, shard: ShardKey) -> Result<Vec<StateTensor>, String>;
 
     /// Puts back what [`Updater::state`] gave.
     fn restore(&mut self, shard: ShardKey, state: Vec<StateTensor>) -> Result<(), String>;

@@ -153,6 +153,24 @@ pub enum SessionError {
     Tensor { name: String, source: TensorError },
 }
 
+impl SessionError {
+    /// True if another member failed or is late, and this one knows no more.
+    pub fn is_of_others(&self) -> bool {
+        matches!(self, SessionError::Peer { source, .. } if source.is_of_others())
+    }
+
+    /// The peer that was lost, if that is what happened.
+    pub fn lost_peer(&self) -> Option<Rank> {
+        match self {
+            SessionError::Peer { source, .. }
+            | SessionError::Memory { source: AllocError::Exchange(source), .. } => {
+                source.lost_peer()
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Why there is no memory for a tensor whose size was not known before.
 #[derive(Debug, thiserror::Error)]
 pub enum AllocError {

@@ -103,7 +103,10 @@ impl Prepared {
             }
         };
         if has_store {
-            for StoreValue { spec, shards, .. } in self.store_values()? {
+            let values = self.store_values()?.into_iter();
+            // rows are counted when they exist
+            let of_known_size = values.filter(|value| value.spec.columns == 1);
+            for StoreValue { spec, shards, .. } in of_known_size {
                 for shard in shards {
                     // fits: sizes in memory, and servers are few
                     let bytes = (shard.rows.len() * spec.row_bytes()) as u64;
@@ -132,6 +135,13 @@ impl Prepared {
     /// True if what groups of workers all-reduce crosses over edges of the plan, and stays in the memory of their devices.
     pub fn reduces_by_edges(&self) -> bool {
         reduces_by_edges(&self.topology, &self.plan)
+    }
+
+    /// The edges over which workers of a group give each other tensors. The plan of a job with a store has others, which the
+    /// store serves.
+    pub fn edges_of_groups(&self) -> impl Iterator<Item = &Edge> {
+        let is_shown = self.reduces_by_edges();
+        self.plan.edges.iter().filter(move |edge| is_shown && is_of_group(&self.plan, edge))
     }
 
     /// Edges of the graph as what crosses.

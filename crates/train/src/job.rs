@@ -3,6 +3,7 @@
 
 mod alone;
 mod computing;
+mod error;
 mod feeding;
 mod keeping;
 mod listener;
@@ -20,40 +21,34 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Rank, Space, human_bytes};
-use tensorwire_collectives::GroupError;
 use tensorwire_fabric::pulse;
 use tensorwire_graph::{Cluster, Hint, Node, NodeId, Op, Plan, PlanOptions, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
-use tensorwire_kvstore::StoreError;
-use tensorwire_launch::{Blame, JoinError, Member, Role, StoreJob};
-use tensorwire_memory::TensorError;
+use tensorwire_launch::{Member, Role, StoreJob};
 use tensorwire_nn::{
     Batches, Data, Description, Model, Program, ProgramSpec, TestBatches, is_named,
 };
-use tensorwire_runtime::{RunError, SessionError, SessionOptions};
+use tensorwire_runtime::SessionOptions;
 use tensorwire_tensor::DType;
 
-use crate::checkpoint::{CheckpointError, Resumed};
+use crate::checkpoint::Resumed;
 use crate::config::{self, Budget, ConfigError, DeviceDesign, TrainConfig};
-use crate::group::ClientError;
-use crate::open_part::PartError;
 use crate::rates::Rates;
-use crate::store::OpenStoreError;
 use crate::strategy::Strategy;
 use crate::topology::{Topology, Weights};
-use crate::trace::{Collector, TraceError};
-use crate::weights::{self, WeightsError};
+use crate::trace::Collector;
+use crate::weights;
 use crate::whole_file;
 use computing::described;
 
 use keeping::shard;
-use loader::NoBatch;
 use resuming::resumed;
 use strategy::{Connected, strategy};
 use whereabouts::{Phase, ProcessStanding};
 
 pub use alone::train_local;
 pub use computing::checked_gpu;
+pub use error::TrainError;
 pub use workload::{Supply, Workload};
 
 pub use strategy::values::StoreValue;
@@ -96,94 +91,6 @@ struct Payload {
     shape: JobShape,
     #[serde(default)]
     resumed: Option<Resumed>,
-}
-
-/// Why training ended early.
-#[derive(Debug, thiserror::Error)]
-pub enum TrainError {
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    #[error(transparent)]
-    Join(#[from] JoinError),
-    #[error(transparent)]
-    Part(#[from] PartError),
-    #[error(transparent)]
-    Device(#[from] tensorwire_cuda::CudaError),
-    #[error(transparent)]
-    Session(#[from] SessionError),
-    #[error(transparent)]
-    Run(#[from] RunError),
-    #[error(transparent)]
-    Weights(#[from] WeightsError),
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
-    #[error("the thread that writes checkpoints cannot be started: {0}; free memory or processes")]
-    Saver(std::io::Error),
-    #[error("'{name}': {source}")]
-    Tensor { name: String, source: TensorError },
-    #[error("step {step}: the loss is {loss}: training diverged; lower --lr")]
-    Diverged { step: u64, loss: f32 },
-    #[error(transparent)]
-    OpenStore(#[from] OpenStoreError),
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    #[error("telling the launcher: {0}")]
-    Control(#[from] std::io::Error),
-    #[error("interrupted")]
-    Interrupted,
-    #[error("the thread that makes batches cannot be started: {0}; free memory or processes")]
-    Loader(std::io::Error),
-    #[error("step {step}: {source}")]
-    Batch { step: u64, source: tensorwire_nn::Error },
-    #[error("evaluating: {0}")]
-    TestBatch(tensorwire_nn::Error),
-    #[error("step {step}: {source}")]
-    NoBatch { step: u64, source: NoBatch },
-    #[error("evaluating: {0}")]
-    NoTestBatch(NoBatch),
-    #[error(transparent)]
-    Trace(#[from] TraceError),
-}
-
-impl TrainError {
-    /// Did the user's command make this, so that another command mends it?
-    pub fn is_user_error(&self) -> bool {
-        match self {
-            TrainError::Config(_) | TrainError::Weights(_) | TrainError::Checkpoint(_) => true,
-            TrainError::Part(error) => error.is_user_error(),
-            _ => false,
-        }
-    }
-
-    /// Returns whose fault this is, as far as this process knows.
-    fn blame(&self) -> Blame {
-        let waited = match self {
-            TrainError::Run(error) => error.is_of_others(),
-            TrainError::Store(error) => matches!(error, StoreError::TimedOut { .. }),
-            TrainError::Client(ClientError::Group(error)) => {
-                matches!(error, GroupError::TimedOut { .. })
-            }
-            TrainError::Client(ClientError::Nccl(error)) => error.is_of_others(),
-            // the word that all wait for
-            TrainError::Control(error) => error.kind() == std::io::ErrorKind::TimedOut,
-            _ => false,
-        };
-        if waited { Blame::Others } else { Blame::of(self.is_user_error(), self.lost_peer()) }
-    }
-
-    /// The peer whose loss made this, if that was the cause.
-    pub fn lost_peer(&self) -> Option<Rank> {
-        match self {
-            TrainError::Run(error) => error.lost_peer(),
-            TrainError::Part(error) => error.lost_peer(),
-            TrainError::OpenStore(error) => error.lost_peer(),
-            TrainError::Store(error) => error.lost_peer(),
-            TrainError::Client(error) => error.lost_peer(),
-            _ => None,
-        }
-    }
 }
 
 impl Prepared {

@@ -2,18 +2,22 @@
 //! of this machine, which `bench/link.sh` makes; in them this program measures by its `bench step`.
 
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File};
+use std::fs::{File, Permissions};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
+};
 use serde::Serialize;
 use serde_json::Value;
-use tensorwire_base::Deadline;
+use tempfile::TempDir;
+use tensorwire_base::{Deadline, human_seconds};
 use tensorwire_launch::Transport;
 use tensorwire_nn::Optimizer;
 use tensorwire_simulate::{Link, Network, SimulatedExchange, SimulatedMachine, SimulatedStrategy};
@@ -25,14 +29,14 @@ use crate::error::BenchError;
 use crate::job::QUIET_RATE;
 use crate::simulate::{Compute, SimulateSpec, simulate};
 
-const SCRIPT: &str = include_str!("../../../../bench/link.sh");
+const SCRIPT: &str = include_str!("link.sh");
 /// Each with a worker and a server.
 const HOSTS: u32 = 2;
 const DATA: &str = "synthetic:256";
 /// Longest that the script may take: for a word whether there can be such hosts, and for a measurement.
 const WORD: Duration = Duration::from_secs(60);
 const MEASUREMENT: Duration = Duration::from_secs(30 * 60);
-/// And to end once it is told to.
+/// And to end once it is told to; what has not ended then is killed.
 const LAST_WORDS: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Of what a link carries, what is not headers: 1,448 bytes of a frame of 1,514.
@@ -188,7 +192,7 @@ impl Runner<'_> {
     ) -> Result<(), BenchError> {
         let local_step_s = self.local_ms(&spec.config())? * 1e-3;
         let folder = Folder::new(&spec.scratch).map_err(BenchError::Links)?;
-        let json = folder.0.join("lines.jsonl");
+        let json = folder.0.path().join("lines.jsonl");
         let arguments = spec.arguments(self.repetitions, &json);
         let mut command = ["--rate", spec.rate.name, "--"].map(OsString::from).to_vec();
         command.push(self.job.program.clone().into());
@@ -196,7 +200,7 @@ impl Runner<'_> {
         let ended = folder.run(&command, MEASUREMENT, &self.job.interrupt);
         let (status, said) = ended.map_err(BenchError::Links)?;
         if !status.success() {
-            return Err(BenchError::Links(io::Error::other(last_lines(&said))));
+            return Err(BenchError::Links(io::Error::other(reason(status, &said))));
         }
         let text = std::fs::read_to_string(&json).map_err(BenchError::Links)?;
         for line in text.lines() {
@@ -242,35 +246,42 @@ impl Runner<'_> {
     }
 }
 
-/// Why this machine can have no such hosts; none: it can. Temporary files belong in `scratch`.
-pub fn no_links(scratch: &Path) -> Option<String> {
+/// Why this machine can have no such hosts; none: it can. Temporary files belong in `scratch`. What sets `interrupt` ends the
+/// trial, which says nothing of the machine then.
+pub fn no_links(scratch: &Path, interrupt: &AtomicBool) -> Option<String> {
     let command = ["--plain", "--", "true"].map(OsString::from);
-    let tried =
-        Folder::new(scratch).and_then(|folder| folder.run(&command, WORD, &AtomicBool::new(false)));
-    match tried {
+    match Folder::new(scratch).and_then(|folder| folder.run(&command, WORD, interrupt)) {
         Ok((status, _)) if status.success() => None,
-        Ok((_, said)) => Some(last_lines(&said).trim_start_matches("link.sh: ").to_string()),
+        Ok((status, said)) => Some(reason(status, &said)),
         Err(error) => Some(error.to_string()),
     }
 }
 
-/// The last thing that was said, which says what was wrong.
-fn last_lines(said: &str) -> String {
+/// What was wrong: the last lines of what the script said.
+fn reason(status: ExitStatus, said: &str) -> String {
     let mut lines: Vec<&str> = said.lines().rev().filter(|line| !line.is_empty()).take(3).collect();
     lines.reverse();
-    lines.join("; ")
+    match lines.join("; ") {
+        said if said.is_empty() => format!("link.sh says nothing and ends with {status}"),
+        said => said.trim_start_matches("link.sh: ").to_string(),
+    }
 }
 
 /// A folder of this user's alone with the script, for as long as it is there.
-struct Folder(PathBuf);
+struct Folder(TempDir);
 
 impl Folder {
     fn new(scratch: &Path) -> io::Result<Folder> {
-        let at = scratch.join(format!("tensorwire-links-{}", std::process::id()));
-        DirBuilder::new().mode(0o700).create(&at)?;
-        let folder = Folder(at);
-        std::fs::write(folder.0.join("link.sh"), SCRIPT)?;
-        Ok(folder)
+        let failed = |error: io::Error| {
+            let shown = scratch.display();
+            let help = "make room in it, or name another by TMPDIR";
+            io::Error::new(error.kind(), format!("no folder can be made in {shown}: {error}; {help}"))
+        };
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("tensorwire-links-").permissions(Permissions::from_mode(0o700));
+        let folder = builder.tempdir_in(scratch).map_err(failed)?;
+        std::fs::write(folder.path().join("link.sh"), SCRIPT).map_err(failed)?;
+        Ok(Folder(folder))
     }
 
     /// Runs the script until it ends, or is to. Returns how it ended, and what it said.
@@ -280,43 +291,62 @@ impl Folder {
         patience: Duration,
         interrupt: &AtomicBool,
     ) -> io::Result<(ExitStatus, String)> {
-        let said = self.0.join("said");
+        let folder = self.0.path();
+        let said = folder.join("said");
         let mut command = Command::new("bash");
-        command.arg(self.0.join("link.sh")).args(arguments);
+        command.arg(folder.join("link.sh")).args(arguments);
+        // what it makes goes with this folder, even if it is killed
+        command.env("TMPDIR", folder).process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&said)?);
-        let status = wait(command.spawn()?, Deadline::after(patience), interrupt)?;
+        let script = command.spawn().map_err(|error| {
+            io::Error::new(error.kind(), format!("bash does not start: {error}; install it"))
+        })?;
+        let status = wait(script, patience, interrupt)?;
         Ok((status, String::from_utf8_lossy(&std::fs::read(&said)?).into_owned()))
     }
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // what is left of it lies among other temporary files
-        let _ = std::fs::remove_dir_all(&self.0);
+/// Waits for the script, which leads a group of its own. Nothing of that group is left then.
+fn wait(mut script: Child, patience: Duration, interrupt: &AtomicBool) -> io::Result<ExitStatus> {
+    let leader = Pid::from_child(&script);
+    let told = until_end(leader, patience, interrupt);
+    // before the script is reaped, since until then its number is no other group's; a group that is gone is what this wants
+    let _ = kill_process_group(leader, Signal::KILL);
+    let status = script.wait()?;
+    match told {
+        Err(why) if !status.success() => Err(why),
+        _ => Ok(status),
     }
 }
 
-fn wait(mut child: Child, deadline: Deadline, interrupt: &AtomicBool) -> io::Result<ExitStatus> {
-    let mut told: Option<Deadline> = None;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
-        }
-        match told {
-            None if deadline.passed() || interrupt.load(Ordering::Relaxed) => {
-                // one that is gone already is what this wants
-                let _ = kill_process(Pid::from_child(&child), Signal::TERM);
-                told = Some(Deadline::after(LAST_WORDS));
+/// Returns once the script has ended, which is not reaped yet, or does not end though it is told to. Fails with why it was told.
+fn until_end(script: Pid, patience: Duration, interrupt: &AtomicBool) -> io::Result<()> {
+    let deadline = Deadline::after(patience);
+    while !has_ended(script)? {
+        let is_interrupted = interrupt.load(Ordering::Relaxed);
+        if is_interrupted || deadline.passed() {
+            // it alone: it ends its command, to which a second signal would say to leave things as they are, and then its hosts
+            let _ = kill_process(script, Signal::TERM);
+            let last = Deadline::after(LAST_WORDS);
+            while !has_ended(script)? && !last.passed() {
+                std::thread::sleep(LOOK_AGAIN);
             }
-            Some(last) if last.passed() => {
-                child.kill()?;
-                child.wait()?;
-                return Err(io::Error::new(
-                    io::ErrorKind::TimedOut,
-                    "what was started in network namespaces does not end",
-                ));
-            }
-            _ => std::thread::sleep(LOOK_AGAIN),
+            return Err(match is_interrupted {
+                true => io::Error::new(io::ErrorKind::Interrupted, "interrupted"),
+                false => {
+                    let after = human_seconds(patience.as_secs_f64());
+                    let why = format!("link.sh had not ended after {after} and was told to");
+                    io::Error::new(io::ErrorKind::TimedOut, why)
+                }
+            });
         }
+        std::thread::sleep(LOOK_AGAIN);
     }
+    Ok(())
+}
+
+/// True if this child has ended; it is not reaped by that.
+fn has_ended(child: Pid) -> io::Result<bool> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    Ok(waitid(WaitId::Pid(child), options)?.is_some())
 }

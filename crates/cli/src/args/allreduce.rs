@@ -99,10 +99,10 @@ pub(crate) struct AllreduceArgs {
     pub(crate) tune: Option<PathBuf>,
     /// Measure what the way between processes takes
     ///
-    /// Latency and bandwidth between the two of them that are furthest apart, in 200 ms, and nothing else; append them to this file, by
-    /// which `train --table FILE` chooses algorithms. The last line of a transport counts.
+    /// Latency and bandwidth between the first of them and the next one that shares no memory with it, in 200 ms, and nothing
+    /// else; append them to this file, by which `train --table FILE` chooses algorithms. The last line of a transport counts.
     #[arg(long, value_name = "FILE", help_heading = OUTPUT,
-          conflicts_with_all = ["devices", "collective", "algorithm", "tune", "table"])]
+          conflicts_with_all = ["devices", "collective", "algorithm", "tune", "table", "json"])]
     pub(crate) link: Option<PathBuf>,
     /// Append a line of JSON a result to this file
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]

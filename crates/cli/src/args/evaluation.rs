@@ -1,12 +1,15 @@
 //! The command line of `tensorwire bench evaluation`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
-use tensorwire_bench::{DataFolder, FIGURES, Figure, FigureScope, NoData, no_links};
+use tensorwire_bench::{DataFolder, FIGURES, Figure, FigureScope, no_links};
 use tensorwire_train::{ConfigError, DeviceChoice, Exchange, TrainConfig};
 
+use super::super::Failure;
+use super::super::job::interrupt;
 use super::ExchangeArg;
 
 pub(super) const EXAMPLES: &str = "\
@@ -72,17 +75,17 @@ impl EvaluationArgs {
     }
 
     /// # Errors
-    /// When there are no data where they are said to be.
-    pub(crate) fn scope(&self) -> Result<FigureScope, NoData> {
+    /// When there are no data where they are said to be, and when the user wants no more.
+    pub(crate) fn scope(&self) -> Result<FigureScope, Failure> {
         let exchanges = ExchangeArg::value_variants().iter().copied().map(Exchange::from);
-        let data = self.data.as_deref().map(DataFolder::open).transpose()?;
+        let data = self.data.as_deref().map(DataFolder::open).transpose().map_err(Failure::user)?;
         let cuda_driver = self.cuda_driver.clone();
         let config = TrainConfig { cuda_driver, ..TrainConfig::default() };
         let gpu = DeviceChoice::Cuda { ordinal: None }.resolved(&config);
         // it takes a moment to try
         let has_links = self.figures().iter().any(|figure| figure.name == "links");
         let scratch = std::env::temp_dir();
-        let no_links = if has_links && !self.list { no_links(&scratch) } else { None };
+        let no_links = if has_links && !self.list { try_links(&scratch)? } else { None };
         Ok(FigureScope {
             quick: self.quick,
             exchanges: exchanges.collect(),
@@ -97,4 +100,14 @@ impl EvaluationArgs {
             cuda_driver: self.cuda_driver.clone(),
         })
     }
+}
+
+/// Why there can be no hosts with links of a given rate; none: there can. Ctrl-C leaves nothing of the trial.
+fn try_links(scratch: &Path) -> Result<Option<String>, Failure> {
+    let interrupt = interrupt()?;
+    let why = no_links(scratch, &interrupt);
+    if interrupt.load(Ordering::Relaxed) {
+        return Err(Failure::other("interrupted"));
+    }
+    Ok(why)
 }

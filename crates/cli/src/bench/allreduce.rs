@@ -103,9 +103,8 @@ fn links(
             Transport::Verbs | Transport::Auto => args.wire.clone().options(),
             _ => Default::default(),
         };
-        let hosts = hosts.clone();
         let spec = spec_of(args, ranks, 0);
-        let spec = AllreduceSpec { transport, verbs, arrival, hosts, ..spec };
+        let spec = AllreduceSpec { transport, verbs, arrival, hosts: hosts.clone(), ..spec };
         let Some(found) = measure_link(&spec, job)? else {
             note(format_args!(
                 "{}: the processes share memory, and need no link",
@@ -120,15 +119,24 @@ fn links(
         let line = serde_json::to_string(&found).map_err(Failure::other)?;
         writeln!(file, "{line}")
             .map_err(|error| Failure::other(format!("writing to {}: {error}", path.display())))?;
-        print(shown(&found, ranks as usize))?;
+        // fits: as many as there are processes
+        let among: Vec<usize> = match transport {
+            Transport::Auto => {
+                hosts.numbers(ranks as usize).into_iter().map(|host| host as usize).collect()
+            }
+            // members of one host share no memory
+            _ => (0..ranks as usize).collect(),
+        };
+        print(shown(&found, &among))?;
     }
     Ok(())
 }
 
-/// What was measured, and what follows for so many processes that are on as many hosts, or on one.
-fn shown(found: &TunedLink, ranks: usize) -> String {
+/// What was measured, and what follows for processes by the number of each one's host.
+fn shown(found: &TunedLink, hosts: &[usize]) -> String {
     let LinkCost { latency_ns, wire_ps_per_byte, .. } = found.link;
-    let by = |bytes| found.link.choose(ranks, bytes, &GroupOptions::default()).name();
+    let by = |bytes| found.link.choose_on_hosts(hosts, bytes, &GroupOptions::default()).name();
+    let ranks = hosts.len();
     // fits: for people
     let (latency_s, gb_per_s) = (latency_ns as f64 * 1e-9, 1e3 / wire_ps_per_byte as f64);
     format!(
@@ -153,13 +161,14 @@ fn of_transport(
         Transport::Verbs | Transport::Auto => args.wire.clone().options(),
         _ => Default::default(),
     };
-    let spread = hosts.any_remote();
-    let known = args.table.as_deref().map(|path| read(path, transport, spread)).transpose()?;
-    let (table, link) = known.unwrap_or_default();
     let sizes = sizes_of(args);
     let ways = args.ways(&possible(transport, hosts.any_remote()));
     let mut results = Vec::new();
     for &ranks in &args.ranks {
+        // fits: as many as there are processes
+        let spread = hosts.spread(ranks as usize);
+        let known = args.table.as_deref().map(|path| read(path, transport, spread)).transpose()?;
+        let (table, link) = known.unwrap_or_default();
         for collective in args.collective.iter().copied().map(CollectiveKind::from) {
             for &bytes in sizes {
                 let spec = spec_of(args, ranks, bytes);
@@ -214,7 +223,9 @@ fn read(
     let link = among.iter().find_map(|transport| TunedLink::link(&links, *transport, spread));
     if table.is_none() && link.is_none() {
         let (path, transport) = (path.display(), transport.name());
-        let says = format!("the table {path} has no row for {transport}; --tune writes some");
+        let says = format!(
+            "the table {path} has no row for {transport} between these processes; --tune or --link writes some"
+        );
         return Err(Failure::user(says));
     }
     Ok((table, link))

@@ -17,7 +17,7 @@ use crate::output::{note, print};
 use crate::{Failure, report, table::table};
 
 pub(super) fn run(args: &EvaluationArgs) -> Result<(), Failure> {
-    let scope = args.scope().map_err(Failure::user)?;
+    let scope = args.scope()?;
     if args.list {
         return list(&scope);
     }

@@ -17,21 +17,17 @@ pub(super) fn show(prepared: &Prepared, shown: &ShownArgs) -> Result<(), Failure
     }
     if prepared.topology.has_store() {
         show_store(prepared, shown)?;
+        if prepared.reduces_by_edges() {
+            show_edges(prepared, shown, prepared.edges_of_groups().collect())?;
+        }
         return sums.iter().try_for_each(print);
     }
-    let crossings = prepared.edge_crossings(plan.edges.iter());
-    let rows =
-        plan.edges.iter().zip(crossings).filter(|(_, crossing)| shown.shows_tensor(crossing));
-    let rows: Vec<Vec<String>> =
-        rows.map(|(edge, crossing)| edge_row(plan, edge, crossing)).collect();
     if prepared.topology.is_grouped() && !prepared.reduces_by_edges() {
         print("nothing else crosses: each worker has its own weights, and changes them alike\n")?;
     } else if plan.edges.is_empty() {
         print("nothing crosses: one process computes everything")?;
     } else {
-        let header =
-            ["tensor", "from → to", "type", "bytes", "transfer", "reason", "read at", "reuse"];
-        print(format_args!("{}\n", table(&header, &rows, &[3])))?;
+        show_edges(prepared, shown, plan.edges.iter().collect())?;
     }
     print(format_args!("{}\n", memory_table(plan)))?;
     if prepared.topology.weights == Weights::Servers {
@@ -48,6 +44,16 @@ pub(super) fn show(prepared: &Prepared, shown: &ShownArgs) -> Result<(), Failure
     print(
         "peak: what the arenas take; sum: what they would take if every operator's output had a place of its own",
     )
+}
+
+/// What crosses over edges of the plan.
+fn show_edges(prepared: &Prepared, shown: &ShownArgs, edges: Vec<&Edge>) -> Result<(), Failure> {
+    let crossings = prepared.edge_crossings(edges.iter().copied());
+    let rows = edges.iter().zip(crossings).filter(|(_, crossing)| shown.shows_tensor(crossing));
+    let rows = rows.map(|(edge, crossing)| edge_row(&prepared.plan, edge, crossing));
+    let rows: Vec<Vec<String>> = rows.collect();
+    let header = ["tensor", "from → to", "type", "bytes", "transfer", "reason", "read at", "reuse"];
+    print(format_args!("{}\n", table(&header, &rows, &[3])))
 }
 
 fn edge_row(plan: &Plan, edge: &Edge, crossing: Crossing) -> Vec<String> {

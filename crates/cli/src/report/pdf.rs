@@ -2,12 +2,10 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tensorwire_base::Deadline;
-
-use crate::Failure;
 
 /// What makes PDF of an SVG, with the letters that it shows.
 const PROGRAM: &str = "rsvg-convert";
@@ -19,28 +17,35 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 pub(super) const NONE: &str =
     "no .pdf: rsvg-convert makes them and is not installed (Debian: apt-get install librsvg2-bin)";
 
-/// Makes a PDF of a drawing; false where the program for it is not installed.
-pub(super) fn make(svg: &Path, pdf: &Path) -> Result<bool, Failure> {
-    let failed =
-        |what: String| Failure::other(format!("making {} by {PROGRAM}: {what}", pdf.display()));
+/// Makes a PDF of a drawing; false where the program for it is not installed. Fails with why there is none, and leaves no half
+/// of one.
+pub(super) fn make(svg: &Path, pdf: &Path) -> Result<bool, String> {
     let mut command = Command::new(PROGRAM);
     command.args(["--format", "pdf", "--output"]).arg(pdf).arg("--").arg(svg);
     // what is wrong it says on standard error
     let started = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-    let mut child = match started {
-        Ok(child) => child,
+    let ended = match started {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(failed(error.to_string())),
+        Err(error) => Err(error.to_string()),
+        Ok(child) => wait(child),
     };
+    ended.map(|()| true).map_err(|why| {
+        // there may be none
+        let _ = std::fs::remove_file(pdf);
+        format!("no {}: {PROGRAM}: {why}", pdf.display())
+    })
+}
+
+fn wait(mut child: Child) -> Result<(), String> {
     let deadline = Deadline::after(PATIENCE);
     loop {
-        match child.try_wait().map_err(|error| failed(error.to_string()))? {
-            Some(status) if status.success() => return Ok(true),
-            Some(status) => return Err(failed(status.to_string())),
+        match child.try_wait().map_err(|error| error.to_string())? {
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => return Err(status.to_string()),
             None if deadline.passed() => {
                 // one that ended just now is as good
                 let _ = child.kill().and_then(|()| child.wait());
-                return Err(failed("it takes more than a minute".to_string()));
+                return Err("it takes more than a minute".to_string());
             }
             None => std::thread::sleep(LOOK_AGAIN),
         }

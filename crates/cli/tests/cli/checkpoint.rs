@@ -119,6 +119,7 @@ fn pieces_are_put_together_for_other_servers_and_other_strategies() {
     train(&format!("{job} 5 {split} --checkpoint {path}")).json();
     for (other, says) in [
         ("--servers 2", "; now servers 2 (was 3)\n"),
+        ("--colocate", "; now servers 0 (was 3)\n"),
         ("--strategy local", "; now strategy local (was ps), servers 0 (was 3)\n"),
         ("--strategy dist-sgd", "; now strategy dist-sgd (was ps), servers 2 (was 3)\n"),
     ] {

@@ -72,7 +72,7 @@ fn a_job_over_a_link_ends_with_the_bits_of_one_host() {
     }
     let job = ["train", "--json", "--steps", "3", "--batch", "16", "--threads", "1"];
     let one = Job::start_with(job).end(LIMIT).json();
-    let two = link(&[&["--", PROGRAM][..], &job].concat()).end(LIMIT);
+    let two = link(&[&["--", PROGRAM][..], &job, &["--servers", "2"]].concat()).end(LIMIT);
     assert!(two.stderr.contains("10.77.0.2: worker 1, server 1"), "{}", two.stderr);
     let two = two.json();
     assert_eq!(

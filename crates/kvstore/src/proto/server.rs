@@ -111,6 +111,8 @@ pub struct Server {
     sending: usize,
     /// Loads that wait until no value is being sent; at most one of each worker.
     loads: VecDeque<(Identity, RequestId, Control)>,
+    /// Loads that the driver does; no value is sent until they are done.
+    loading: Vec<(Identity, RequestId)>,
     actions: VecDeque<ServerAction>,
     /// How many answers stand behind each update among the actions, and behind the one that was polled last.
     answers: VecDeque<usize>,
@@ -146,6 +148,7 @@ impl Server {
             optimizer: None,
             sending: 0,
             loads: VecDeque::new(),
+            loading: Vec::new(),
             actions: VecDeque::new(),
             answers: VecDeque::new(),
             answers_last: 0,
@@ -284,6 +287,11 @@ impl Server {
     /// takes snapshots takes one between this and the next [`Server::poll`] for whatever a replacement
     /// cannot do without: an optimizer, a load.
     pub fn on_done(&mut self, from: Identity, id: RequestId, answer: Answer) {
+        let loading = self.loading.len();
+        self.loading.retain(|of| *of != (from, id));
+        if self.loading.len() < loading && self.loading.is_empty() {
+            self.settle_all();
+        }
         let worker_state = self.workers.iter_mut().find(|worker_state| worker_state.member == from);
         let asked = worker_state
             .and_then(|worker_state| worker_state.asked.as_mut())
@@ -481,9 +489,9 @@ impl Server {
             return;
         }
         while let Some((from, id, what)) = self.loads.pop_front() {
+            self.loading.push((from, id));
             self.actions.push_back(ServerAction::Control { from, id, what });
         }
-        self.settle_all();
     }
 
     fn settle_all(&mut self) {
@@ -514,7 +522,7 @@ impl Server {
             self.actions.push_back(ServerAction::Apply { shard: key, workers, version });
             self.actions.extend(answers);
         }
-        if !self.loads.is_empty() {
+        if !self.loads.is_empty() || !self.loading.is_empty() {
             return;
         }
         while let Some((worker, pull)) = shard.next_pull(self.mode, &self.workers) {

@@ -97,13 +97,10 @@ impl Outbox {
         self.values.insert(place, entry);
     }
 
-    /// What goes next.
-    fn first(&self) -> Option<&Entry> {
-        self.replies.front().or_else(|| self.values.front())
-    }
-
-    fn take_first(&mut self) -> Option<Entry> {
-        self.replies.pop_front().or_else(|| self.values.pop_front())
+    /// Where what goes next is the first: what waits for the device lets pass what does not.
+    fn next(&mut self, has_passed: impl Fn(Behind) -> bool) -> Option<&mut VecDeque<Entry>> {
+        let mut queues = [&mut self.replies, &mut self.values].into_iter();
+        queues.find(|queue| queue.front().is_some_and(|entry| has_passed(entry.behind)))
     }
 
     pub(super) fn close(&mut self) {
@@ -291,10 +288,11 @@ impl Core {
         let under_way = self.sending.values().filter(|direct| direct.worker == worker);
         let (mut directs, mut direct_bytes) =
             under_way.fold((0, 0), |(count, bytes), direct| (count + 1, bytes + direct.bytes));
-        while let Some(entry) = self.outboxes[worker].first() {
-            if self.on_device.as_ref().is_some_and(|device| !device.has_passed(entry.behind)) {
-                break;
-            }
+        loop {
+            let on_device = self.on_device.as_ref();
+            let has_passed = |behind| on_device.is_none_or(|device| device.has_passed(behind));
+            let Some(queue) = self.outboxes[worker].next(has_passed) else { break };
+            let Some(entry) = queue.front() else { break };
             let bytes = match &entry.value {
                 Some((_, Sent::Block(bytes))) => bytes.len(),
                 _ => 0,
@@ -305,9 +303,7 @@ impl Core {
             if (is_full && !batch.is_empty()) || is_busy {
                 break;
             }
-            let Some(Entry { mut reply, value, .. }) = self.outboxes[worker].take_first() else {
-                break;
-            };
+            let Some(Entry { mut reply, value, .. }) = queue.pop_front() else { break };
             let carried = match value {
                 None => None,
                 Some((shard, Sent::Block(bytes))) => {
@@ -352,12 +348,21 @@ mod tests {
         values.iter().for_each(|(id, priority)| outbox.push(entry(*id, *priority, true)));
         outbox.push(entry(6, 0, false));
         outbox.push(entry(7, 0, false));
-        let first = outbox.first().map(|entry| entry.reply.id);
-        let order: Vec<u64> =
-            std::iter::from_fn(|| outbox.take_first()).map(|entry| entry.reply.id.0).collect();
+        let next = || outbox.next(|_| true).and_then(VecDeque::pop_front);
+        let order: Vec<u64> = std::iter::from_fn(next).map(|entry| entry.reply.id.0).collect();
         assert_eq!(order, [6, 7, 3, 5, 1, 2, 4]);
-        assert_eq!(first, Some(RequestId(6)));
         assert!(outbox.is_empty());
+    }
+
+    #[test]
+    fn a_reply_that_waits_for_the_device_keeps_no_value_waiting() {
+        let mut outbox = Outbox::new(Rank(0));
+        outbox.push(Entry { behind: Behind(1), ..entry(1, 0, false) });
+        outbox.push(entry(2, 0, true));
+        let mut next = |passed| outbox.next(|behind| behind.0 <= passed)?.pop_front();
+        assert_eq!(next(0).map(|entry| entry.reply.id), Some(RequestId(2)));
+        assert!(next(0).is_none());
+        assert_eq!(next(1).map(|entry| entry.reply.id), Some(RequestId(1)));
     }
 
     #[test]

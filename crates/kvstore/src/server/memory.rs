@@ -196,12 +196,14 @@ impl Shards {
         if !self.rooms.is_empty() && values >= spec.bytes() && indices >= rows {
             return Ok(());
         }
-        // what is given back here the device uses before whatever comes there next
-        self.rooms.clear();
+        let mut rooms = Vec::with_capacity(workers);
         for _ in 0..workers {
             let values = pool.alloc(wire, spec.bytes().max(values))?;
-            self.rooms.push(Room { values, indices: pool.alloc(wire, rows.max(indices))? });
+            rooms.push(Room { values, indices: pool.alloc(wire, rows.max(indices))? });
         }
+        // all of them or none: a worker without room would be left out of updates. What is given back here the device uses
+        // before whatever comes there next
+        self.rooms = rooms;
         Ok(())
     }
 
@@ -387,7 +389,8 @@ impl Shards {
                 Some(device) => device.read(&memory.weights).map_err(device_failed)?,
                 None => memory.weights.read().map_err(lent)?.to_vec(),
             };
-            Ok(ShardSnapshot { key, spec: memory.spec, weights, state: update.state(key) })
+            let state = update.state(key).map_err(StoreError::Snapshot)?;
+            Ok(ShardSnapshot { key, spec: memory.spec, weights, state })
         })
         .collect()
     }

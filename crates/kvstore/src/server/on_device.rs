@@ -33,7 +33,7 @@ pub(super) struct OnDevice {
 
 /// What has to be over before an answer goes: as many marks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Behind(u64);
+pub(super) struct Behind(pub(super) u64);
 
 impl OnDevice {
     pub(super) fn new((device, reach): (Arc<dyn StoreDevice>, DeviceReach)) -> OnDevice {

@@ -277,10 +277,11 @@ impl Core {
         id: RequestId,
         what: Control,
     ) {
-        if let Some(worker) = self.worker(from.rank) {
-            let answer = self.control(wire, worker, what);
-            self.proto.on_done(from, id, answer);
-        }
+        let answer = match self.worker(from.rank) {
+            Some(worker) => self.control(wire, worker, what),
+            None => Answer::Refused { why: RequestRefusal::Foreign },
+        };
+        self.proto.on_done(from, id, answer);
     }
 
     fn act_on(&mut self, wire: &mut dyn Wire, action: ServerAction) -> Result<(), StoreError> {

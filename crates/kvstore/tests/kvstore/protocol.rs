@@ -269,12 +269,22 @@ fn the_same_optimizer_again_changes_nothing() {
 fn a_load_waits_for_readers_and_readers_for_it() {
     let mut serve = Serve::seeded(Mode::Sync, 2);
     serve.ask(0, pull(0));
-    assert_eq!(serve.ask(1, Ask::Load { path: "there".to_owned() }).1, []);
+    let load = Ask::Load { path: "there".to_owned() };
+    let id = serve.next_id + 1;
+    assert_eq!(serve.ask(1, load).1, []);
     assert_eq!(serve.ask(1, pull(0)).1, []);
     serve.server.on_sent(PART);
     let actions = serve.actions();
+    assert!(matches!(actions[..], [ServerAction::Control { .. }]), "{actions:?}");
+    // not before the driver has done it
+    assert_eq!(serve.ask(0, pull(0)).1, []);
+    serve.server.on_done(member(1), RequestId(id), Answer::Done);
+    let actions = serve.actions();
     assert!(
-        matches!(actions[..], [ServerAction::Control { .. }, ServerAction::Send { .. }]),
+        matches!(
+            actions[..],
+            [ServerAction::Send { .. }, ServerAction::Send { .. }, ServerAction::Reply { .. }]
+        ),
         "{actions:?}"
     );
 }

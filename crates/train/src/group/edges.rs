@@ -17,8 +17,8 @@ use tensorwire_launch::QUEUE_PAIRS;
 use tensorwire_memory::{Buffer, Slab};
 use tensorwire_nn::Program;
 use tensorwire_runtime::{
-    DeviceWay, Events, ExchangeError, OneSided, OneSidedOptions, Opening, Ports, Sending, Storage,
-    TensorExchange,
+    DeviceWay, Events, ExchangeError, OnPeer, OneSided, OneSidedOptions, Opening, Ports, Sending,
+    Storage, TensorExchange,
 };
 use tensorwire_tensor::TensorSpec;
 
@@ -192,6 +192,18 @@ impl<E: TensorExchange> TensorExchange for BesideGroup<E> {
         self.of_mut(edge).fetch(edge, epoch, into, deadline)
     }
 
+    fn on_peer(
+        &mut self,
+        edge: EdgeId,
+        deadline: Deadline,
+    ) -> Result<Option<OnPeer>, ExchangeError> {
+        self.of_mut(edge).on_peer(edge, deadline)
+    }
+
+    fn acknowledge(&mut self, edge: EdgeId, epoch: u64) -> Result<Sending, ExchangeError> {
+        self.of_mut(edge).acknowledge(edge, epoch)
+    }
+
     fn way_from_device(&self, edge: EdgeId) -> DeviceWay {
         self.of(edge).way_from_device(edge)
     }
@@ -243,6 +255,10 @@ impl<E: TensorExchange> TensorExchange for BesideGroup<E> {
     /// Gradients of such a group are of known size: nothing is allocated for what crosses.
     fn alloc(&mut self, bytes: usize) -> Result<Slab, ExchangeError> {
         self.group.alloc(bytes)
+    }
+
+    fn show(&mut self, memory: &Slab, file: OwnedFd) -> Result<(), ExchangeError> {
+        self.group.show(memory, file)
     }
 
     fn free(&mut self, slab: &Slab) {

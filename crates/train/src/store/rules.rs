@@ -454,26 +454,31 @@ impl Updater for Arithmetic {
         Some(bytemuck::cast_slice(&wide).to_vec())
     }
 
-    fn state(&self, shard: ShardKey) -> Vec<StateTensor> {
-        let Some(state) = self.shards.get(&shard) else { return Vec::new() };
-        let tensor = |slot: &Slot| {
-            // nothing is updated meanwhile: nobody writes. Of a device that failed the weights were not read either
-            let bytes = match &self.device {
-                Some(device) => device.read(&slot.buffer).unwrap_or_default(),
-                None => slot.buffer.read().map(|bytes| bytes.to_vec()).unwrap_or_default(),
+    fn state(&self, shard: ShardKey) -> Result<Vec<StateTensor>, String> {
+        let Some(state) = self.shards.get(&shard) else { return Ok(Vec::new()) };
+        let tensor = |slot: &Slot| -> Result<StateTensor, String> {
+            // nothing is updated meanwhile: nobody writes
+            let read = match &self.device {
+                Some(device) => device.read(&slot.buffer),
+                None => match slot.buffer.read() {
+                    Ok(bytes) => Ok(bytes.to_vec()),
+                    Err(error) => Err(error.to_string()),
+                },
             };
+            let bytes =
+                read.map_err(|error| format!("key {}: {}: {error}", state.key.0, slot.name))?;
             let (name, dims) = (slot.name.to_string(), slot.spec.dims().to_vec());
-            StateTensor { name, dtype: slot.spec.dtype, dims, bytes }
+            Ok(StateTensor { name, dtype: slot.spec.dtype, dims, bytes })
         };
         let master = state.kept.master.as_ref().filter(|master| master.is_known);
         let slots = state.kept.slots.iter().chain(master.map(|master| &master.slot));
-        let mut kept: Vec<StateTensor> = slots.map(tensor).collect();
+        let mut kept = slots.map(tensor).collect::<Result<Vec<StateTensor>, String>>()?;
         if !self.rates.is_constant() {
             let bytes = state.updates.to_le_bytes().to_vec();
             let name = UPDATES.to_string();
             kept.push(StateTensor { name, dtype: DType::I64, dims: Vec::new(), bytes });
         }
-        kept
+        Ok(kept)
     }
 
     fn restore(&mut self, shard: ShardKey, state: Vec<StateTensor>) -> Result<(), String> {

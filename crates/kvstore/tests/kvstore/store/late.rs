@@ -181,7 +181,7 @@ impl Updater for LateSum {
         self.sum.lock().unwrap().wide(shard, weights)
     }
 
-    fn state(&self, shard: ShardKey) -> Vec<StateTensor> {
+    fn state(&self, shard: ShardKey) -> Result<Vec<StateTensor>, String> {
         self.device.finish();
         self.sum.lock().unwrap().state(shard)
     }

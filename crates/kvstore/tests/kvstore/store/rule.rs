@@ -161,10 +161,11 @@ impl Updater for Sum {
         Ok(())
     }
 
-    fn state(&self, shard: ShardKey) -> Vec<StateTensor> {
+    fn state(&self, shard: ShardKey) -> Result<Vec<StateTensor>, String> {
         let updates = self.updates.get(&shard).copied().unwrap_or_default();
         let bytes = updates.to_le_bytes().to_vec();
-        vec![StateTensor { name: "updates".to_string(), dtype: DType::I64, dims: vec![], bytes }]
+        let (name, dims) = ("updates".to_string(), vec![]);
+        Ok(vec![StateTensor { name, dtype: DType::I64, dims, bytes }])
     }
 
     fn restore(&mut self, shard: ShardKey, state: Vec<StateTensor>) -> Result<(), String> {

@@ -193,7 +193,7 @@ fn a_fold_has_the_bits_of_the_operator_that_trains() {
             assert_eq!(weights, trained, "{rule:?}, step {step}");
         }
         let kept: Vec<Vec<u8>> =
-            arithmetic.state(PART).into_iter().map(|slot| slot.bytes).collect();
+            arithmetic.state(PART).unwrap().into_iter().map(|slot| slot.bytes).collect();
         assert_eq!(kept, slots.into_iter().map(|(_, bytes)| bytes).collect::<Vec<_>>());
     }
 }
@@ -337,7 +337,7 @@ fn what_is_restored_goes_on_with_the_same_bits() {
         };
         let (mut whole, mut weights) = (arithmetic(rule, dtype), bytes(dtype, &first()));
         (0..3).for_each(|step| fold(&mut whole, &mut weights, step));
-        let kept = whole.state(PART);
+        let kept = whole.state(PART).unwrap();
         let names: Vec<&str> = kept.iter().map(|slot| slot.name.as_str()).collect();
         let spec = TensorSpec::new(dtype, &[ROWS, COLUMNS]).unwrap();
         let expected = rule.optimizer().unwrap().slots_of(&spec).unwrap();
@@ -368,7 +368,7 @@ fn rules_are_of_all_keys_or_of_one_and_start_afresh() {
     arithmetic.create(ShardKey(71), Key(8), &spec(DType::F32)).unwrap();
     arithmetic.set(&rules.to_bytes()).unwrap();
     let names = |arithmetic: &Arithmetic, shard: ShardKey| {
-        arithmetic.state(shard).into_iter().map(|slot| slot.name).collect::<Vec<_>>()
+        arithmetic.state(shard).unwrap().into_iter().map(|slot| slot.name).collect::<Vec<_>>()
     };
     assert_eq!(names(&arithmetic, PART), ["first_moment", "second_moment", "steps"]);
     assert!(names(&arithmetic, ShardKey(71)).is_empty());
@@ -376,12 +376,12 @@ fn rules_are_of_all_keys_or_of_one_and_start_afresh() {
     let mut weights = bytes(DType::F32, &first());
     arithmetic.apply(PART, &mut weights, &[&push]).unwrap();
     let fresh: fn(&StateTensor) -> bool = |slot| slot.bytes.iter().all(|byte| *byte == 0);
-    assert!(!arithmetic.state(PART).iter().any(fresh));
+    assert!(!arithmetic.state(PART).unwrap().iter().any(fresh));
     let refused = arithmetic.set(b"{\"default\":\"magic\"}").unwrap_err();
     assert!(refused.contains("no rules of a store"), "{refused}");
-    assert!(!arithmetic.state(PART).iter().any(fresh), "what is refused changes nothing");
+    assert!(!arithmetic.state(PART).unwrap().iter().any(fresh), "what is refused changes nothing");
     arithmetic.set(&rules.to_bytes()).unwrap();
-    assert!(arithmetic.state(PART).iter().all(fresh));
+    assert!(arithmetic.state(PART).unwrap().iter().all(fresh));
     let unknown = arithmetic.apply(ShardKey(9), &mut weights, &[&push]).unwrap_err();
     assert_eq!(unknown, "shard 9 is unknown");
 }
@@ -412,7 +412,7 @@ fn a_rounded_shard_keeps_what_it_is_rounded_from() {
             assert_eq!(narrow.wide(PART, &weights).unwrap(), whole, "{rule:?} step {step}");
             assert_eq!(weights, rounded(&numbers(DType::F32, &whole)), "{rule:?} step {step}");
             // another server goes on from a snapshot
-            let state = narrow.state(PART);
+            let state = narrow.state(PART).unwrap();
             assert!(state.iter().any(|kept| kept.name == MASTER && kept.bytes == whole));
             narrow = Arithmetic::new(kernels());
             narrow.set(&rules.to_bytes()).unwrap();
@@ -426,5 +426,26 @@ fn a_rounded_shard_keeps_what_it_is_rounded_from() {
 fn values_of_bf16_are_changed_as_they_are_where_no_masters_are_asked_for() {
     let narrow = arithmetic(SGD, DType::BF16);
     assert_eq!(narrow.wide(PART, &bytes(DType::BF16, &first())), None);
-    assert!(narrow.state(PART).iter().all(|kept| kept.name != MASTER));
+    assert!(narrow.state(PART).unwrap().iter().all(|kept| kept.name != MASTER));
+}
+
+#[test]
+fn a_state_that_cannot_be_read_is_an_error_and_no_empty_tensor() {
+    let rules = StoreRules { masters: true, ..StoreRules::all(ADAM) };
+    let mut arithmetic = Arithmetic::new(kernels());
+    arithmetic.set(&rules.to_bytes()).unwrap();
+    arithmetic.create(PART, KEY, &spec(DType::BF16)).unwrap();
+    let mut weights = bytes(DType::BF16, &first());
+    let push = bytes(DType::BF16, &pushed(0, 0, N));
+    arithmetic.apply(PART, &mut weights, &[&push]).unwrap();
+    let kept = &arithmetic.shards[&PART].kept;
+    let master = kept.master.as_ref().map(|master| &master.slot);
+    for slot in kept.slots.iter().chain(master) {
+        // whoever writes there keeps readers out
+        let written = slot.buffer.write().unwrap();
+        let failed = arithmetic.state(PART).unwrap_err();
+        assert!(failed.starts_with(&format!("key 7: {}: ", slot.name)), "{failed}");
+        drop(written);
+    }
+    assert_eq!(arithmetic.state(PART).unwrap().len(), kept.slots.len() + 1);
 }
