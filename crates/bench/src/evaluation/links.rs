@@ -275,7 +275,10 @@ impl Folder {
         let failed = |error: io::Error| {
             let shown = scratch.display();
             let help = "make room in it, or name another by TMPDIR";
-            io::Error::new(error.kind(), format!("no folder can be made in {shown}: {error}; {help}"))
+            io::Error::new(
+                error.kind(),
+                format!("no folder can be made in {shown}: {error}; {help}"),
+            )
         };
         let mut builder = tempfile::Builder::new();
         builder.prefix("tensorwire-links-").permissions(Permissions::from_mode(0o700));

@@ -255,6 +255,22 @@ fn what_groups_reduce_on_devices_is_shown_as_what_crosses() {
 }
 
 #[test]
+fn what_groups_before_a_store_give_each_other_is_shown_beside_the_store() {
+    let Some(driver) = driver() else { return };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
+    command.args(["graph", "--full", "--device", "cuda", "--cuda-driver"]).arg(&driver.library);
+    command.args(["--strategy", "mpi-sgd", "--workers", "4", "--clients", "2", "--servers", "1"]);
+    command.args(["--data", "synthetic:16", "--batch", "4"]);
+    let shown = command.output().unwrap();
+    let text = String::from_utf8_lossy(&shown.stdout);
+    assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
+    // the store's table, the edges', and their sum
+    for said in ["pushed and pulled", "read at", "go from GPU to GPU"] {
+        assert!(text.contains(said), "'{said}' is not in {text}");
+    }
+}
+
+#[test]
 fn how_tensors_leave_a_device_is_said_once_and_why() {
     let Some(driver) = driver() else { return };
     let ended = driver.start(&format!("--strategy ps --transport tcp {SMALL}"), &[]).end(LIMIT);
