@@ -10,6 +10,7 @@ mod introduction;
 mod mapping;
 mod metadata;
 mod opening;
+mod options;
 mod staging;
 
 use std::collections::{BTreeMap, HashMap};
@@ -36,7 +37,8 @@ use staging::Staging;
 
 pub(crate) use introduction::fuzz_introductions;
 pub(crate) use metadata::fuzz_metadata;
-pub use opening::{OneSidedOptions, Opening};
+pub use opening::Opening;
+pub use options::OneSidedOptions;
 
 /// Most regions of one peer that are kept open. Its arena has fewer chunks at a time: each is as large as
 /// all before it; so what is over has gone.

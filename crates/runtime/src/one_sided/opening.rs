@@ -2,7 +2,6 @@
 //! hears the same of them. In two halves, so that one thread may open many parts.
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tensorwire_base::{Deadline, Rank, Space};
@@ -11,56 +10,16 @@ use tensorwire_fabric::{
 };
 use tensorwire_graph::{Edge, EdgeId, Lane, Plan, Transfer};
 use tensorwire_kernels::{DeviceFailure, SharedDevice};
-use tensorwire_memory::{Arena, Buffer, Place, Slab};
+use tensorwire_memory::{Arena, Buffer, Place};
 
 use super::completions::Completions;
 use super::giving_up::{Withdrawal, Withdrawals};
 use super::introduction::{DeviceMemory, Ear, Introduction};
 use super::metadata::SLOT_BYTES;
 use super::staging::{self, Staging};
-use super::{Inbound, OneSided, Outbound};
+use super::{Inbound, OneSided, OneSidedOptions, Outbound};
 use crate::error::{ConnectEdgesError, SessionError};
 use crate::storage::Storage;
-
-/// What an exchange is told.
-#[derive(Clone, Debug)]
-pub struct OneSidedOptions {
-    /// By part: who runs it.
-    pub ranks: Vec<Rank>,
-    /// Edges of a peer are spread over as many.
-    pub queue_pairs: usize,
-    /// Largest tensor that is taken on a dynamic edge, in bytes.
-    pub dynamic_bytes_max: usize,
-    /// Who computes what the part has on a device, and shows its memory to peers where tensors cross there.
-    pub device: Option<SharedDevice>,
-    /// Devices of one host map each other's memory; else their tensors go by way of pinned memory, though processes share memory.
-    pub maps_devices: bool,
-    /// Memory of the first device for what the part has there, and its file, where others know of it, too; else it is allocated.
-    pub memory: Option<(Slab, Arc<OwnedFd>)>,
-    /// Parts whose edges another exchange serves.
-    pub elsewhere: Vec<usize>,
-    /// Where peers do not reach a device's memory, its tensors go in pieces of so many bytes; the same everywhere.
-    pub piece_bytes: usize,
-}
-
-impl OneSidedOptions {
-    /// Part `i` runs on rank `i`.
-    pub fn new(plan: &Plan, queue_pairs: usize, dynamic_bytes_max: usize) -> OneSidedOptions {
-        // fits: a job has far fewer than 2^32 processes
-        let ranks = (0..plan.parts.len() as u32).map(Rank).collect();
-        let piece_bytes = staging::PIECE_BYTES;
-        OneSidedOptions {
-            ranks,
-            queue_pairs,
-            dynamic_bytes_max,
-            device: None,
-            maps_devices: true,
-            memory: None,
-            elsewhere: Vec::new(),
-            piece_bytes,
-        }
-    }
-}
 
 /// The memory of a part's device, as peers may have it.
 #[derive(Debug)]

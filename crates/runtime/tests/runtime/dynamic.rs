@@ -318,8 +318,11 @@ impl Forger<'_> {
         let fabric = &fabrics[0];
         let ack = fabric.alloc_arrival().unwrap();
         let lane = fabric.alloc_region(4096).unwrap();
-        // the introduction: lane, slots, no devices, and the one edge where it awaits acknowledgements
+        // the introduction: lane, slots, where it hears of a step that is given up, no devices, and the one edge where it awaits
+        // acknowledgements
         let mut body = lane.descriptor().to_bytes().repeat(2);
+        let withdrawal = fabric.alloc_arrival().unwrap();
+        body.extend_from_slice(&withdrawal.0.to_le_bytes());
         body.extend_from_slice(&0u64.to_le_bytes());
         body.extend_from_slice(&0u32.to_le_bytes());
         body.extend_from_slice(&ack.0.to_le_bytes());
@@ -331,8 +334,8 @@ impl Forger<'_> {
         let forger = Forger {
             fabric,
             slots: RegionDescriptor::from_bytes(&heard[16..32]).unwrap(),
-            arrival: (word(40) >> 32) as u32,
-            offset: word(48),
+            arrival: (word(44) >> 32) as u32,
+            offset: word(52),
         };
         (forger, exchange)
     }
