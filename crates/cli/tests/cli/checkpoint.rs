@@ -294,8 +294,9 @@ fn on_a_file_system(options: &str, train: &str, script: &str) -> Option<Ended> {
 fn a_full_disk_is_a_warning_and_the_last_good_checkpoint_is_whole() {
     for strategy in ["local", "ps", "dist-sgd", "dist-asgd --workers 1"] {
         let job = format!("--optimizer sgd --strategy {strategy}");
-        let script = "$train --steps 6 --checkpoint runs --checkpoint-every 2\n\
-                      ls runs\n$train --steps 8 --resume runs";
+        // what is written of the third one may fill the disk while others are not whole yet: so that they are, first a job ends
+        let script = "keep='--checkpoint runs --checkpoint-every 2'\n$train --steps 4 $keep\n\
+                      $train --steps 6 --resume runs $keep\nls runs\n$train --steps 8 --resume runs";
         let Some(ended) = on_a_file_system("size=44m", &job, script) else { return };
         let context = format!("{strategy}: {}", ended.stderr);
         assert!(ended.status.success(), "{context}");
