@@ -93,23 +93,31 @@ fn a_step_that_waits_too_long_ends_the_job_and_names_the_option() {
     assert!(last.contains("raise the step deadline (--step-deadline)"), "{}", ended.stderr);
 }
 
-/// Holds one thread of a process, as a debugger does, until another process has ended.
+/// Holds one thread of a process, as a debugger does, until another process has ended. One that happens to do what may take any
+/// time, such as saying how far it is, is not known to stand still: whoever is held in vain for so many seconds is let go for
+/// a moment, and held where it is then.
 const HOLD: &str = r#"
 import ctypes, sys, time
-thread, until = int(sys.argv[1]), sys.argv[2]
+thread, until, seconds = int(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 ptrace = ctypes.CDLL(None, use_errno=True).ptrace
 ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-SEIZE, INTERRUPT = 0x4206, 0x4207
-if any(ptrace(request, thread, None, None) for request in (SEIZE, INTERRUPT)):
-    sys.exit(f"ptrace: error {ctypes.get_errno()}")
-print("held", flush=True)
-ended = False
-while not ended:
+SEIZE, INTERRUPT, DETACH = 0x4206, 0x4207, 17
+def has_ended():
     time.sleep(0.02)
     try:
-        ended = open(f"/proc/{until}/stat").read().rpartition(")")[2].split()[0] == "Z"
+        return open(f"/proc/{until}/stat").read().rpartition(")")[2].split()[0] == "Z"
     except OSError:
-        ended = True
+        return True
+said = False
+while not said or not has_ended():
+    if any(ptrace(request, thread, None, None) for request in (SEIZE, INTERRUPT)):
+        sys.exit(f"ptrace: error {ctypes.get_errno()}")
+    if not said:
+        print("held", flush=True)
+    said, begin = True, time.monotonic()
+    while not has_ended() and time.monotonic() - begin < seconds:
+        pass
+    ptrace(DETACH, thread, None, None)
 "#;
 
 /// A thread that is to stand still, in a process that does not end when it is killed, for a debugger holds it.
@@ -119,12 +127,13 @@ struct Held {
 }
 
 impl Held {
-    /// Starts a job, and holds a thread of the process of this rank (the main one: none) once steps are made; of a process that
-    /// trains alone, its own.
+    /// Starts a job, and holds a thread of the process of this rank (the main one: none) once steps are made, for so many seconds
+    /// at a time; of a process that trains alone, its own.
     fn start(
         command: &str,
         rank: Option<usize>,
         thread: Option<&str>,
+        seconds: u32,
     ) -> Result<Held, &'static str> {
         let mut job =
             Job::start(&format!("train {command} --steps 100000000 --metrics metrics.jsonl"));
@@ -142,7 +151,7 @@ impl Held {
         let thread = thread.map_or_else(|| process.clone(), |name| thread_of(&process, name));
         let launcher = job.launcher().as_raw_nonzero().to_string();
         let mut holder = Command::new("python3");
-        holder.args(["-c", HOLD, &thread, &launcher]).stdout(Stdio::piped());
+        holder.args(["-c", HOLD, &thread, &launcher, &seconds.to_string()]).stdout(Stdio::piped());
         let mut holder = holder.spawn().map_err(|_| "there is no python3 to hold a thread by")?;
         let mut said = String::new();
         let mut lines = BufReader::new(holder.stdout.take().unwrap());
@@ -156,7 +165,7 @@ impl Held {
 
     /// Waits for the end of the job.
     fn end(mut self) -> Ended {
-        let ended = self.job.end(LONG);
+        let ended = self.job.end(LONG * 2);
         self.holder.wait().unwrap();
         assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
         ended
@@ -174,7 +183,7 @@ fn a_thread_that_stands_still_ends_the_job_and_is_named() {
         ("--strategy allreduce --transport tcp", 0, "worker 0", None, "main"),
     ] {
         let context = format!("{command}: {named} of rank {rank}");
-        let held = Held::start(&format!("{command} --deadline 5"), Some(rank), thread);
+        let held = Held::start(&format!("{command} --deadline 5"), Some(rank), thread, 25);
         let ended = match held {
             Ok(held) => held.end(),
             Err(why) => return skip(None, &why),
@@ -190,7 +199,7 @@ fn a_thread_that_stands_still_ends_the_job_and_is_named() {
 
 #[test]
 fn a_process_that_trains_alone_and_stands_still_ends() {
-    let ended = match Held::start("--strategy local", None, None) {
+    let ended = match Held::start("--strategy local", None, None, 25) {
         Ok(held) => held.end(),
         Err(why) => return skip(None, &why),
     };
@@ -202,7 +211,7 @@ fn a_process_that_trains_alone_and_stands_still_ends() {
 #[test]
 fn batches_that_do_not_come_are_told_and_end_the_job_at_the_step_deadline() {
     let command = "--transport shm --step-deadline 12";
-    let held = match Held::start(command, Some(1), Some("batches")) {
+    let held = match Held::start(command, Some(1), Some("batches"), 120) {
         Ok(held) => held,
         Err(why) => return skip(None, &why),
     };
