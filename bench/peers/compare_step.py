@@ -27,7 +27,11 @@ NAMES = {
 }
 # in the order of the table
 SYSTEMS = [
-    *(f"tensorwire {strategy} {transport}" for transport in ("tcp", "shm") for strategy in ("ps", "allreduce")),
+    *(
+        f"tensorwire {strategy} {transport}"
+        for transport in ("tcp", "shm")
+        for strategy in ("ps", "allreduce", "dist-sgd")
+    ),
     *NAMES.values(),
 ]
 
@@ -84,6 +88,7 @@ GOALS = (
     Goal("tensorwire ps tcp", "TensorFlow gRPC"),
     Goal("tensorwire ps tcp", "MXNet dist_sync"),
     Goal("tensorwire allreduce tcp", "PyTorch DDP"),
+    Goal("tensorwire dist-sgd tcp", "MXNet dist_sync"),
 )
 
 
@@ -179,8 +184,9 @@ def judge(goal: Goal, comparisons: list[Comparison]) -> list[Verdict]:
     return [Verdict(model, ratio, ratio >= 1) for model, ratio in ratios.items()]
 
 
-def print_table(comparisons: list[Comparison], out: TextIO) -> None:
+def print_table(comparisons: list[Comparison], link: str | None, out: TextIO) -> None:
     """A block a model, a row a system."""
+    peers = f"All go over TCP between two hosts with links of {link}." if link else "The peers go over loopback TCP."
     row = "{:25}  {:>11}  {:>9}  {:>9}  {:>9}  {:>8}  {:>15}"
     for model in dict.fromkeys(c.model for c in comparisons):
         block = [c for c in comparisons if c.model == model]
@@ -199,14 +205,30 @@ def print_table(comparisons: list[Comparison], out: TextIO) -> None:
         "\nmedians of the rounds, every process one thread; local: the step of one worker alone in one"
         "\nprocess, which exchanges nothing; overhead: the job's step over that of the same round. Each"
         "\nsystem is held against its own local step: one that computes slowly has it easier to hide what"
-        "\nit exchanges, or to look as if; added: the difference. The peers go over loopback TCP.",
+        f"\nit exchanges, or to look as if; added: the difference. {peers}",
         file=out,
     )
 
 
-def print_goals(comparisons: list[Comparison], out: TextIO) -> None:
+def judge_link(system: str, comparisons: list[Comparison]) -> list[Verdict]:
+    """Between hosts a step is to be the shortest of all: a verdict for each model, the ratio the fastest peer's step over ours."""
+    verdicts = []
+    for ours in (c for c in comparisons if c.system == system):
+        theirs = [c.step_ms for c in comparisons if c.model == ours.model and c.system in NAMES.values()]
+        if theirs:
+            ratio = min(theirs) / ours.step_ms
+            verdicts.append(Verdict(ours.model, ratio, ratio >= 1))
+    return verdicts
+
+
+def print_goals(comparisons: list[Comparison], link: str | None, out: TextIO) -> None:
     """A line a goal, with a verdict for each model."""
     print("", file=out)
+    if link:
+        for system in dict.fromkeys(c.system for c in comparisons if c.system not in NAMES.values()):
+            found = "; ".join(f"{v.model} {met(v.met)}, {times(v.ratio)}" for v in judge_link(system, comparisons))
+            print(f"{system}, step ≤ the fastest peer's: {found or 'not measured'}", file=out)
+        return
     for goal in GOALS:
         verdicts = judge(goal, comparisons)
         found = "; ".join(f"{v.model} {met(v.met)}, {times(v.ratio)}" for v in verdicts)
@@ -243,6 +265,7 @@ def main() -> None:
     parser.add_argument("rounds", metavar="FOLDER", nargs="+", type=Path, help="one a round")
     parser.add_argument("--json", type=Path, metavar="F", help="append JSON lines to this file")
     parser.add_argument("--load", type=float, help="of the machine before the first round")
+    parser.add_argument("--link", help="rate of the links between hosts, if there were such")
     parser.add_argument("--tensorwire-version", default="unknown")
     parser.add_argument("--models-table", default="", help="what `tensorwire models` prints")
     arguments = parser.parse_args()
@@ -254,10 +277,10 @@ def main() -> None:
     for system, number in dict.fromkeys((c.system.split(" ")[0], c.version) for c in comparisons):
         print(f"{system} {number}")
     print(f"rounds: {len(arguments.rounds)}")
-    print_table(comparisons, sys.stdout)
-    print_goals(comparisons, sys.stdout)
+    print_table(comparisons, arguments.link, sys.stdout)
+    print_goals(comparisons, arguments.link, sys.stdout)
     if arguments.json:
-        write_json(arguments.json, comparisons, {"machine": here})
+        write_json(arguments.json, comparisons, {"machine": here, "link": arguments.link})
 
 
 if __name__ == "__main__":

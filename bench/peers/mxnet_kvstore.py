@@ -15,17 +15,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import json
 import os
-import signal
 import socket
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from typing import Any
+
+from peer_hosts import host_of, start
 
 WARM_UP = 3
 BLOCK = 50  # repetitions between two comparisons
@@ -36,8 +35,6 @@ TURNS_BYTES = 1 << 30  # pushed by each worker for a size, if the limits above a
 # the sums of 64 workers are exact in float32.
 PERIOD = 251
 FACTORS = (1, 3)
-
-PR_SET_PDEATHSIG = 1
 
 
 class WrongData(Exception):
@@ -116,20 +113,15 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 @contextlib.contextmanager
 def job(workers: int, servers: int, join: list[str]) -> Iterator[list[Any]]:
-    """The processes of a job by role, which end with the block, or with this process. `join` is a
-    worker's command."""
+    """The processes of a job by role, which end with the block, or with this process, each where peer_hosts.py says. `join` is
+    a worker's command."""
     common = {
         "DMLC_NUM_WORKER": str(workers),
         "DMLC_NUM_SERVER": str(servers),
-        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_URI": host_of(0, 1),
         "DMLC_PS_ROOT_PORT": str(free_port()),
-        "DMLC_NODE_HOST": "127.0.0.1",
     }
     # whoever is no worker serves, and ends, while it imports MXNet
     serve = [sys.executable, "-c", "import mxnet"]
@@ -137,14 +129,10 @@ def job(workers: int, servers: int, join: list[str]) -> Iterator[list[Any]]:
     members: list[Any] = []
     try:
         for role, command, count in roles:
-            for _ in range(count):
-                process = subprocess.Popen(
-                    command,
-                    env={**os.environ, **common, "DMLC_ROLE": role},
-                    stdin=subprocess.DEVNULL,
-                    preexec_fn=end_with_parent,
-                )
-                members.append((role, process))
+            for number in range(count):
+                host = host_of(number, count)
+                own = {"DMLC_ROLE": role, "DMLC_NODE_HOST": host}
+                members.append((role, start(host, command, {**common, **own})))
         yield members
     finally:
         for _, process in members:

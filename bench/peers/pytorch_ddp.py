@@ -1,7 +1,8 @@
 """PyTorch's side of the comparison of training steps: DistributedDataParallel over gloo, as it comes, which
-folds gradients in buckets while others are computed, between processes of this machine over loopback.
+reduces gradients in buckets while others are computed, between processes of this machine over loopback, or where
+peer_hosts.py says.
 
-This process imports PyTorch and becomes the processes that it measures, which end with it. peer_step.py says what
+This process imports PyTorch and becomes the processes that it measures on its host; all end with it. peer_step.py says what
 is timed and printed, pytorch_models.py what is computed. Knows nothing of tensorwire but its models.
 """
 
@@ -11,12 +12,14 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import sys
 import tempfile
 import time
 from datetime import timedelta
 from typing import Any
 
 from gloo_allreduce import PR_SET_PDEATHSIG, watch
+from peer_hosts import DEVICE, HOSTS, host_of, start
 from peer_step import LEARNING_RATE, MOMENTUM, mean_ms, options, print_row
 from step_models import RECURRENT, classes_of, samples_of
 
@@ -92,25 +95,51 @@ def build(torch: Any, given: Any) -> tuple[Any, int]:
     return Model(), sum(tensor.numel() for tensor in variables.all.values())
 
 
+class Elsewhere:
+    """A process on another host, as those of this one are watched."""
+
+    def __init__(self, address: str, rank: int, store: str) -> None:
+        own = ["--rank", str(rank), "--store", store]
+        self.process = start(address, [sys.executable, os.path.abspath(__file__), *sys.argv[1:], *own])
+
+    @property
+    def exitcode(self) -> int | None:
+        return self.process.poll()
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def join(self) -> None:
+        self.process.wait()
+
+
 def main() -> None:
-    given = options(__doc__, servers=False).parse_args()
+    parser = options(__doc__, servers=False)
+    parser.add_argument("--rank", type=int, help="be this process of a job")
+    parser.add_argument("--store", help="a file by which its processes meet")
+    given = parser.parse_args()
     # gloo listens on the interface of this machine's name otherwise
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", DEVICE)
     # before PyTorch makes its threads
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch.nn.parallel  # noqa: F401  once, for all processes
 
+    if given.rank is not None:
+        return take_part(given.rank, given, given.store)
     end = time.monotonic() + given.deadline
     processes = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
-        members = [
-            processes.Process(target=take_part, args=(rank, given, store))
-            for rank in range(given.workers)
-        ]
-        for member in members:
-            member.start()
+        members: list[Any] = []
         try:
+            for rank in range(given.workers):
+                host = host_of(rank, given.workers)
+                if HOSTS and host != HOSTS[0]:
+                    members.append(Elsewhere(host, rank, store))
+                    continue
+                member = processes.Process(target=take_part, args=(rank, given, store))
+                member.start()
+                members.append(member)
             watch(members, end)
         finally:
             for member in members:

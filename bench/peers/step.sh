@@ -13,15 +13,16 @@ rounds=1
 models=mlp,fcn5,lstm,gru,alexnet,inception-v3,vgg16
 quick=mlp,fcn5,lstm
 peers=tensorflow,mxnet,pytorch
-strategies=ps,allreduce
+strategies=ps,allreduce,dist-sgd
 transports=tcp,shm
 batch=8
 steps=
+link=
+workers=2
 json=
 tensorflow_venv=$here/.venv
 mxnet_venv=$here/.venv-mxnet
 pytorch_venv=$here/.venv-gloo
-workers=2
 servers=2
 
 # Longest that a part may take, in seconds. A peer gives up by itself a little earlier.
@@ -41,10 +42,10 @@ usage() {
   cat <<TEXT
 Usage: bench/peers/step.sh [OPTIONS]
 
-Measures a training step of a job of $workers workers (and $servers servers, where a system has servers), and of one
+Measures a training step of a job of two workers (and $servers servers, where a system has servers), and of one
 process that does a worker's work alone: by TensorFlow's parameter servers over gRPC, MXNet's dist_sync,
-PyTorch's DistributedDataParallel over gloo, and tensorwire's \`ps\` and \`allreduce\` over tcp and shm, one after
-the other. Every process has one thread. Prints what the job's step takes over the lone one's. What a peer
+PyTorch's DistributedDataParallel over gloo, and tensorwire's \`ps\`, \`allreduce\` and \`dist-sgd\` over tcp and
+shm, one after the other. Every process has one thread. Prints what the job's step takes over the lone one's. What a peer
 needs is not installed here: one whose virtual environment is not there is left out, with a line that says
 what makes it.
 
@@ -54,7 +55,10 @@ Options:
       --quick                The same as --models $quick
       --peers LIST           Whom to measure beside tensorwire [default: $peers]
       --strategies LIST      tensorwire's [default: $strategies]
-      --transports LIST      tensorwire's [default: $transports]
+      --transports LIST      tensorwire's [default: $transports; over links tcp]
+      --workers N            [default: $workers]
+      --link RATE            Between two hosts with links of this rate, such as 1gbit, with half of the workers each
+                             and a server each, as bench/link.sh makes them [default: one host, by loopback]
       --batch N              Samples of a worker in a step [default: $batch]
       --steps N              That count, after one that warms up
                              [default: $STEPS; inception-v3 $STEPS_INCEPTION, vgg16 $STEPS_VGG, whose steps take seconds]
@@ -118,33 +122,39 @@ left_out() { say "$1 could not be measured, and is left out; its messages are ab
 
 # $1: a round's folder; $2: model; $3: peer.
 measure_peer() {
-  local number of=("$2" --batch "$batch" --steps "$(steps_of "$2")" --deadline $((PEER_S - 20)))
+  local number hosts of=("$2" --batch "$batch" --steps "$(steps_of "$2")" --deadline $((PEER_S - 20)))
   for number in 1 "$workers"; do
-    quietly_bounded "$PEER_S" "$(venv_of "$3")/bin/python" "$here/${SCRIPTS[$3]}" "${of[@]}" \
+    hosts=()
+    [ -z "$link" ] || [ "$number" -eq 1 ] || hosts=("$root/bench/link.sh" --rate "$link" --plain --)
+    quietly_bounded "$PEER_S" "${hosts[@]}" "$(venv_of "$3")/bin/python" "$here/${SCRIPTS[$3]}" "${of[@]}" \
       --workers "$number" >>"$1/$3.jsonl" || { left_out "$3's $2"; return; }
   done
 }
 
-# $1: a round's folder; $2: model; the rest: options.
+# $1: a round's folder; $2: model; $3: of how many workers; the rest: options.
 measure_ours() {
-  local status=0
+  local status=0 hosts=()
+  [ -z "$link" ] || [ "$3" -eq 1 ] || hosts=("$root/bench/link.sh" --rate "$link" --slots $((workers / 2)) --)
   # as few samples as a step takes: what they are does not matter
-  quietly_bounded "$OURS_S" "$tensorwire" bench step --model "$2" --batch "$batch" --threads 1 --lr 1e-4 \
+  quietly_bounded "$OURS_S" "${hosts[@]}" "$tensorwire" bench step --model "$2" --batch "$batch" --threads 1 --lr 1e-4 \
     --data "synthetic:$((workers * batch))" --steps $(($(steps_of "$2") + 1)) --repetitions 1 \
-    --json "$1/tensorwire.jsonl" "${@:3}" >/dev/null || status=$?
+    --json "$1/tensorwire.jsonl" --workers "$3" "${@:4}" >/dev/null || status=$?
   [ "$status" -ne 2 ] || { say "its messages are above"; exit 2; }
-  [ "$status" -eq 0 ] || left_out "tensorwire's $2 (${*:3})"
+  [ "$status" -eq 0 ] || left_out "tensorwire's $2 (${*:4})"
 }
 
 # $1: a round's folder; $2: model.
 measure() {
   local transport strategy peer
-  measure_ours "$1" "$2" --strategy local --workers 1
+  measure_ours "$1" "$2" 1 --strategy local
   for transport in ${transports//,/ }; do
     for strategy in ${strategies//,/ }; do
-      local of=(--strategy "$strategy" --transport "$transport" --workers "$workers")
-      [ "$strategy" != ps ] || of+=(--servers "$servers")
-      measure_ours "$1" "$2" "${of[@]}"
+      local of=(--strategy "$strategy")
+      # over links what a user has: shared memory for peers of one host
+      [ -n "$link" ] || of+=(--transport "$transport")
+      # over hosts as it is by default: servers where the workers are
+      [ "$strategy" = allreduce ] || [ -n "$link" ] || of+=(--servers "$servers")
+      measure_ours "$1" "$2" "$workers" "${of[@]}"
     done
   done
   for peer in ${peers//,/ }; do
@@ -166,7 +176,7 @@ while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) usage; exit 0 ;;
     --quick) models=$quick; shift ;;
-    --rounds | --models | --peers | --strategies | --transports | --batch | --steps | --json | \
+    --rounds | --models | --peers | --strategies | --transports | --batch | --steps | --workers | --link | --json | \
       --tensorflow-venv | --mxnet-venv | --pytorch-venv)
       [ $# -ge 2 ] && [ -n "$2" ] || mistake "$1 wants a value; see --help"
       name=${1#--}
@@ -175,13 +185,18 @@ while [ $# -gt 0 ]; do
     *) mistake "there is no option '$1'; see --help" ;;
   esac
 done
-for option in rounds batch steps; do
+for option in rounds batch steps workers; do
   [[ ${!option:-1} =~ ^[1-9][0-9]{0,3}$ ]] || mistake "--$option wants a number from 1 on, not '${!option}'"
 done
 all_known models "$known" "$models"
 all_known peers tensorflow,mxnet,pytorch "$peers"
-all_known strategies ps,allreduce "$strategies"
+all_known strategies ps,allreduce,dist-sgd "$strategies"
 all_known transports tcp,shm "$transports"
+[ "$workers" -gt 1 ] || mistake "--workers wants two and more"
+if [ -n "$link" ]; then
+  [ $((workers % 2)) -eq 0 ] || mistake "--link has two hosts with as many workers each: --workers wants an even number"
+  transports=tcp
+fi
 [ -z "$json" ] || : >>"$json" || mistake "cannot write '$json'"
 
 scratch=$(mktemp -d)
@@ -199,6 +214,6 @@ for round in $(seq "$rounds"); do
     measure "$scratch/$round" "$model"
   done
 done
-"$python" "$here/compare_step.py" "${folders[@]}" ${json:+--json "$json"} --load "$load" \
+"$python" "$here/compare_step.py" "${folders[@]}" ${json:+--json "$json"} --load "$load" ${link:+--link "$link"} \
   --tensorwire-version "$("$tensorwire" --version)" --models-table "$("$tensorwire" models)"
 ! $failed || exit 1

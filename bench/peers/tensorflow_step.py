@@ -2,7 +2,8 @@
 TensorFlow's own graph partitions over gRPC. Variables go round robin to servers (`replica_device_setter`), which
 average the workers' gradients and update; one graph holds all replicas, so that a step is one `session.run`.
 
-This process is worker 0 and the client; it starts the others on this machine, over loopback, and they end with it.
+This process is worker 0 and the client; it starts the others on this machine, over loopback, or where peer_hosts.py
+says, and they end with it.
 peer_step.py says what is timed and printed, step_models.py what is computed. Keras 3 has no layers for such a
 graph: they are made of TensorFlow's operators here. Knows nothing of tensorwire but its models.
 """
@@ -10,11 +11,8 @@ graph: they are made of TensorFlow's operators here. Knows nothing of tensorwire
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -26,13 +24,11 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import tensorflow as tf
 
+from peer_hosts import host_of, start
 from peer_step import LEARNING_RATE, MOMENTUM, free_ports, mean_ms, options, print_row
 from step_models import AUXILIARY, MODELS, PAIR, RECURRENT, classes_of, samples_of
 
 v1 = tf.compat.v1
-
-PR_SET_PDEATHSIG = 1
-
 
 class Layers:
     """As step_models.py wants them, of one replica; images are [n, h, w, c]. Each variable is read once."""
@@ -202,10 +198,6 @@ def serve(cluster: dict[str, list[str]], job: str, task: int) -> Any:
     )
 
 
-def end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 @contextlib.contextmanager
 def others(cluster: dict[str, list[str]]) -> Iterator[None]:
     """All members but worker 0. They end with the block, or with this process."""
@@ -219,8 +211,7 @@ def others(cluster: dict[str, list[str]]) -> Iterator[None]:
                 command += ["--serve", job, str(task)]
                 for name in cluster:
                     command += [f"--{name}", ",".join(cluster[name])]
-                pipe = subprocess.DEVNULL
-                members.append(subprocess.Popen(command, stdin=pipe, preexec_fn=end_with_parent))
+                members.append(start(host_of(task, len(addresses)), command))
         yield
     finally:
         for member in members:
@@ -241,8 +232,12 @@ def main() -> None:
         serve(cluster, given.serve[0], int(given.serve[1])).join()
     if given.workers == 1:
         return measure(given, "")
-    addresses = [f"localhost:{port}" for port in free_ports(given.servers + given.workers)]
-    cluster = {"ps": addresses[: given.servers], "worker": addresses[given.servers :]}
+    counts = {"ps": given.servers, "worker": given.workers}
+    ports = iter(free_ports(sum(counts.values())))
+    cluster = {
+        job: [f"{host_of(task, count)}:{next(ports)}" for task in range(count)]
+        for job, count in counts.items()
+    }
     with others(cluster):
         measure(given, serve(cluster, "worker", 0).target)
     sys.stdout.flush()

@@ -93,11 +93,19 @@ class Compare(unittest.TestCase):
         self.assertEqual(verdicts, expected)
         self.assertEqual(compare_step.judge(compare_step.GOALS[1], compare_step.compare([rows])), [])
 
+    def test_between_hosts_the_shortest_step_wins(self) -> None:
+        comparisons = compare_step.compare([of_round(10, 20, 15, 30) + of_round(10, 50, 15, 40, "gru")])
+        expected = [Verdict("mlp", 1.5, True), Verdict("gru", 0.8, False)]
+        self.assertEqual(compare_step.judge_link("tensorwire ps tcp", comparisons), expected)
+        out = io.StringIO()
+        compare_step.print_goals(comparisons, "1gbit", out)
+        self.assertIn("tensorwire ps tcp, step ≤ the fastest peer's: mlp met, 1.50×; gru NOT met, 0.800×", out.getvalue())
+
     def test_the_table_and_the_lines_say_the_same(self) -> None:
         comparisons = compare_step.compare(ROUNDS)
         out = io.StringIO()
-        compare_step.print_table(comparisons, out)
-        compare_step.print_goals(comparisons, out)
+        compare_step.print_table(comparisons, None, out)
+        compare_step.print_goals(comparisons, None, out)
         self.assertIn("mlp, batch 8, 2 workers", out.getvalue())
         self.assertRegex(out.getvalue(), r"TensorFlow gRPC +70 +10\.0 +40\.0 +20\.0 +3\.00× +2\.00× to 8\.00×")
         self.assertIn("tensorwire ps tcp, overhead ≤ TensorFlow gRPC's: mlp met, 1.50×", out.getvalue())

@@ -35,6 +35,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
         (false, ReportFormat::Latex) => written(args, &output, TableFormat::Latex)?,
         (false, ReportFormat::Markdown) => written(args, &output, TableFormat::Markdown)?,
         (false, ReportFormat::Csv) => written(args, &output, TableFormat::Csv)?,
+        (false, ReportFormat::Claims) => written(args, &output, TableFormat::Claims)?,
     };
     args.plots.as_deref().map(|folder| save(folder, &report.plots)).transpose()?;
     Ok(())

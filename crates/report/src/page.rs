@@ -4,9 +4,8 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::compare::RunComparison;
-use crate::figure::{Axis, Claim, Figure, Shape, Unit};
+use crate::figure::{Claim, Figure};
 use crate::origin::joined;
-use crate::plot::label;
 use crate::saved::PlotFiles;
 use crate::section::{Evaluation, Gap, Section};
 use crate::table::{Cell, Table};
@@ -139,7 +138,7 @@ fn shortfalls(evaluation: &Evaluation) -> Markup {
                     dt { a href=(format!("#{}", figure.id)) { (figure.source) } }
                     @for (claim, verdicts) in claims {
                         @for verdict in verdicts.iter().filter(|one| one.found.state == State::Short) {
-                            dd { (place(claim, verdict)) ": " (shown(figure, &verdict.found)) }
+                            dd { (claim.place(&verdict.title)) ": " (shown(figure, &verdict.found)) }
                         }
                     }
                 }
@@ -233,7 +232,7 @@ fn claim_table(figure: &Figure, claims: &[(&Claim, Vec<Verdict>)]) -> Markup {
                         }
                         @for verdict in verdicts {
                             tr {
-                                td { (place(claim, verdict)) }
+                                td { (claim.place(&verdict.title)) }
                                 td.wanted { (claim.wants.says()) }
                                 td { (shown(figure, &verdict.found)) }
                             }
@@ -242,14 +241,6 @@ fn claim_table(figure: &Figure, claims: &[(&Claim, Vec<Verdict>)]) -> Markup {
                 }
             }
         }
-    }
-}
-
-/// What is claimed, and in which plot.
-fn place(claim: &Claim, verdict: &Verdict) -> String {
-    match verdict.title.as_str() {
-        "" => claim.says.to_string(),
-        title => format!("{} ({title})", claim.says),
     }
 }
 
@@ -264,10 +255,7 @@ fn absent(claim: &Claim) -> String {
 }
 
 fn shown(figure: &Figure, found: &Found) -> Markup {
-    let at = match figure.shape {
-        Shape::Lines(x) => found.at.map(|at| format!(" ({})", along(x, at))),
-        Shape::Curves(..) | Shape::Bars => None,
-    };
+    let at = found.place(figure).map(|at| format!(" ({at})"));
     let class = match found.state {
         State::Met => "met",
         State::Short => "short",
@@ -276,14 +264,6 @@ fn shown(figure: &Figure, found: &Found) -> Markup {
     html! {
         span class=(class) { (found) }
         (at.unwrap_or_default())
-    }
-}
-
-/// A place on an axis, in words: `4 KiB`, `workers: 2`.
-fn along(axis: Axis, at: f64) -> String {
-    match axis.unit {
-        Unit::Plain => format!("{}: {}", axis.title, label(axis.unit, at)),
-        Unit::Bytes | Unit::Seconds => label(axis.unit, at),
     }
 }
 

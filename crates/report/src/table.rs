@@ -1,6 +1,7 @@
 //! What a plot shows, as a table: a row a place along x, a column a series, and what claims compare. Knows no notation; those
 //! are in `table/`.
 
+mod claims;
 mod csv;
 mod latex;
 mod markdown;
@@ -23,6 +24,8 @@ pub enum TableFormat {
     Markdown,
     /// One table of all points, a row each, in seconds and bytes.
     Csv,
+    /// What the papers claim and what was found, a table a figure, in GitHub's.
+    Claims,
 }
 
 /// Of a plot.
@@ -41,12 +44,13 @@ pub(crate) struct Cell {
     pub(crate) is_met: Option<bool>,
 }
 
-/// All plots as tables; nothing where there are none.
+/// All plots, or all claims, as tables; nothing where there are none.
 pub(crate) fn tables(evaluation: &Evaluation, format: TableFormat) -> String {
     match format {
         TableFormat::Csv => csv::of_all(evaluation),
         TableFormat::Latex => each(evaluation, latex::PREAMBLE, latex::of_plot),
         TableFormat::Markdown => each(evaluation, "", markdown::of_plot),
+        TableFormat::Claims => claims::of_all(evaluation),
     }
 }
 

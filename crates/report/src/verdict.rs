@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use crate::figure::{Better, Claim, Figure, Wants};
+use crate::figure::{Axis, Better, Claim, Figure, Shape, Unit, Wants};
+use crate::measure::Measure;
+use crate::plot::label;
 use crate::plots::{Dot, Plot, Series};
 
 /// What became of a claim in one plot.
@@ -18,6 +20,8 @@ pub(crate) struct Verdict {
 pub(crate) struct Found {
     pub(crate) figure: f64,
     pub(crate) at: Option<f64>,
+    /// From where to where it may be, by the spreads of what it is made of; where it is of one place, and both are known.
+    pub(crate) spread: Option<[f64; 2]>,
     pub(crate) state: State,
     wants: Wants,
 }
@@ -42,7 +46,13 @@ impl fmt::Display for Found {
                 write!(f, "{} % off, at most {} %", percent(self.figure), percent(most))
             }
             Wants::Reaches(bound) => write!(f, "{} of {bound}", plain(self.figure)),
-            wants => write!(f, "{} of {}", times(self.figure), times(wants.bound())),
+            wants => {
+                f.write_str(&times(self.figure))?;
+                if let Some([low, high]) = self.spread {
+                    write!(f, " [{} to {}]", times(low), times(high))?;
+                }
+                write!(f, " of {}", times(wants.bound()))
+            }
         }
     }
 }
@@ -77,11 +87,40 @@ impl Wants {
     }
 }
 
+impl Claim {
+    /// What is claimed, and in which plot.
+    pub(crate) fn place(&self, title: &str) -> String {
+        match title {
+            "" => self.says.to_string(),
+            title => format!("{} ({title})", self.says),
+        }
+    }
+}
+
+impl Found {
+    /// Where along x, in words: `4 KiB`, `workers: 2`.
+    pub(crate) fn place(&self, figure: &Figure) -> Option<String> {
+        match figure.shape {
+            Shape::Lines(x) => self.at.map(|at| along(x, at)),
+            Shape::Curves(..) | Shape::Bars => None,
+        }
+    }
+}
+
+fn along(axis: Axis, at: f64) -> String {
+    match axis.unit {
+        Unit::Plain => format!("{}: {}", axis.title, label(axis.unit, at)),
+        Unit::Bytes | Unit::Seconds => label(axis.unit, at),
+    }
+}
+
 /// What becomes of a claim: a verdict a plot, or one for all; none if the claim's series were not measured together.
 pub(crate) fn verdicts(figure: &Figure, claim: &Claim, plots: &[Plot]) -> Vec<Verdict> {
     let meant = plots.iter().filter(|plot| claim.only.iter().all(|word| plot.is_about(word)));
     let judged = meant.filter_map(|plot| {
         let found = judge(figure.better, claim, plot)?;
+        let spread = found.at.and_then(|at| spread(figure.better, claim, plot, at));
+        let found = Found { spread, ..found };
         Some(Verdict { title: plot.title.clone(), found })
     });
     match claim.wants {
@@ -110,6 +149,20 @@ pub(crate) fn ratios(better: Better, ours: &Series, other: &Series) -> Vec<(f64,
 pub(crate) fn compared<'a>(claim: &Claim, plot: &'a Plot) -> Option<(&'a Series, &'a Series)> {
     let first = |names: &[&str]| names.iter().find_map(|name| plot.series(name));
     Some((first(claim.ours)?, first(claim.against)?))
+}
+
+/// The least and the greatest ratio that the spreads of two series at a place allow.
+fn spread(better: Better, claim: &Claim, plot: &Plot, at: f64) -> Option<[f64; 2]> {
+    let (ours, other) = compared(claim, plot)?;
+    let there = |series: &Series| series.dots.iter().find(|dot| dot.key == at).map(|dot| dot.y);
+    let ends = |measure: Measure| measure.spread.map(|it| (it.low, it.high));
+    let ((our_low, our_high), (low, high)) = ends(there(ours)?).zip(ends(there(other)?))?;
+    let ratios = match better {
+        Better::Lower => [low / our_high, high / our_low],
+        Better::Higher => [our_low / high, our_high / low],
+    };
+    // a single repetition has no spread
+    (ratios.iter().all(|ratio| ratio.is_finite()) && ratios[0] < ratios[1]).then_some(ratios)
 }
 
 fn judge(better: Better, claim: &Claim, plot: &Plot) -> Option<Found> {
@@ -160,7 +213,8 @@ impl Found {
             Wants::Within(most) => figure <= most,
             wants => figure >= wants.bound(),
         };
-        Found { figure, at, state: if is_met { State::Met } else { State::Short }, wants }
+        let state = if is_met { State::Met } else { State::Short };
+        Found { figure, at, spread: None, state, wants }
     }
 }
 

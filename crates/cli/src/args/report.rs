@@ -26,7 +26,7 @@ pub(crate) struct ReportArgs {
     pub(crate) lines: Vec<PathBuf>,
     /// Where it goes: one file that needs no other
     ///
-    /// [default: report.html, .tex, .md or .csv]
+    /// [default: report.html, .tex, .md or .csv; claims.md]
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// A page, or tables of the data alone
@@ -61,6 +61,8 @@ pub(crate) enum ReportFormat {
     Markdown,
     /// All points in one table, in seconds and bytes
     Csv,
+    /// What is claimed and what was found, in Markdown
+    Claims,
 }
 
 impl ReportArgs {
@@ -71,6 +73,7 @@ impl ReportArgs {
             ReportFormat::Latex => "report.tex",
             ReportFormat::Markdown => "report.md",
             ReportFormat::Csv => "report.csv",
+            ReportFormat::Claims => "claims.md",
         };
         self.output.clone().unwrap_or_else(|| PathBuf::from(usual))
     }

@@ -37,6 +37,7 @@ pub(crate) const FIGURES: &[&Figure] = &[
     &peers::WRITE,
     &peers::ONE_PROCESS,
     &peers::JOB_OVER_ALONE,
+    &peers::STEP_OVER_LINK,
     &peers::LOSSES,
 ];
 

@@ -90,6 +90,30 @@ pub(super) const JOB_OVER_ALONE: Figure = Figure {
     ],
 };
 
+pub(super) const STEP_OVER_LINK: Figure = Figure {
+    id: "peer-link",
+    source: "Beside TensorFlow, MXNet and PyTorch",
+    title: "A training step between two hosts",
+    says: "No paper's: steps over links of a given rate, all by TCP, with one thread a process.",
+    kinds: &["peer-step"],
+    run: "bench/peers/step.sh --link 1gbit --json FILE",
+    take: step_over_link,
+    shape: Shape::Bars,
+    y: Axis { title: "a step", unit: Unit::Seconds, scale: Scale::Linear },
+    better: Better::Lower,
+    claims: &[
+        beside("ps, not slower than TensorFlow", &["ps"], &["TensorFlow gRPC"]),
+        beside("ps, not slower than MXNet", &["ps"], &["MXNet dist_sync"]),
+        beside("ps, not slower than PyTorch", &["ps"], &["PyTorch DDP"]),
+        beside("allreduce, not slower than TensorFlow", &["allreduce"], &["TensorFlow gRPC"]),
+        beside("allreduce, not slower than MXNet", &["allreduce"], &["MXNet dist_sync"]),
+        beside("allreduce, not slower than PyTorch", &["allreduce"], &["PyTorch DDP"]),
+        beside("dist-sgd, not slower than TensorFlow", &["dist-sgd"], &["TensorFlow gRPC"]),
+        beside("dist-sgd, not slower than MXNet", &["dist-sgd"], &["MXNet dist_sync"]),
+        beside("dist-sgd, not slower than PyTorch", &["dist-sgd"], &["PyTorch DDP"]),
+    ],
+};
+
 pub(super) const LOSSES: Figure = Figure {
     id: "losses",
     source: "Beside PyTorch",
@@ -192,6 +216,9 @@ fn one_process(line: &Line) -> Result<Vec<Point>, Lacks> {
 
 fn job_over_alone(line: &Line) -> Result<Vec<Point>, Lacks> {
     let workers = counted(line.number("workers")?, "worker");
+    if line.optional_text("link").is_some() {
+        return Ok(Vec::new());
+    }
     let subject = format!("{}, batch {}, {workers}", line.text("model")?, line.number("batch")?);
     let ends = line.optional_number("overhead_min").zip(line.optional_number("overhead_max"));
     let spread = ends.map(|(low, high)| Spread { low, high, between: Between::Rounds });
@@ -203,6 +230,21 @@ fn job_over_alone(line: &Line) -> Result<Vec<Point>, Lacks> {
             at(place).point(Role::Ours, strategy, overhead)
         }
         None => at(None).point(Role::Peer, line.text("system")?, overhead),
+    };
+    Ok(vec![point])
+}
+
+fn step_over_link(line: &Line) -> Result<Vec<Point>, Lacks> {
+    let Some(link) = line.optional_text("link") else {
+        return Ok(Vec::new());
+    };
+    let workers = counted(line.number("workers")?, "worker");
+    let (model, batch) = (line.text("model")?, line.number("batch")?);
+    let at = At::x(format!("{model}, batch {batch}, {link}, {workers}"), None, 0.0);
+    let step = Measure::from(line.number("step_ms")?).scaled(1e-3);
+    let point = match line.optional_text("strategy") {
+        Some(strategy) => at.point(Role::Ours, strategy, step),
+        None => at.point(Role::Peer, line.text("system")?, step),
     };
     Ok(vec![point])
 }

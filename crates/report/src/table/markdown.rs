@@ -22,7 +22,7 @@ fn cell(cell: &Cell) -> String {
 }
 
 /// What Markdown shows as this text, on one line.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {

@@ -228,6 +228,14 @@ fn markdown_and_csv_have_as_many_cells_in_every_row() {
         }
     }
     assert_eq!(markdown.matches("|---|").count(), of(MEASURED).plots.len());
+    let claims = table(TableFormat::Claims);
+    for row in claims.lines().filter(|line| line.starts_with('|')) {
+        assert_eq!(row.replace("\\|", "").matches('|').count(), 4, "{row}");
+    }
+    let found = of(MEASURED);
+    for (word, count) in [("| met: ", found.met), ("| short: ", found.short)] {
+        assert_eq!(claims.matches(word).count(), count, "{word}");
+    }
     let csv = table(TableFormat::Csv);
     let points: usize = of(MEASURED).plots.iter().map(|plot| plot.csv.lines().count() - 1).sum();
     assert_eq!(csv.lines().count() - 1, points, "every point of every plot, and a head");
@@ -420,6 +428,24 @@ fn a_peers_step_is_beside_each_wire_of_ours() {
     assert!(short[0].contains("short: 0.75× of 1×"), "{short:?}");
     let absent = says("ps, not more than MXNet");
     assert!(absent[0].contains("not measured"), "{absent:?}");
+}
+
+#[test]
+fn between_hosts_steps_themselves_are_beside_each_other() {
+    let of_system = |system: &str, more: &str, step_ms: f64| {
+        format!(
+            "{{\"bench\":\"peer-step\",\"model\":\"gru\",\"system\":\"{system}\",{more}\"link\":\"1gbit\",\
+             \"workers\":2,\"batch\":8,\"overhead\":9,\"step_ms\":{step_ms}}}\n"
+        )
+    };
+    let lines = of_system("tensorwire ps tcp", "\"strategy\":\"ps\",\"transport\":\"tcp\",", 200.0)
+        + &of_system("PyTorch DDP", "", 300.0)
+        + &of_system("MXNet dist_sync", "", 100.0);
+    let page = parsed(&of(&lines));
+    let says = |claim| here(&page, "peer-link", claim);
+    assert!(says("ps, not slower than PyTorch")[0].contains("met: 1.5×"));
+    assert!(says("ps, not slower than MXNet")[0].contains("short: 0.5×"));
+    assert!(all(&page, "#peer-step figure").is_empty());
 }
 
 #[test]
