@@ -24,17 +24,22 @@ fn planned(
     plan(&placed, &cluster.tasks(), &runs, PlanOptions::default()).unwrap()
 }
 
-fn with_servers(model: &'static dyn Shipped, batch: usize, servers: u32) -> Plan {
+pub(crate) fn with_servers(model: &'static dyn Shipped, batch: usize, servers: u32) -> Plan {
     let cluster = Cluster::ParameterServers { workers: 2, servers };
     planned(model, batch, Sharing::All, 2, cluster)
 }
 
-fn without_servers(model: &'static dyn Shipped) -> Plan {
+pub(crate) fn without_servers(model: &'static dyn Shipped) -> Plan {
     let cluster = Cluster::Workers { workers: 2 };
     planned(model, 8, Sharing::Own { clients: 1 }, 2, cluster)
 }
 
-fn job(plan: &Plan, strategy: SimulatedStrategy, workers: u32, servers: u32) -> SimulatedJob<'_> {
+pub(crate) fn job(
+    plan: &Plan,
+    strategy: SimulatedStrategy,
+    workers: u32,
+    servers: u32,
+) -> SimulatedJob<'_> {
     SimulatedJob {
         plan,
         master: 1,
@@ -42,6 +47,7 @@ fn job(plan: &Plan, strategy: SimulatedStrategy, workers: u32, servers: u32) -> 
         strategy,
         workers,
         servers,
+        is_colocated: false,
         clients: 1,
         exchange: SimulatedExchange::ZeroCopy,
         algorithm: None,
@@ -51,7 +57,7 @@ fn job(plan: &Plan, strategy: SimulatedStrategy, workers: u32, servers: u32) -> 
 }
 
 /// A network in which nothing but one link's bandwidth takes time.
-fn plain(bandwidth_gbs: f64) -> Network {
+pub(crate) fn plain(bandwidth_gbs: f64) -> Network {
     let mut network = Network::preset("rdma-100g").unwrap();
     (network.link.bandwidth_gbs, network.link.latency_us) = (bandwidth_gbs, 0.0);
     (network.link.message_us, network.local.by_reference) = (0.0, true);
@@ -61,7 +67,7 @@ fn plain(bandwidth_gbs: f64) -> Network {
     network
 }
 
-fn bytes(model: &'static dyn Shipped) -> f64 {
+pub(crate) fn bytes(model: &'static dyn Shipped) -> f64 {
     let plan = without_servers(model);
     let vectors = plan.parts[1].graph.nodes().filter(|(_, node)| node.op.vector().is_some());
     let sizes = vectors.map(|(_, node)| node.facts[0].spec().unwrap().unwrap().bytes());
@@ -69,7 +75,7 @@ fn bytes(model: &'static dyn Shipped) -> f64 {
 }
 
 /// What is over the compute of a job that computes next to nothing.
-fn waits_s(plan: &Plan, workers: u32, algorithm: Algorithm, network: &Network) -> f64 {
+pub(crate) fn waits_s(plan: &Plan, workers: u32, algorithm: Algorithm, network: &Network) -> f64 {
     let compute_s = 1e-9;
     let job = SimulatedJob {
         algorithm: Some(algorithm),
