@@ -157,9 +157,10 @@ fn consists_of(result: &SimulateResult) -> String {
     let placement = result.placement.map(|placement| format!(" {placement}")).unwrap_or_default();
     let (way, cores) = (all(&estimate.way_s), all(&estimate.cores_s));
     let cores = if cores.is_empty() { "nothing".to_string() } else { cores };
+    let who = if *workers == 1 { "worker" } else { "workers" };
     let waits = human_seconds((estimate.step_s - estimate.compute_s).max(0.0));
     format!(
-        "{strategy}{placement} {exchange}, {workers} workers: {way}; workers wait {waits}; cores do {cores}"
+        "{strategy}{placement} {exchange}, {workers} {who}: {way}; workers wait {waits}; cores do {cores}"
     )
 }
 

@@ -106,9 +106,14 @@ impl<'a> Cluster<'a> {
         &self.names
     }
 
-    /// By class: the cores of a machine.
-    pub(crate) fn cores(&self) -> impl Iterator<Item = ResourceId> {
-        self.of.iter().map(|resources| resources.cores)
+    /// By class: the cores of a machine, and what its NIC sends and receives by.
+    pub(crate) fn machines(&self) -> impl Iterator<Item = (ResourceId, [ResourceId; 2])> {
+        self.of.iter().map(|resources| (resources.cores, [resources.sends, resources.receives]))
+    }
+
+    /// Seconds of a core that a byte takes at either end of a link.
+    pub(crate) fn sockets_s_a_byte(&self, exchange: SimulatedExchange) -> f64 {
+        self.core_s_a_byte(exchange, false).0
     }
 
     pub(crate) fn latency_s(&self, is_near: bool) -> f64 {

@@ -119,6 +119,8 @@ pub enum SimulateError {
     NoRun,
 }
 
+/// The last step that counts.
+const LAST: usize = STEPS - 2;
 /// A picosecond, which no step is as short as, to some ten days.
 const COMPUTE_S: RangeInclusive<f64> = 1e-12..=1e6;
 
@@ -214,9 +216,8 @@ pub fn estimate(job: &SimulatedJob<'_>, network: &Network) -> Result<Estimate, S
     let course = engine.run();
     let end_s = |step: usize| ends[step].iter().map(|end| course.end_s(*end)).fold(0.0, f64::max);
     // fits: a handful of steps
-    let step_s = (end_s(STEPS - 1) - end_s(0)) / (STEPS - 1) as f64;
-    let last =
-        ends[STEPS - 1].iter().max_by(|a, b| course.end_s(**a).total_cmp(&course.end_s(**b)));
+    let step_s = (end_s(LAST) - end_s(0)) / LAST as f64;
+    let last = ends[LAST].iter().max_by(|a, b| course.end_s(**a).total_cmp(&course.end_s(**b)));
     let compute_s = (0..cluster.classes.len())
         .filter(|class| cluster.classes[*class].workers() > 0)
         .map(|class| cluster.alone_s(class, job.busy_s(network, cluster.threads(class))))
@@ -239,16 +240,16 @@ pub fn estimate(job: &SimulatedJob<'_>, network: &Network) -> Result<Estimate, S
         bottleneck,
         utilization,
         way_s: last.map(|last| way_s(&engine, &course, *last, end_s(0))).unwrap_or_default(),
-        cores_s: cores_s(&engine, &cluster),
+        cores_s: cores_s(&engine, &cluster, job.exchange),
         activities: engine.len(),
     })
 }
 
-/// What led to the end of the last step since the first one's, a step.
+/// What led to the end of the last step that counts since the first one's, a step.
 fn way_s(engine: &Engine, course: &Course, last: ActivityId, since_s: f64) -> Seconds {
     let mut seconds = Seconds::new();
     // fits: a handful of steps
-    let a_step = 1.0 / (STEPS - 1) as f64;
+    let a_step = 1.0 / LAST as f64;
     for span in course.way_to(last) {
         let activity = engine.activity(span.activity);
         let Some(component) = activity.component else { continue };
@@ -264,23 +265,34 @@ fn way_s(engine: &Engine, course: &Course, last: ActivityId, since_s: f64) -> Se
 }
 
 /// What the cores of the busiest machine do in a step.
-fn cores_s(engine: &Engine, cluster: &Cluster<'_>) -> Seconds {
-    let of_machine = |cores| {
+fn cores_s(engine: &Engine, cluster: &Cluster<'_>, exchange: SimulatedExchange) -> Seconds {
+    let socket_s = cluster.sockets_s_a_byte(exchange);
+    let of_machine = |(cores, nic): (_, [_; 2])| {
         let mut seconds = Seconds::new();
         for activity in engine.activities() {
-            let share: f64 =
-                activity.uses.iter().filter(|(of, _)| *of == cores).map(|(_, share)| share).sum();
-            let component = match activity.component {
-                Some(Component::Wire) => Component::Sockets,
-                Some(component) => component,
-                None => continue,
-            };
+            let Some(component) = activity.component else { continue };
             // fits: a handful of steps
-            add(&mut seconds, component, activity.amount * share / STEPS as f64);
+            let a_step = activity.amount / STEPS as f64;
+            let share = |which: &dyn Fn(_) -> bool| -> f64 {
+                let uses = activity.uses.iter().filter(|(of, _)| which(*of));
+                uses.map(|(_, share)| share).sum()
+            };
+            let all = share(&|of| of == cores);
+            // what crosses may stay on the machine in part, where it is copied
+            let (component, sockets) = match component {
+                Component::Wire => {
+                    (Component::Copies, all.min(share(&|of| nic.contains(&of)) * socket_s))
+                }
+                component => (component, 0.0),
+            };
+            add(&mut seconds, Component::Sockets, a_step * sockets);
+            // rounding must not make something of nothing
+            let rest = if all - sockets > 1e-9 * all { all - sockets } else { 0.0 };
+            add(&mut seconds, component, a_step * rest);
         }
         seconds
     };
     let sum = |seconds: &Seconds| seconds.values().sum::<f64>();
-    let all = cluster.cores().map(of_machine);
+    let all = cluster.machines().map(of_machine);
     all.max_by(|a, b| sum(a).total_cmp(&sum(b))).unwrap_or_default()
 }

@@ -13,8 +13,9 @@ use crate::cost;
 use crate::engine::{Activity, ActivityId, Engine, QueueId};
 use crate::estimate::{SimulateError, SimulatedJob, SimulatedStrategy};
 
-/// Steps that are simulated; the first is how the job gets into its stride.
-pub(crate) const STEPS: usize = 3;
+/// Steps that are simulated. The first is how the job gets into its stride; of the last one that counts, the next shares
+/// links and cores, as servers send what is updated while others still push.
+pub(crate) const STEPS: usize = 4;
 /// [`tensorwire_nn::Program::TRAIN`], by its place.
 const TRAIN: usize = 0;
 

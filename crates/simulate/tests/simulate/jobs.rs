@@ -16,10 +16,19 @@ fn planned(
     replicas: u32,
     cluster: Cluster,
 ) -> Plan {
+    placed(model, (batch, sharing, replicas), cluster, Placement::RoundRobin)
+}
+
+fn placed(
+    model: &'static dyn Shipped,
+    (batch, sharing, replicas): (usize, Sharing, u32),
+    cluster: Cluster,
+    placement: Placement,
+) -> Plan {
     let optimizer = Rule::sgd(0.1);
     let spec = ProgramSpec { batch, replicas, sharing, optimizer, ..ProgramSpec::default() };
     let program = Program::new(model, &model.samples().describe(), &spec).unwrap();
-    let placed = place(&program.graph, cluster, Placement::RoundRobin).unwrap();
+    let placed = place(&program.graph, cluster, placement).unwrap();
     let runs = program.runs(&placed, cluster);
     plan(&placed, &cluster.tasks(), &runs, PlanOptions::default()).unwrap()
 }
@@ -27,6 +36,12 @@ fn planned(
 pub(crate) fn with_servers(model: &'static dyn Shipped, batch: usize, servers: u32) -> Plan {
     let cluster = Cluster::ParameterServers { workers: 2, servers };
     planned(model, batch, Sharing::All, 2, cluster)
+}
+
+/// Servers that hold as many bytes each.
+pub(crate) fn with_even_servers(model: &'static dyn Shipped, batch: usize, servers: u32) -> Plan {
+    let cluster = Cluster::ParameterServers { workers: 2, servers };
+    placed(model, (batch, Sharing::All, 2), cluster, Placement::default())
 }
 
 pub(crate) fn without_servers(model: &'static dyn Shipped) -> Plan {
