@@ -261,7 +261,7 @@ fn clients_of_a_store_send_less_than_its_workers() {
     assert!(of_clients.step_s < of_workers.step_s, "{of_clients:?} {of_workers:?}");
 }
 
-/// Xue et al., figure 11. What they have besides, of TensorFlow, is not simulated, so that ours are above theirs: 7.3 for
+/// Xue et al., figure 11. What they have besides, of TensorFlow, is not simulated, so that ours are above theirs: 7.2 for
 /// their 5 (lstm), 8.0 for 7.9 (inception-v3), 4.3 for 4.3 (vgg16); bounds as found.
 #[test]
 fn the_papers_cluster_speeds_up_as_the_paper_says() {

@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn simulated_jobs_send_what_the_measured_ones_must() {
         let here = Network::preset("loopback").unwrap();
-        let bytes = 4.0 * f64::from(64 * 2048 + 2048 + 2048 * 2048 + 2048 + 2048 * 10 + 10);
+        let bytes = 4.0 * f64::from(784 * 2048 + 2048 + 2048 * 2048 + 2048 + 2048 * 10 + 10);
         for (strategy, servers_a_host) in [
             (SimulatedStrategy::Ps, 0),
             (SimulatedStrategy::DistSgd, 1),
