@@ -100,6 +100,8 @@ struct Parts {
 #[derive(Clone, Debug, Serialize)]
 struct Verdict {
     bench: &'static str,
+    /// What is compared.
+    peer: &'static str,
     goal: String,
     at_least: f64,
     ratio: f64,
@@ -260,6 +262,7 @@ pub(in crate::evaluation) fn verdict(rows: &[LinkRow]) -> Option<Value> {
     let ratio = within as f64 / count as f64;
     let verdict = Verdict {
         bench: "links-simulated-goal",
+        peer: "simulation",
         goal: format!("simulated steps within 15 % of the measured, of {count}"),
         at_least: ROWS,
         ratio,
