@@ -44,6 +44,10 @@ pub enum BenchError {
     WrongEnd { expected: &'static str },
     #[error("hosts with links of a given rate: {0}; `bench/link.sh -- COMMAND` tries them alone")]
     Links(#[source] std::io::Error),
+    #[error(
+        "cannot measure what sockets cost a core: {0}; it takes a loopback, and threads that may choose their core"
+    )]
+    Sockets(#[source] std::io::Error),
     #[error("the stamps of the two sides do not fit: {0}")]
     Stamps(#[from] StampError),
     #[error("{what} must be at least 1")]

@@ -25,7 +25,7 @@ use crate::transfer::{TransferSpec, transfers};
 
 pub use data::{DataFolder, NoData};
 pub use figures::{FIGURES, Figure, FigureScope};
-pub use links::{LinkRate, LinkSteps, no_links};
+pub use links::{LinkJob, LinkRate, LinkSteps, no_links};
 pub use nodes::{NodesDesign, NodesOf, SimulatedNodes};
 
 /// Something to measure.
@@ -59,6 +59,8 @@ pub enum Case {
     Validate(SimulateSpec),
     /// Steps over links of a given rate, in several ways in turns.
     Links(LinkSteps),
+    /// Steps of a job over such links, simulated and measured.
+    LinkJob(LinkJob),
     /// What cannot be measured here.
     NotMeasured(NotMeasured),
 }
@@ -105,6 +107,7 @@ impl Case {
                 format!("{} {ranks} ranks {bytes} bytes", transport.name())
             }
             Case::Links(spec) => spec.name(),
+            Case::LinkJob(spec) => spec.name(),
             Case::NotMeasured(NotMeasured { figure, subject, .. }) => match subject.is_empty() {
                 true => (*figure).to_string(),
                 false => format!("{figure} {}", subject.join(", ")),
@@ -143,6 +146,10 @@ pub struct Runner<'a> {
     weights: HashMap<String, String>,
     /// By job, in milliseconds a step of one worker alone.
     local_ms: HashMap<String, f64>,
+    /// By job, in milliseconds a step of workers who exchange nothing.
+    computing_ms: HashMap<String, f64>,
+    /// How simulated steps compare with measured ones, until [`Runner::verdict`] is asked.
+    link_rows: Vec<links::LinkRow>,
     /// This machine, once something was simulated on it.
     here: Option<Network>,
 }
@@ -151,8 +158,9 @@ impl<'a> Runner<'a> {
     /// `job` says how to start members; its kind, roles, hosts and payload are filled in.
     pub fn new(job: &'a JobSpec, alone: &'a AtomicBool, quick: bool) -> Runner<'a> {
         let repetitions = if quick { 1 } else { 3 };
-        let (weights, local_ms, here) = (HashMap::new(), HashMap::new(), None);
-        Runner { job, alone, repetitions, weights, local_ms, here }
+        let [local_ms, computing_ms] = [HashMap::new(), HashMap::new()];
+        let (weights, link_rows, here) = (HashMap::new(), Vec::new(), None);
+        Runner { job, alone, repetitions, weights, local_ms, computing_ms, link_rows, here }
     }
 
     /// Does a case, and tells of each line that it gives.
@@ -189,6 +197,7 @@ impl<'a> Runner<'a> {
             }
             Case::Validate(spec) => tell(on_line, &self.validate(spec)?),
             Case::Links(spec) => self.links(spec, on_line),
+            Case::LinkJob(spec) => self.link_job(spec, on_line),
             Case::Crossing(config) => tell(on_line, &self.crossing(config)?),
             Case::Epoch(config) => tell(on_line, &self.epoch(config)?),
             Case::Nodes(config, of) => tell(on_line, &self.nodes(config, *of)?),
@@ -198,6 +207,11 @@ impl<'a> Runner<'a> {
                 tell(on_line, &NotMeasuredLine { bench, missing, machine })
             }
         }
+    }
+
+    /// A line of what the cases since the last call say together; none if they say nothing.
+    pub fn verdict(&mut self) -> Option<serde_json::Value> {
+        links::verdict(&std::mem::take(&mut self.link_rows))
     }
 
     fn validate(&mut self, spec: &SimulateSpec) -> Result<SimulateResult, BenchError> {

@@ -30,8 +30,8 @@ pub use allreduce::{
 pub use by_name::ByName;
 pub use error::BenchError;
 pub use evaluation::{
-    Case, DataFolder, FIGURES, Figure, FigureScope, LinkRate, LinkSteps, NoData, NodesDesign,
-    NodesOf, NotMeasured, Runner, SimulatedNodes, no_links,
+    Case, DataFolder, FIGURES, Figure, FigureScope, LinkJob, LinkRate, LinkSteps, NoData,
+    NodesDesign, NodesOf, NotMeasured, Runner, SimulatedNodes, no_links,
 };
 pub use job::QUIET_RATE;
 pub use kvstore::{

@@ -2,6 +2,7 @@
 //! [`tensorwire_simulate`] needs, what it has to know of this machine, and both answers side by side.
 
 mod calibrate;
+mod sockets;
 
 use std::sync::atomic::AtomicBool;
 
@@ -40,7 +41,7 @@ pub struct SimulateSpec {
     pub model: &'static dyn Shipped,
     pub strategy: SimulatedStrategy,
     pub workers: u32,
-    /// None: as many as workers, but no more than variables, or than 64.
+    /// None: as many as workers, but no more than variables, or than 64. 0: the workers are ([`SimulatedStrategy::Ps`]).
     pub servers: Option<u32>,
     /// Of [`SimulatedStrategy::MpiSgd`]; none: 1.
     pub clients: Option<u32>,
@@ -145,7 +146,7 @@ pub fn simulate(
         }),
         exchange: spec.exchange.name(),
         workers: spec.workers,
-        servers: planned.servers,
+        servers: if planned.is_colocated { 0 } else { planned.servers },
         batch: spec.batch,
         estimate,
         measured_step_s: None,
@@ -165,6 +166,8 @@ struct Planned {
     master: usize,
     other: usize,
     servers: u32,
+    /// Those are the workers.
+    is_colocated: bool,
 }
 
 impl Planned {
@@ -200,8 +203,11 @@ impl Planned {
         let variables = program.variables.len();
         // fits: a model has far fewer
         let most = (variables as u32).min(SERVERS_DEFAULT_MAX);
+        let is_colocated = spec.strategy == SimulatedStrategy::Ps && spec.servers == Some(0);
         let servers = match spec.strategy {
             SimulatedStrategy::AllReduce => 0,
+            // as processes of their own: what they hold is the same
+            _ if is_colocated => spec.workers,
             _ => spec.servers.unwrap_or(spec.workers.min(most)),
         };
         let cluster = match spec.strategy {
@@ -219,11 +225,12 @@ impl Planned {
             Sharing::Clients { clients } => (clients - 1, replicas - 1),
             _ => (replicas - 1, replicas - 1),
         };
-        Ok(Planned { model, plan, master: master as usize, other: other as usize, servers })
+        let (master, other) = (master as usize, other as usize);
+        Ok(Planned { model, plan, master, other, servers, is_colocated })
     }
 
     fn job(&self, spec: &SimulateSpec, compute_s: f64) -> SimulatedJob<'_> {
-        let Planned { plan, master, other, servers, .. } = self;
+        let Planned { plan, master, other, servers, is_colocated, .. } = self;
         SimulatedJob {
             plan,
             master: *master,
@@ -231,6 +238,7 @@ impl Planned {
             strategy: spec.strategy,
             workers: spec.workers,
             servers: *servers,
+            is_colocated: *is_colocated,
             clients: clients(spec),
             exchange: spec.exchange,
             algorithm: spec.algorithm,
@@ -278,7 +286,8 @@ pub fn validate(
     job: &JobSpec,
     alone: &AtomicBool,
 ) -> Result<SimulateResult, BenchError> {
-    let servers = Planned::new(spec, spec.placement.unwrap_or_default())?.servers;
+    let planned = Planned::new(spec, spec.placement.unwrap_or_default())?;
+    let servers = if planned.is_colocated { 0 } else { planned.servers };
     let (compute, measured_step_s) = measure(spec, Some(servers), job, alone)?;
     let simulated = simulate(spec, network, given.unwrap_or(compute))?;
     Ok(SimulateResult { measured_step_s, ..simulated })

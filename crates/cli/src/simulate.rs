@@ -10,7 +10,7 @@ use tensorwire_bench::{
     Compute, SimulateResult, SimulateSpec, calibrate, measure_compute, simulate, validate,
 };
 use tensorwire_launch::JobSpec;
-use tensorwire_simulate::Network;
+use tensorwire_simulate::{Component, Network, Seconds};
 
 use super::args::SimulateArgs;
 use super::bench::Lines;
@@ -138,9 +138,29 @@ fn show(network: &Network, results: &[SimulateResult]) -> Result<(), Failure> {
         ))?;
     }
     print(table(&header, &rows, &numbers))?;
+    for result in results {
+        print(consists_of(result))?;
+    }
     print(
-        "compute: a step that waits for nothing. speed-up: samples a second over one machine's without \
+        "Above, by component: the longest way through a step, and what the cores of the busiest machine do in it. compute: a step that waits for nothing. speed-up: samples a second over one machine's without \
          communication. most used: the bottleneck, if it is used all the time; else a step waits for one after the other.",
+    )
+}
+
+/// What the longest way through a step consists of, and what the cores do of it that have most to do.
+fn consists_of(result: &SimulateResult) -> String {
+    let SimulateResult { strategy, exchange, workers, estimate, .. } = result;
+    let all = |seconds: &Seconds| {
+        let each = |(of, s): (&Component, &f64)| format!("{} {}", of.name(), human_seconds(*s));
+        seconds.iter().map(each).collect::<Vec<String>>().join(", ")
+    };
+    let placement = result.placement.map(|placement| format!(" {placement}")).unwrap_or_default();
+    let (way, cores) = (all(&estimate.way_s), all(&estimate.cores_s));
+    let cores = if cores.is_empty() { "nothing".to_string() } else { cores };
+    let who = if *workers == 1 { "worker" } else { "workers" };
+    let waits = human_seconds((estimate.step_s - estimate.compute_s).max(0.0));
+    format!(
+        "{strategy}{placement} {exchange}, {workers} {who}: {way}; workers wait {waits}; cores do {cores}"
     )
 }
 

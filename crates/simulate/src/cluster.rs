@@ -2,6 +2,7 @@
 //! class stands for all: what its processes take of it counts once a process, what they take of another's as often as
 //! there are processes in all.
 
+use crate::component::Component;
 use crate::engine::{Activity, Engine, QueueId, ResourceId};
 use crate::layout::Class;
 use crate::network::{Network, SimulatedExchange};
@@ -16,6 +17,8 @@ pub(crate) struct Cluster<'a> {
     of: Vec<Resources>,
     /// The core of the network, where it can carry less than the NICs can send.
     core: Option<ResourceId>,
+    /// Processes of one machine read tensors of others where they lie.
+    by_reference: bool,
     names: Vec<(ResourceId, String)>,
 }
 
@@ -62,6 +65,7 @@ impl<'a> Cluster<'a> {
         engine: &mut Engine,
         network: &'a Network,
         classes: Vec<Class>,
+        by_reference: bool,
     ) -> Cluster<'a> {
         let machine = &network.machine;
         let port = f64::from(network.link.ports) * network.link.bandwidth_gbs * GB;
@@ -94,12 +98,22 @@ impl<'a> Cluster<'a> {
             names.push((core, "core of the network".to_string()));
             core
         });
-        Cluster { network, classes, of, core, names }
+        Cluster { network, classes, of, core, by_reference, names }
     }
 
     /// The resources with what people call them.
     pub(crate) fn names(&self) -> &[(ResourceId, String)] {
         &self.names
+    }
+
+    /// By class: the cores of a machine, and what its NIC sends and receives by.
+    pub(crate) fn machines(&self) -> impl Iterator<Item = (ResourceId, [ResourceId; 2])> {
+        self.of.iter().map(|resources| (resources.cores, [resources.sends, resources.receives]))
+    }
+
+    /// Seconds of a core that a byte takes at either end of a link.
+    pub(crate) fn sockets_s_a_byte(&self, exchange: SimulatedExchange) -> f64 {
+        self.core_s_a_byte(exchange, false).0
     }
 
     pub(crate) fn latency_s(&self, is_near: bool) -> f64 {
@@ -138,19 +152,35 @@ impl<'a> Cluster<'a> {
         let resources = &self.of[class];
         let uses = vec![(resources.accelerators.unwrap_or(resources.cores), f64::from(count))];
         let (amount, rate_max, queue) = (busy_s, self.threads(class), Some(queue));
-        Activity { amount, rate_max, weight: rate_max, uses, queue, ..Activity::nothing() }
+        let component = Some(Component::Compute);
+        Activity {
+            amount,
+            rate_max,
+            weight: rate_max,
+            uses,
+            queue,
+            component,
+            ..Activity::nothing()
+        }
     }
 
-    /// A server updates what it has, with all cores if they are free.
-    pub(crate) fn update(&self, class: usize, update: Update, queue: QueueId) -> Activity {
+    /// A server updates what it has, with all cores if they are free; as a worker that is one, with its own.
+    pub(crate) fn update(
+        &self,
+        class: usize,
+        update: Update,
+        queue: QueueId,
+        is_worker: bool,
+    ) -> Activity {
         let cores = f64::from(self.network.machine.cores);
         let (amount, bytes) = (self.update_s(update), update.touched + update.folded);
         // a copy's bandwidth is counted without what is read of the target before it is written
         let all_s = amount.max(bytes / (self.network.machine.memory_gbs * GB) * cores);
         let memory = if amount > 0.0 { bytes / all_s } else { 0.0 };
         let uses = vec![(self.of[class].cores, 1.0), (self.of[class].memory, memory)];
-        let queue = Some(queue);
-        Activity { amount, rate_max: cores, weight: cores, uses, queue, ..Activity::nothing() }
+        let rate_max = if is_worker { self.threads(class) } else { cores };
+        let (weight, queue, component) = (rate_max, Some(queue), Some(Component::Updates));
+        Activity { amount, rate_max, weight, uses, queue, component, ..Activity::nothing() }
     }
 
     /// Seconds of a core that an update of a worker's own weights takes.
@@ -175,7 +205,15 @@ impl<'a> Cluster<'a> {
             uses.push((resources.cores, workers / one));
             uses.push((resources.memory, workers));
         }
-        Activity { amount: bytes, rate_max: one, weight: one, uses, ..Activity::nothing() }
+        let component = Some(Component::Reduction);
+        Activity {
+            amount: bytes,
+            rate_max: one,
+            weight: one,
+            uses,
+            component,
+            ..Activity::nothing()
+        }
     }
 
     /// A core reads and writes so many bytes in a second: a copy's are both.
@@ -206,31 +244,38 @@ impl<'a> Cluster<'a> {
             weight: GB,
             uses,
             queue: Some(queue),
+            component: Some(Component::Bus),
             ..Activity::nothing()
         })
     }
 
-    /// What a core does with a tensor before it is sent, or when it is there: copies, a codec's work. None: nothing.
-    pub(crate) fn stage(
+    /// What a core does with a tensor before it is sent, or when it is there: copies, a codec's work. What is done nearest to
+    /// the wire is first.
+    pub(crate) fn stages(
         &self,
         end: End,
         bytes: f64,
         exchange: SimulatedExchange,
         is_sender: bool,
-    ) -> Option<Activity> {
+    ) -> Vec<Activity> {
         let Network { machine, rpc, .. } = self.network;
-        let of = |gbs: f64| 1.0 / (gbs * GB);
-        let cost = match exchange {
-            SimulatedExchange::Copy if is_sender => of(machine.copy_gbs),
-            SimulatedExchange::ZeroCopy | SimulatedExchange::Copy => return None,
+        let copy = (Component::Copies, machine.copy_gbs);
+        let codec = (Component::Serialization, rpc.serialize_gbs);
+        let stages = match exchange {
+            SimulatedExchange::Copy if is_sender => vec![copy],
+            SimulatedExchange::ZeroCopy | SimulatedExchange::Copy => Vec::new(),
             // out of a tensor and into a ring, or back
-            SimulatedExchange::GrpcRdma => of(rpc.serialize_gbs) + of(machine.copy_gbs),
-            SimulatedExchange::GrpcTcp => of(rpc.serialize_gbs),
+            SimulatedExchange::GrpcRdma => vec![copy, codec],
+            SimulatedExchange::GrpcTcp => vec![codec],
         };
         let (resources, count) = (&self.of[end.class], f64::from(end.count));
-        let uses = vec![(resources.cores, count * cost), (resources.memory, 2.0 * count)];
-        let one = 1.0 / cost;
-        Some(Activity { amount: bytes, rate_max: one, weight: one, uses, ..Activity::nothing() })
+        let stage = |(component, gbs): (Component, f64)| {
+            let one = gbs * GB;
+            let uses = vec![(resources.cores, count / one), (resources.memory, 2.0 * count)];
+            let (amount, component) = (bytes, Some(component));
+            Activity { amount, rate_max: one, weight: one, uses, component, ..Activity::nothing() }
+        };
+        stages.into_iter().map(stage).collect()
     }
 
     /// Messages of so many bytes each, from all processes of one end to those of the other; `count` of a server's end
@@ -252,10 +297,11 @@ impl<'a> Cluster<'a> {
             tail_s: self.latency_s(is_near),
             weight: GB,
             queue: Some(queue),
+            component: Some(if is_near { Component::Copies } else { Component::Wire }),
             ..Activity::nothing()
         };
         let costs = self.core_s_a_byte(exchange, is_near);
-        if is_near && exchange == SimulatedExchange::ZeroCopy && self.network.local.by_reference {
+        if is_near && exchange == SimulatedExchange::ZeroCopy && self.by_reference {
             activity.amount = 0.0;
             return activity;
         }
@@ -336,6 +382,7 @@ impl<'a> Cluster<'a> {
             weight,
             uses,
             queue: None,
+            component: Some(if is_near { Component::Copies } else { Component::Wire }),
         }
     }
 }

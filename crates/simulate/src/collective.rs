@@ -38,11 +38,26 @@ struct Messages {
     /// Of all rounds: how many, and their bytes.
     count: usize,
     bytes: f64,
-    /// As many of the messages as go to another machine.
+    /// As many of the messages, and of the bytes, as go to another machine.
     far: f64,
+    far_bytes: f64,
 }
 
 impl Group {
+    /// True if members share machines, as many each, and there are several of those.
+    pub(crate) fn shares_machines(self) -> bool {
+        let Group { size, on_one } = self;
+        on_one > 1 && on_one < size && size.is_multiple_of(on_one)
+    }
+
+    /// By member, its machine, where members share some.
+    pub(crate) fn hosts(self) -> Vec<usize> {
+        match self.shares_machines() {
+            true => (0..self.size).map(|member| member / self.on_one).collect(),
+            false => Vec::new(),
+        }
+    }
+
     /// The part of the messages to the member at this distance that leaves the machine.
     fn far(self, algorithm: Algorithm, distance: usize) -> f64 {
         let Group { size, on_one } = self;
@@ -51,17 +66,17 @@ impl Group {
         }
         // fits: counts of processes
         match algorithm {
-            _ if goes_in_pairs(algorithm) => f64::from(u8::from(distance >= on_one)),
+            _ if is_mutual(algorithm) => f64::from(u8::from(distance >= on_one)),
             _ => distance.min(size - distance).min(on_one) as f64 / on_one as f64,
         }
     }
 
-    fn shape(self, me: usize, bytes: usize) -> GroupShape<'static> {
+    fn shape(self, me: usize, bytes: usize, hosts: &[usize]) -> GroupShape<'_> {
         let options = GroupOptions::default();
         let (size, window) = (self.size, options.window(self.size));
         let GroupOptions { segment_bytes, rings, deterministic, .. } = options;
         let (len, segment) = (bytes.div_ceil(ELEMENT), segment_bytes / ELEMENT);
-        GroupShape { size, me, len, segment, window, rings, deterministic, hosts: &[] }
+        GroupShape { size, me, len, segment, window, rings, deterministic, hosts }
     }
 
     /// Adds an all-reduce of a vector that begins when `start` is over; its end.
@@ -102,16 +117,17 @@ impl Group {
     fn sequences(self, algorithm: Algorithm, bytes: usize) -> Vec<Vec<Item>> {
         // where the size is no power of two, the second member stands for two
         let me = usize::from(goes_in_pairs(algorithm) && !self.size.is_power_of_two());
-        let shape = self.shape(me, bytes);
+        let hosts = self.hosts();
+        let shape = self.shape(me, bytes, &hosts);
         let made = schedule(algorithm, OperationKind::AllReduce, shape);
         made.sequences.iter().map(|steps| in_rounds(self.items(algorithm, shape, steps))).collect()
     }
 
-    fn items(self, algorithm: Algorithm, shape: GroupShape, steps: &[Step]) -> Vec<Item> {
+    fn items(self, algorithm: Algorithm, shape: GroupShape<'_>, steps: &[Step]) -> Vec<Item> {
         let GroupShape { size, me, len, .. } = shape;
         // by way and tag: the items that sent, and how many of them were awaited
         let mut sent: HashMap<(usize, Tag), (Vec<usize>, usize)> = HashMap::new();
-        let pairs = goes_in_pairs(algorithm);
+        let pairs = is_mutual(algorithm);
         let out = |to: usize| if pairs { to } else { (to + size - me) % size };
         let back = |from: usize| if pairs { from } else { (me + size - from) % size };
         let distance = |peer: usize| if pairs { peer ^ me } else { out(peer) };
@@ -124,13 +140,17 @@ impl Group {
                         Step::Signal { to, tag } => (*to, *tag, 0),
                         _ => continue,
                     };
-                    if !matches!(items.last(), Some(Item::Send(_))) {
+                    let far = self.far(algorithm, distance(to));
+                    // what stays on the machine is there long before what leaves it
+                    let joins =
+                        |sent: &Messages| algorithm != Algorithm::Hierarchical || sent.far() == far;
+                    if !matches!(items.last(), Some(Item::Send(sent)) if joins(sent)) {
                         items.push(Item::Send(Messages { rounds: 1, ..Messages::default() }));
                     }
                     let at = items.len() - 1;
                     sent.entry((out(to), tag)).or_default().0.push(at);
                     if let Some(Item::Send(messages)) = items.last_mut() {
-                        messages.add(elements, self.far(algorithm, distance(to)));
+                        messages.add(elements, far);
                     }
                 }
                 Step::Receive { from, tag } => {
@@ -187,9 +207,14 @@ impl Group {
         (algorithm, bytes): (Algorithm, usize),
         start: ActivityId,
     ) -> ActivityId {
+        // what else is done so goes the straight way
+        let algorithm = match algorithm {
+            Algorithm::Hierarchical => Algorithm::Direct,
+            other => other,
+        };
         let steps = |me: usize| {
-            let made =
-                schedule(algorithm, OperationKind::Broadcast { root: 0 }, self.shape(me, bytes));
+            let shape = self.shape(me, bytes, &[]);
+            let made = schedule(algorithm, OperationKind::Broadcast { root: 0 }, shape);
             made.sequences.into_iter().flatten().collect::<Vec<Step>>()
         };
         let (mut at, mut messages) = (self.size - 1, Messages::default());
@@ -232,12 +257,16 @@ impl Messages {
         self.count += 1;
         self.bytes += touched(elements, 1);
         self.far += far;
+        self.far_bytes += touched(elements, 1) * far;
     }
 
-    /// The part that goes to another machine, 0 to 1.
+    /// The part that goes to another machine, 0 to 1: of the bytes, if there are any.
     fn far(&self) -> f64 {
-        // fits: counts far below 2^53
-        self.far / self.count.max(1) as f64
+        match self.bytes > 0.0 {
+            true => self.far_bytes / self.bytes,
+            // fits: counts far below 2^53
+            false => self.far / self.count.max(1) as f64,
+        }
     }
 
     fn activity(&self, cluster: &Cluster<'_>) -> Activity {
@@ -260,6 +289,11 @@ impl Messages {
 /// Members meet in pairs, at distance 1, 2, 4 and so on.
 fn goes_in_pairs(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::RecursiveDoubling | Algorithm::HalvingDoubling)
+}
+
+/// What a member sends to another, that one sends back: they need not be as far apart around a ring.
+fn is_mutual(algorithm: Algorithm) -> bool {
+    goes_in_pairs(algorithm) || algorithm == Algorithm::Hierarchical
 }
 
 /// Rounds in which a member sends, waits for what the others sent then, and maybe reduces it: like ones in a row are
@@ -286,6 +320,7 @@ fn in_rounds(items: Vec<Item>) -> Vec<Item> {
                 all.count += messages.count;
                 all.bytes += messages.bytes;
                 all.far += messages.far;
+                all.far_bytes += messages.far_bytes;
                 *sum = sum.zip(folded).map(|(sum, more)| sum + more);
             }
             _ => merged.push((messages, folded)),

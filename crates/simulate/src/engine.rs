@@ -5,6 +5,8 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use crate::component::Component;
+
 /// Something of which there is so much a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResourceId(usize);
@@ -32,6 +34,8 @@ pub struct Activity {
     /// What a unit of the amount takes of each resource.
     pub uses: Vec<(ResourceId, f64)>,
     pub queue: Option<QueueId>,
+    /// What it counts as; the engine carries it.
+    pub component: Option<Component>,
 }
 
 /// A graph of activities over resources.
@@ -45,11 +49,21 @@ pub struct Engine {
     queues: usize,
 }
 
+/// A span of a way through activities, each of which made the next one begin.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Span {
+    pub activity: ActivityId,
+    pub from_s: f64,
+    pub to_s: f64,
+}
+
 /// What came of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Course {
     /// By activity: when it was over, in seconds.
     ends_s: Vec<f64>,
+    /// By activity: when it began, and which one's end, or leave of a queue, made it begin then.
+    begins: Vec<(f64, Option<usize>)>,
     /// By resource: how much of it was used.
     used: Vec<f64>,
 }
@@ -59,7 +73,8 @@ impl Activity {
     pub fn nothing() -> Activity {
         let (amount, rate_max) = (0.0, f64::INFINITY);
         let (head_s, tail_s, weight) = (0.0, 0.0, 1.0);
-        Activity { head_s, amount, tail_s, rate_max, weight, uses: Vec::new(), queue: None }
+        let (uses, queue, component) = (Vec::new(), None, None);
+        Activity { head_s, amount, tail_s, rate_max, weight, uses, queue, component }
     }
 }
 
@@ -104,6 +119,15 @@ impl Engine {
         self.capacities[resource.0]
     }
 
+    pub fn activity(&self, id: ActivityId) -> &Activity {
+        &self.activities[id.0]
+    }
+
+    /// All that there are, in the order in which they were added.
+    pub fn activities(&self) -> &[Activity] {
+        &self.activities
+    }
+
     /// Runs all activities to their ends.
     ///
     /// # Panics
@@ -111,10 +135,11 @@ impl Engine {
     pub fn run(&self) -> Course {
         let mut state = State::new(self);
         let ready = (0..self.activities.len()).filter(|at| self.waits_for[*at] == 0);
-        ready.for_each(|at| state.begin(at));
+        ready.for_each(|at| state.begin(at, None));
         while state.advance() {}
         assert_eq!(state.over, self.activities.len(), "activities wait for each other in a circle");
-        Course { ends_s: state.ends_s, used: state.used }
+        let State { ends_s, begins, used, .. } = state;
+        Course { ends_s, begins, used }
     }
 }
 
@@ -127,6 +152,18 @@ impl Course {
     /// When all were.
     pub fn last_s(&self) -> f64 {
         self.ends_s.iter().copied().fold(0.0, f64::max)
+    }
+
+    /// What led to an activity's end, the last first: each span ends when the one before it began, which it had made begin.
+    pub fn way_to(&self, activity: ActivityId) -> Vec<Span> {
+        let (mut at, mut to_s) = (Some(activity.0), self.ends_s[activity.0]);
+        let mut spans = Vec::new();
+        while let Some(activity) = at {
+            let (from_s, cause) = self.begins[activity];
+            spans.push(Span { activity: ActivityId(activity), from_s, to_s });
+            (at, to_s) = (cause, from_s);
+        }
+        spans
     }
 
     /// How much of a resource was used in all.
@@ -183,6 +220,7 @@ struct State<'a> {
     /// By queue: whether one is at it, and who is next.
     queues: Vec<(bool, VecDeque<usize>)>,
     ends_s: Vec<f64>,
+    begins: Vec<(f64, Option<usize>)>,
     used: Vec<f64>,
     over: usize,
     /// Of [`State::share`], by resource: what is left, and what the unfixed take of it at level 1.
@@ -206,6 +244,7 @@ impl<'a> State<'a> {
             is_stale: false,
             queues: vec![(false, VecDeque::new()); engine.queues],
             ends_s: vec![0.0; engine.activities.len()],
+            begins: vec![(0.0, None); engine.activities.len()],
             used: vec![0.0; resources],
             over: 0,
             left: vec![0.0; resources],
@@ -213,17 +252,22 @@ impl<'a> State<'a> {
         }
     }
 
-    /// All that an activity waited for is over.
-    fn begin(&mut self, at: usize) {
+    /// All that an activity waited for is over, at last `cause`.
+    fn begin(&mut self, at: usize, cause: Option<usize>) {
         match self.engine.activities[at].queue {
             Some(QueueId(queue)) if self.queues[queue].0 => self.queues[queue].1.push_back(at),
             queue => {
                 if let Some(QueueId(queue)) = queue {
                     self.queues[queue].0 = true;
                 }
-                self.set(at, self.engine.activities[at].head_s, Due::Head);
+                self.start(at, cause);
             }
         }
+    }
+
+    fn start(&mut self, at: usize, cause: Option<usize>) {
+        self.begins[at] = (self.now_s, cause);
+        self.set(at, self.engine.activities[at].head_s, Due::Head);
     }
 
     fn set(&mut self, activity: usize, after_s: f64, what: Due) {
@@ -238,7 +282,7 @@ impl<'a> State<'a> {
         self.set(at, tail_s, Due::Tail);
         let Some(QueueId(queue)) = queue else { return };
         match self.queues[queue].1.pop_front() {
-            Some(next) => self.set(next, self.engine.activities[next].head_s, Due::Head),
+            Some(next) => self.start(next, Some(at)),
             None => self.queues[queue].0 = false,
         }
     }
@@ -249,7 +293,7 @@ impl<'a> State<'a> {
         for &then in &self.engine.after[at] {
             self.waits_for[then] -= 1;
             if self.waits_for[then] == 0 {
-                self.begin(then);
+                self.begin(then, Some(at));
             }
         }
     }

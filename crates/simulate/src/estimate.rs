@@ -7,7 +7,8 @@ use tensorwire_collectives::Algorithm;
 use tensorwire_graph::Plan;
 
 use crate::cluster::Cluster;
-use crate::engine::Engine;
+use crate::component::{Component, Seconds, add};
+use crate::engine::{ActivityId, Course, Engine};
 use crate::layout::layout;
 use crate::network::{Network, NetworkError, SimulatedExchange};
 use crate::step::{Build, STEPS, has_training_run};
@@ -49,6 +50,8 @@ pub struct SimulatedJob<'a> {
     pub strategy: SimulatedStrategy,
     pub workers: u32,
     pub servers: u32,
+    /// Server s is worker s, for each of them: it updates what it holds ([`SimulatedStrategy::Ps`]).
+    pub is_colocated: bool,
     /// Groups of workers ([`SimulatedStrategy::MpiSgd`]); 1 for [`SimulatedStrategy::AllReduce`].
     pub clients: u32,
     pub exchange: SimulatedExchange,
@@ -74,6 +77,11 @@ pub struct Estimate {
     /// The resource that was used most, as far as it could be (0 to 1).
     pub bottleneck: String,
     pub utilization: f64,
+    /// What the longest way through the step consists of, by component; together the step. What shares a resource takes
+    /// longer there than by itself, and that counts as its own.
+    pub way_s: Seconds,
+    /// Seconds of a step that the cores of a machine work, all of them together, by component; of the machine whose cores do most.
+    pub cores_s: Seconds,
     /// What was simulated: kernels, messages and the like, each standing for all its likes.
     pub activities: usize,
 }
@@ -99,10 +107,20 @@ pub enum SimulateError {
         "--algorithm shared takes workers that are all on one machine and read each other's memory; leave it out"
     )]
     Shared,
+    #[error(
+        "--algorithm hierarchical takes machines with as many workers each; {workers} workers, {a_machine} a machine, are not: give another number, or leave it out"
+    )]
+    UnevenHosts { workers: u32, a_machine: u32 },
+    #[error(
+        "where workers are the servers, there are as many of both: {workers} workers, {servers} servers"
+    )]
+    Colocated { workers: u32, servers: u32 },
     #[error("the plan has no training step")]
     NoRun,
 }
 
+/// The last step that counts.
+const LAST: usize = STEPS - 2;
 /// A picosecond, which no step is as short as, to some ten days.
 const COMPUTE_S: RangeInclusive<f64> = 1e-12..=1e6;
 
@@ -136,6 +154,14 @@ impl SimulatedJob<'_> {
         network.local.by_reference && (a_machine == 0 || self.workers <= a_machine)
     }
 
+    /// Do processes of one machine read each other's tensors where they lie? A store decides for all workers alike how a
+    /// value travels: where some are on other machines it is written.
+    fn by_reference(&self, network: &Network) -> bool {
+        let is_store =
+            matches!(self.strategy, SimulatedStrategy::DistSgd | SimulatedStrategy::MpiSgd);
+        network.local.by_reference && (!is_store || self.shares_memory(network))
+    }
+
     fn check(&self, network: &Network) -> Result<(), SimulateError> {
         network.check()?;
         let has_servers = self.servers > 0 || self.strategy == SimulatedStrategy::AllReduce;
@@ -159,6 +185,17 @@ impl SimulatedJob<'_> {
         if self.algorithm == Some(Algorithm::Shared) && !self.shares_memory(network) {
             return Err(SimulateError::Shared);
         }
+        let a_machine = network.machine.workers;
+        // who shares no machine, or one with all, does it directly
+        let is_shared = a_machine > 1 && a_machine < workers;
+        let is_hierarchical = self.algorithm == Some(Algorithm::Hierarchical);
+        if is_hierarchical && is_shared && !workers.is_multiple_of(a_machine) {
+            return Err(SimulateError::UnevenHosts { workers, a_machine });
+        }
+        let servers = self.servers;
+        if self.is_colocated && servers != workers {
+            return Err(SimulateError::Colocated { workers, servers });
+        }
         if !has_training_run(self.plan) { Err(SimulateError::NoRun) } else { Ok(()) }
     }
 }
@@ -172,14 +209,15 @@ pub fn estimate(job: &SimulatedJob<'_>, network: &Network) -> Result<Estimate, S
     let mut engine = Engine::default();
     let servers = if job.strategy == SimulatedStrategy::AllReduce { 0 } else { job.servers };
     let classes = layout(network, job.workers, job.masters(), servers);
-    let cluster = Cluster::new(&mut engine, network, classes);
+    let cluster = Cluster::new(&mut engine, network, classes, job.by_reference(network));
     let mut build = Build::new(job, engine, cluster)?;
     let ends = build.steps();
     let Build { engine, cluster, .. } = build;
     let course = engine.run();
     let end_s = |step: usize| ends[step].iter().map(|end| course.end_s(*end)).fold(0.0, f64::max);
     // fits: a handful of steps
-    let step_s = (end_s(STEPS - 1) - end_s(0)) / (STEPS - 1) as f64;
+    let step_s = (end_s(LAST) - end_s(0)) / LAST as f64;
+    let last = ends[LAST].iter().max_by(|a, b| course.end_s(**a).total_cmp(&course.end_s(**b)));
     let compute_s = (0..cluster.classes.len())
         .filter(|class| cluster.classes[*class].workers() > 0)
         .map(|class| cluster.alone_s(class, job.busy_s(network, cluster.threads(class))))
@@ -201,6 +239,60 @@ pub fn estimate(job: &SimulatedJob<'_>, network: &Network) -> Result<Estimate, S
         speedup: f64::from(job.workers) * job.compute_s / step_s,
         bottleneck,
         utilization,
+        way_s: last.map(|last| way_s(&engine, &course, *last, end_s(0))).unwrap_or_default(),
+        cores_s: cores_s(&engine, &cluster, job.exchange),
         activities: engine.len(),
     })
+}
+
+/// What led to the end of the last step that counts since the first one's, a step.
+fn way_s(engine: &Engine, course: &Course, last: ActivityId, since_s: f64) -> Seconds {
+    let mut seconds = Seconds::new();
+    // fits: a handful of steps
+    let a_step = 1.0 / LAST as f64;
+    for span in course.way_to(last) {
+        let activity = engine.activity(span.activity);
+        let Some(component) = activity.component else { continue };
+        let took_s = (span.to_s - span.from_s.max(since_s)).max(0.0);
+        // one whose queue was what the next waited for has no tail there
+        let is_told = span.to_s >= course.end_s(span.activity);
+        let tail_s = if is_told { activity.tail_s } else { 0.0 };
+        let message_s = took_s.min(activity.head_s + tail_s);
+        add(&mut seconds, Component::Messages, message_s * a_step);
+        add(&mut seconds, component, (took_s - message_s) * a_step);
+    }
+    seconds
+}
+
+/// What the cores of the busiest machine do in a step.
+fn cores_s(engine: &Engine, cluster: &Cluster<'_>, exchange: SimulatedExchange) -> Seconds {
+    let socket_s = cluster.sockets_s_a_byte(exchange);
+    let of_machine = |(cores, nic): (_, [_; 2])| {
+        let mut seconds = Seconds::new();
+        for activity in engine.activities() {
+            let Some(component) = activity.component else { continue };
+            // fits: a handful of steps
+            let a_step = activity.amount / STEPS as f64;
+            let share = |which: &dyn Fn(_) -> bool| -> f64 {
+                let uses = activity.uses.iter().filter(|(of, _)| which(*of));
+                uses.map(|(_, share)| share).sum()
+            };
+            let all = share(&|of| of == cores);
+            // what crosses may stay on the machine in part, where it is copied
+            let (component, sockets) = match component {
+                Component::Wire => {
+                    (Component::Copies, all.min(share(&|of| nic.contains(&of)) * socket_s))
+                }
+                component => (component, 0.0),
+            };
+            add(&mut seconds, Component::Sockets, a_step * sockets);
+            // rounding must not make something of nothing
+            let rest = if all - sockets > 1e-9 * all { all - sockets } else { 0.0 };
+            add(&mut seconds, component, a_step * rest);
+        }
+        seconds
+    };
+    let sum = |seconds: &Seconds| seconds.values().sum::<f64>();
+    let all = cluster.machines().map(of_machine);
+    all.max_by(|a, b| sum(a).total_cmp(&sum(b))).unwrap_or_default()
 }

@@ -31,8 +31,8 @@ impl Class {
     }
 }
 
-/// The machines of a job: workers in a row, so many a machine; servers round-robin over the same machines, or on
-/// others. Where more than a few machines have servers, servers count as apart: then all workers are alike, and what
+/// The machines of a job: workers in a row, so many a machine; servers round-robin over the same machines, as many in a
+/// row as there are workers of one (as a launcher gives out slots), or on others. Where more than a few machines have servers, servers count as apart: then all workers are alike, and what
 /// is left out is that a worker and a server share a NIC, one of many.
 pub(crate) fn layout(network: &Network, workers: u32, masters: u32, servers: u32) -> Vec<Class> {
     let a_machine = match network.machine.workers {
@@ -47,7 +47,8 @@ pub(crate) fn layout(network: &Network, workers: u32, masters: u32, servers: u32
     for machine in 0..count {
         let (first, behind) = (machine * a_machine, ((machine + 1) * a_machine).min(workers));
         let here = masters.clamp(first, behind) - first;
-        let on_it = (0..servers).filter(|server| !is_apart && server % count == machine);
+        let machine_of = |server: &u32| server / a_machine.max(1) % count.max(1);
+        let on_it = (0..servers).filter(|server| !is_apart && machine_of(server) == machine);
         let class = Class {
             machines: 1,
             masters: here,
@@ -103,6 +104,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn servers_go_where_as_many_workers_went() {
+        let mut network = network();
+        network.machine.workers = 2;
+        let servers: Vec<Vec<u32>> =
+            layout(&network, 4, 4, 6).into_iter().map(|class| class.servers).collect();
+        assert_eq!(servers, [vec![0, 1, 4, 5], vec![2, 3]]);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub struct Link {
     pub oversubscription: f64,
     /// What a message costs its sender.
     pub message_us: f64,
-    /// Bytes that a core sends or receives in a second; none: the NIC does all the work.
+    /// Bytes that a core sends or receives in a second, by the system's sockets; none: the NIC does all the work.
     pub core_gbs: Option<f64>,
 }
 
@@ -50,7 +50,7 @@ pub struct SimulatedMachine {
     pub cores: u32,
     /// Workers of a machine; 0: all are on one.
     pub workers: u32,
-    /// Servers have machines of their own; else server s is on machine s, round-robin.
+    /// Servers have machines of their own; else they are on the workers', as many in a row as workers, round-robin.
     pub servers_apart: bool,
     /// What computes instead of the cores; 0: the cores do.
     pub accelerators: u32,

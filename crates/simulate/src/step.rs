@@ -8,12 +8,14 @@ use tensorwire_kvstore::{BIG_ELEMENTS, Key, Partition, ValueSpec};
 
 use crate::cluster::{Cluster, End, Update};
 use crate::collective::Group;
+use crate::component::Component;
 use crate::cost;
 use crate::engine::{Activity, ActivityId, Engine, QueueId};
 use crate::estimate::{SimulateError, SimulatedJob, SimulatedStrategy};
 
-/// Steps that are simulated; the first is how the job gets into its stride.
-pub(crate) const STEPS: usize = 3;
+/// Steps that are simulated. The first is how the job gets into its stride; of the last one that counts, the next shares
+/// links and cores, as servers send what is updated while others still push.
+pub(crate) const STEPS: usize = 4;
 /// [`tensorwire_nn::Program::TRAIN`], by its place.
 const TRAIN: usize = 0;
 
@@ -121,6 +123,14 @@ impl<'a> Build<'a> {
         }
         self.together(&ends);
         let (updated, servers) = self.pushes(&ends);
+        if self.job.is_colocated {
+            // a worker's step is over when what it holds is updated
+            for (worker, over) in self.workers.iter().zip(&over) {
+                for server in &self.cluster.classes[worker.class].servers {
+                    self.engine.order(servers[*server as usize], *over);
+                }
+            }
+        }
         Before { workers: over, updated, servers }
     }
 
@@ -144,14 +154,14 @@ impl<'a> Build<'a> {
         let mut ends = Ends::new();
         for id in nodes {
             let node = graph.node(*id);
-            let busy_s = match update(&self.cluster, graph, *id) {
-                Some(update) => self.cluster.own_update_s(update),
-                None => cost::work(graph, *id) * second_of_work,
+            let (busy_s, component) = match update(&self.cluster, graph, *id) {
+                Some(update) => (self.cluster.own_update_s(update), Component::Updates),
+                None => (cost::work(graph, *id) * second_of_work, Component::Compute),
             };
             let first = match busy_s {
                 busy_s if busy_s > 0.0 => {
                     let kernel = self.cluster.kernel(class, count, busy_s, queue);
-                    self.engine.add(kernel)
+                    self.engine.add(Activity { component: Some(component), ..kernel })
                 }
                 _ => self.engine.add(Activity::nothing()),
             };
@@ -247,8 +257,18 @@ impl<'a> Build<'a> {
             Some(_) if network.machine.workers == 0 => LinkCost::LOOPBACK,
             Some(_) => LinkCost::TCP,
         };
-        let chosen = || link.choose(group.size, bytes, &GroupOptions::default());
-        self.job.algorithm.unwrap_or_else(chosen)
+        let options = GroupOptions::default();
+        // those of one machine share memory
+        let hosts = if network.local.by_reference { group.hosts() } else { Vec::new() };
+        let chosen = || match hosts[..] {
+            [] => link.choose(group.size, bytes, &options),
+            _ => link.choose_on_hosts(&hosts, bytes, &options),
+        };
+        match self.job.algorithm.unwrap_or_else(chosen) {
+            // what it is where nobody shares a machine with somebody, or all do
+            Algorithm::Hierarchical if hosts.is_empty() => Algorithm::Direct,
+            algorithm => algorithm,
+        }
     }
 
     /// The values on their way to the workers: by workers, when each edge's arrives.
@@ -287,7 +307,9 @@ impl<'a> Build<'a> {
             for (server, share) in self.values[value].parts.clone() {
                 let (class, queue) = self.servers[server as usize];
                 let update = self.values[value].update.share(share);
-                let update = self.engine.add(self.cluster.update(class, update, queue));
+                let is_worker = self.job.is_colocated;
+                let update = self.cluster.update(class, update, queue, is_worker);
+                let update = self.engine.add(update);
                 for (edge, bytes) in self.values[value].pushes.clone() {
                     for (at, ends) in ends.iter().enumerate() {
                         let sent = self.sent(at, ends, edge);
@@ -333,20 +355,16 @@ impl<'a> Build<'a> {
         let transfer = engine.add(self.cluster.transfer(ends, bytes, exchange, queue));
         let (mut first, mut last) = (transfer, transfer);
         let [to_device, from_device] = buses;
-        let before = [
-            self.cluster.stage(ends.0, bytes, exchange, true),
-            self.cluster.crossing(ends.0, bytes, true, from_device),
-        ];
-        for stage in before.into_iter().flatten() {
+        let crossing = self.cluster.crossing(ends.0, bytes, true, from_device);
+        for stage in self.cluster.stages(ends.0, bytes, exchange, true).into_iter().chain(crossing)
+        {
             let then = first;
             first = engine.add(stage);
             engine.order(first, then);
         }
-        let behind = [
-            self.cluster.stage(ends.1, bytes, exchange, false),
-            self.cluster.crossing(ends.1, bytes, false, to_device),
-        ];
-        for stage in behind.into_iter().flatten() {
+        let crossing = self.cluster.crossing(ends.1, bytes, false, to_device);
+        for stage in self.cluster.stages(ends.1, bytes, exchange, false).into_iter().chain(crossing)
+        {
             let earlier = last;
             last = engine.add(stage);
             engine.order(earlier, last);

@@ -1,6 +1,7 @@
 //! The papers' figures as data: which, and what is run for each.
 
 mod li;
+mod links;
 mod mamidala;
 mod simulated;
 mod xue;
@@ -62,7 +63,7 @@ pub const FIGURES: &[Figure] = &[
         name: "throughput",
         paper: "Xue et al., figure 9",
         what: "training by batch, for six models and each exchange",
-        quick_minutes: 4,
+        quick_minutes: 3,
         cases: xue::throughput,
     },
     Figure {
@@ -98,7 +99,14 @@ pub const FIGURES: &[Figure] = &[
         paper: "beside Xue et al., figure 9",
         what: "a training step over links of 1 and 10 Gb/s by each exchange, measured and simulated",
         quick_minutes: 1,
-        cases: xue::links,
+        cases: links::exchanges,
+    },
+    Figure {
+        name: "links-simulated",
+        paper: "beside Xue et al., figure 9",
+        what: "a step of 2 to 8 processes on two hosts by each strategy, simulated and measured over links",
+        quick_minutes: 2,
+        cases: links::simulated,
     },
     Figure {
         name: "store",
@@ -153,7 +161,7 @@ pub const FIGURES: &[Figure] = &[
         name: "simulated",
         paper: "Xue et al., figure 11",
         what: "the paper's cluster and larger ones; what is simulated beside what is measured here",
-        quick_minutes: 3,
+        quick_minutes: 2,
         cases: simulated::cases,
     },
 ];
@@ -186,6 +194,11 @@ impl Figure {
             Case::Links(spec) => spec.exchanges.iter().any(|exchange| exchange.is_by_message()),
             _ => false,
         })
+    }
+
+    /// True if it is measured on hosts with links of a given rate.
+    pub fn has_links(&self) -> bool {
+        ["links", "links-simulated"].contains(&self.name)
     }
 
     pub fn quick_limit(&self) -> Duration {
@@ -365,7 +378,11 @@ mod tests {
         assert!(data_of(&without, "modes").iter().all(|data| data == "digits"));
         let (no_gpu, no_links) = (Some("no driver".to_string()), Some("no tc".to_string()));
         let said = missing(&FigureScope { no_gpu, no_links, ..without });
-        assert!(said.contains(&("links", String::new(), "no such hosts: no tc".to_string())));
+        for figure in ["links", "links-simulated"] {
+            assert!(said.contains(&(figure, String::new(), "no such hosts: no tc".to_string())));
+        }
+        let of_links = FIGURES.iter().filter(|figure| figure.has_links());
+        assert_eq!(of_links.count(), 2);
         assert!(said.contains(&("xue-table-3", String::new(), "no GPU: no driver".to_string())));
     }
 

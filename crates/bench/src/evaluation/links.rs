@@ -1,5 +1,8 @@
-//! A training step over links of a given rate, by several exchanges in turns, and simulated. The hosts are network namespaces
-//! of this machine, which `bench/link.sh` makes; in them this program measures by its `bench step`.
+//! A training step over links of a given rate, by several exchanges in turns, and simulated; and by several strategies
+//! (`jobs.rs`). The hosts are network namespaces of this machine, which `bench/link.sh` makes; in them this program measures by its
+//! `bench step`.
+
+mod jobs;
 
 use std::ffi::OsString;
 use std::fs::{File, Permissions};
@@ -20,7 +23,9 @@ use tempfile::TempDir;
 use tensorwire_base::{Deadline, human_seconds};
 use tensorwire_launch::Transport;
 use tensorwire_nn::Optimizer;
-use tensorwire_simulate::{Link, Network, SimulatedExchange, SimulatedMachine, SimulatedStrategy};
+use tensorwire_simulate::{
+    Link, LocalLink, Network, SimulatedExchange, SimulatedMachine, SimulatedStrategy,
+};
 use tensorwire_train::{Budget, Exchange, TrainConfig};
 use tensorwire_zoo::Shipped;
 
@@ -29,8 +34,10 @@ use crate::error::BenchError;
 use crate::job::QUIET_RATE;
 use crate::simulate::{Compute, SimulateSpec, simulate};
 
+pub use jobs::LinkJob;
+pub(super) use jobs::{LinkRow, verdict};
+
 const SCRIPT: &str = include_str!("link.sh");
-/// Each with a worker and a server.
 const HOSTS: u32 = 2;
 const DATA: &str = "synthetic:256";
 /// Longest that the script may take: for a word whether there can be such hosts, and for a measurement.
@@ -50,7 +57,7 @@ pub struct LinkRate {
     pub bits_per_second: f64,
 }
 
-/// Steps between two hosts with such a link.
+/// Steps between two hosts of a worker and a server each with such a link.
 #[derive(Clone, Debug)]
 pub struct LinkSteps {
     pub model: &'static dyn Shipped,
@@ -62,6 +69,29 @@ pub struct LinkSteps {
     pub steps: u64,
     /// Where temporary files belong.
     pub scratch: PathBuf,
+}
+
+impl LinkRate {
+    /// Hosts of half of this machine each, with so many workers, and this link between them.
+    fn hosts(self, here: &Network, workers: u32) -> Network {
+        let half = |gbs: f64| gbs / f64::from(HOSTS);
+        let SimulatedMachine { cores, memory_gbs, update_gbs, own_update_gbs, fold_gbs, .. } =
+            here.machine;
+        Network {
+            name: format!("{HOSTS} hosts, {}", self.name),
+            link: Link { bandwidth_gbs: self.bits_per_second / 8e9 * PAYLOAD, ..here.link.clone() },
+            machine: SimulatedMachine {
+                cores: (cores / HOSTS).max(1),
+                workers,
+                memory_gbs: half(memory_gbs),
+                update_gbs: half(update_gbs),
+                own_update_gbs: half(own_update_gbs),
+                fold_gbs: half(fold_gbs),
+                ..here.machine.clone()
+            },
+            ..here.clone()
+        }
+    }
 }
 
 /// What was measured of one exchange.
@@ -132,28 +162,14 @@ impl LinkSteps {
         all.chain(["--json".into(), json.into()]).collect()
     }
 
-    /// Two hosts of half of this machine each, and the link between them.
+    /// Those of one host talk through sockets, too: they are told of TCP alone.
     fn network(&self, here: &Network) -> Network {
-        let half = |gbs: f64| gbs / f64::from(HOSTS);
-        let SimulatedMachine { cores, memory_gbs, update_gbs, own_update_gbs, fold_gbs, .. } =
-            here.machine;
-        Network {
-            name: format!("{HOSTS} hosts, {}", self.rate.name),
-            link: Link {
-                bandwidth_gbs: self.rate.bits_per_second / 8e9 * PAYLOAD,
-                ..here.link.clone()
-            },
-            machine: SimulatedMachine {
-                cores: (cores / HOSTS).max(1),
-                workers: 1,
-                memory_gbs: half(memory_gbs),
-                update_gbs: half(update_gbs),
-                own_update_gbs: half(own_update_gbs),
-                fold_gbs: half(fold_gbs),
-                ..here.machine.clone()
-            },
-            ..here.clone()
-        }
+        let network = self.rate.hosts(here, 1);
+        let Link { latency_us, message_us, core_gbs, .. } = network.link;
+        // a core does both ends
+        let core_gbs = core_gbs.unwrap_or(network.local.core_gbs) / 2.0;
+        let local = LocalLink { latency_us, message_us, by_reference: false, core_gbs };
+        Network { local, ..network }
     }
 
     fn simulated_s(
@@ -191,30 +207,12 @@ impl Runner<'_> {
         on_line: &mut dyn FnMut(Value),
     ) -> Result<(), BenchError> {
         let local_step_s = self.local_ms(&spec.config())? * 1e-3;
-        let folder = Folder::new(&spec.scratch).map_err(BenchError::Links)?;
-        let json = folder.0.path().join("lines.jsonl");
-        let arguments = spec.arguments(self.repetitions, &json);
-        let mut command = ["--rate", spec.rate.name, "--"].map(OsString::from).to_vec();
-        command.push(self.job.program.clone().into());
-        command.extend(arguments);
-        let ended = folder.run(&command, MEASUREMENT, &self.job.interrupt);
-        let (status, said) = ended.map_err(BenchError::Links)?;
-        if !status.success() {
-            return Err(BenchError::Links(io::Error::other(reason(status, &said))));
-        }
-        let text = std::fs::read_to_string(&json).map_err(BenchError::Links)?;
-        for line in text.lines() {
-            let line: Value = serde_json::from_str(line)
-                .map_err(|error| BenchError::Links(io::Error::other(error)))?;
+        let arguments = |json: &Path| spec.arguments(self.repetitions, json);
+        for line in self.measured_over(spec.rate, 1, &spec.scratch, &arguments)? {
             let here = self.here()?;
             let simulated_step_s =
                 spec.simulated_s(line["exchange"].as_str(), here, local_step_s)?;
-            // in milliseconds there
-            let step_s = |quantile: &str| {
-                line["ps_ms"][quantile].as_f64().map(|ms| ms * 1e-3).ok_or_else(|| {
-                    BenchError::Links(io::Error::other(format!("a line without steps: {line}")))
-                })
-            };
+            let step_s = |quantile: &str| step_s(&line, quantile);
             super::tell(
                 on_line,
                 &LinkLine {
@@ -244,6 +242,42 @@ impl Runner<'_> {
         }
         Ok(())
     }
+
+    /// What this program says of measurements on hosts with such links, which take so many processes in a row each, when it is
+    /// given these arguments, which name the file for its lines.
+    fn measured_over(
+        &self,
+        rate: LinkRate,
+        slots: u32,
+        scratch: &Path,
+        arguments: &dyn Fn(&Path) -> Vec<OsString>,
+    ) -> Result<Vec<Value>, BenchError> {
+        let folder = Folder::new(scratch).map_err(BenchError::Links)?;
+        let json = folder.0.path().join("lines.jsonl");
+        let slots = slots.to_string();
+        let mut command =
+            ["--rate", rate.name, "--slots", &slots, "--"].map(OsString::from).to_vec();
+        command.push(self.job.program.clone().into());
+        command.extend(arguments(&json));
+        let ended = folder.run(&command, MEASUREMENT, &self.job.interrupt);
+        let (status, said) = ended.map_err(BenchError::Links)?;
+        if !status.success() {
+            return Err(BenchError::Links(io::Error::other(reason(status, &said))));
+        }
+        let text = std::fs::read_to_string(&json).map_err(BenchError::Links)?;
+        let read = |line| serde_json::from_str(line);
+        let lines: Result<Vec<Value>, _> = text.lines().map(read).collect();
+        lines.map_err(|error| BenchError::Links(io::Error::other(error)))
+    }
+}
+
+/// A quantile of a measured step.
+fn step_s(line: &Value, quantile: &str) -> Result<f64, BenchError> {
+    // in milliseconds there
+    line["ps_ms"][quantile]
+        .as_f64()
+        .map(|ms| ms * 1e-3)
+        .ok_or_else(|| BenchError::Links(io::Error::other(format!("a line without steps: {line}"))))
 }
 
 /// Why this machine can have no such hosts; none: it can. Temporary files belong in `scratch`. What sets `interrupt` ends the

@@ -1,5 +1,5 @@
-//! This machine as a network that [`tensorwire_simulate`] takes: what its processes move, and how fast it copies, and
-//! updates weights.
+//! This machine as a network that [`tensorwire_simulate`] takes: what its processes move, how fast it copies and updates
+//! weights, and what sockets cost its cores.
 
 use std::thread;
 
@@ -12,6 +12,7 @@ use tensorwire_simulate::{Link, LocalLink, Network, Rpc, SimulatedMachine};
 use tensorwire_tensor::{DType, TensorSpec};
 use tensorwire_train::{Exchange, TrainConfig};
 
+use super::sockets;
 use crate::error::BenchError;
 use crate::machine::cores;
 use crate::statistics::Quantiles;
@@ -58,6 +59,7 @@ pub fn calibrate(name: &str, job: &JobSpec) -> Result<Network, BenchError> {
     let moved = gbs(measure(Transport::Shm, Exchange::Write, LARGE)?);
     let tcp_ns = measure(Transport::Tcp, Exchange::ZeroCopy, SMALL)?;
     let tcp = gbs(measure(Transport::Tcp, Exchange::ZeroCopy, LARGE)?);
+    let sockets = sockets::core_gbs().map_err(BenchError::Sockets)?;
     let cores_here = cores();
     let (copy, all) = (copies_gbs(1), copies_gbs(cores_here));
     let (one_s, more_s) = (update_s(cores_here, 1)?, update_s(cores_here, 1 + FURTHER)?);
@@ -71,7 +73,7 @@ pub fn calibrate(name: &str, job: &JobSpec) -> Result<Network, BenchError> {
             ports: 1,
             oversubscription: 1.0,
             message_us: messages_us(Transport::Tcp)?,
-            core_gbs: Some(tcp),
+            core_gbs: Some(sockets),
         },
         local: LocalLink {
             latency_us: local_ns / 1e3,
@@ -92,7 +94,7 @@ pub fn calibrate(name: &str, job: &JobSpec) -> Result<Network, BenchError> {
             fold_gbs: weights_gb(FURTHER) / (more_s - one_s).max(SHORTEST_S),
         },
         // a codec's work is a copy
-        rpc: Rpc { serialize_gbs: copy, tcp_gbs: tcp },
+        rpc: Rpc { serialize_gbs: copy, tcp_gbs: sockets },
     })
 }
 

@@ -83,7 +83,7 @@ impl EvaluationArgs {
         let config = TrainConfig { cuda_driver, ..TrainConfig::default() };
         let gpu = DeviceChoice::Cuda { ordinal: None }.resolved(&config);
         // it takes a moment to try
-        let has_links = self.figures().iter().any(|figure| figure.name == "links");
+        let has_links = self.figures().iter().any(|figure| figure.has_links());
         let scratch = std::env::temp_dir();
         let no_links = if has_links && !self.list { try_links(&scratch)? } else { None };
         Ok(FigureScope {

@@ -78,10 +78,11 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "LIST", help_heading = CLUSTER, value_delimiter = ',',
           default_values = ["2", "4", "8"], value_parser = up_to_most())]
     workers: Vec<u32>,
-    /// Servers; allreduce has none
+    /// Servers; allreduce has none; ps with 0: the workers are
     ///
     /// [default: as many as workers, but no more than variables, or than 64]
-    #[arg(long, value_name = "K", help_heading = CLUSTER, value_parser = up_to_most())]
+    #[arg(long, value_name = "K", help_heading = CLUSTER,
+          value_parser = clap::value_parser!(u32).range(0..=WORKERS_MAX))]
     servers: Option<u32>,
     /// The cluster, as --calibrate writes it
     #[arg(long, value_name = "FILE", help_heading = CLUSTER, conflicts_with = "preset")]
@@ -155,12 +156,6 @@ impl SimulateArgs {
                     format!("{what} is for --strategy {takers}; give it one, or leave it out");
                 return Err(Failure::user(says));
             }
-        }
-        if matches!(self.algorithm, Some(AlgorithmArg::Hierarchical)) {
-            return Err(Failure::user(
-                "--algorithm hierarchical cannot be simulated: what members of one host share is not in the model; name another, or measure it \
-                 with bench allreduce --hosts",
-            ));
         }
         let mut exchanges = self.exchange.iter().map(|exchange| exchange.named());
         let Some(exchange) = exchanges.find(|found| *found != SimulatedExchange::ZeroCopy) else {

@@ -51,6 +51,19 @@ pub(super) fn run(args: &EvaluationArgs) -> Result<(), Failure> {
             let name = format!("{} {}/{}: {}", figure.name, index + 1, cases.len(), case.name());
             measure(&mut runner, (&name, case), &job, &mut lines, &mut count)?;
         }
+        if let Some(verdict) = runner.verdict() {
+            count.lines += 1;
+            lines.append(&verdict)?;
+            let number = |field: &str| verdict[field].as_f64().unwrap_or_default();
+            note(format_args!(
+                "{}: {}: {}, {:.0} % (wanted: {:.0} %)",
+                figure.name,
+                verdict["goal"].as_str().unwrap_or_default(),
+                verdict["within"],
+                100.0 * number("ratio"),
+                100.0 * number("at_least"),
+            ));
+        }
         failed += count.failed;
         rows.push(row(figure, &count, begun));
     }
@@ -87,8 +100,14 @@ fn measure(
 ) -> Result<(), Failure> {
     let begun = Instant::now();
     let mut failure = None;
+    let mut compared = None;
     let done = runner.run(case, &mut |line| {
         count.lines += 1;
+        if let Some(ratio) = line["ratio"].as_f64().filter(|_| line["bench"] == "links-simulated") {
+            let seconds = |field: &str| human_seconds(line[field].as_f64().unwrap_or_default());
+            let (measured, simulated) = (seconds("step_s"), seconds("simulated_step_s"));
+            compared = Some(format!("measured {measured}, simulated {simulated} ({ratio:.2}); "));
+        }
         if let Err(error) = lines.append(&line) {
             failure.get_or_insert(error);
         }
@@ -106,7 +125,11 @@ fn measure(
         }
         Ok(()) => {
             count.done += 1;
-            note(format_args!("{name}: {}", human_seconds(begun.elapsed().as_secs_f64())));
+            let compared = compared.unwrap_or_default();
+            note(format_args!(
+                "{name}: {compared}{}",
+                human_seconds(begun.elapsed().as_secs_f64())
+            ));
         }
         Err(error) if error.is_user_error() => {
             count.refused += 1;

@@ -175,6 +175,49 @@ fn a_step_over_links_of_a_given_rate_is_measured_and_simulated() {
     assert!(page.contains("id=\"links\"") && page.contains("write, simulated"), "{page}");
 }
 
+/// The same of several strategies, with workers that share hosts; and a line says how near it was.
+#[cfg(feature = "baselines")]
+#[test]
+fn steps_over_links_are_simulated_for_each_strategy() {
+    if !long::is_long() {
+        return skip(None, &"it takes minutes: TENSORWIRE_LONG asks for it");
+    }
+    let page = tempfile::NamedTempFile::new().unwrap();
+    let only = format!("--only links-simulated --report {}", page.path().display());
+    let (lines, ended) = bench(&format!("evaluation --quick {only}"));
+    if lines.len() == 1 && lines[0]["bench"] == "not-measured" {
+        return skip(None, &lines[0]["why"]);
+    }
+    let (verdict, rows) = lines.split_last().unwrap();
+    assert!(!rows.is_empty(), "{}", ended.stderr);
+    let within = |line: &&Value| (line["ratio"].as_f64().unwrap() - 1.0).abs() <= 0.15;
+    let count = |count: usize| Value::from(count as u64);
+    assert_eq!(verdict["bench"], "links-simulated-goal");
+    assert_eq!(verdict["rows"], count(rows.len()), "{verdict}");
+    assert_eq!(verdict["within"], count(rows.iter().filter(within).count()), "{verdict}");
+    assert!(ended.stderr.contains("within 15 %"), "{}", ended.stderr);
+    for line in rows {
+        let number = |field: &str| line[field].as_f64().unwrap();
+        let servers = if line["strategy"] == "dist-sgd" { number("workers") } else { 0.0 };
+        assert_eq!((&line["transport"], number("servers")), (&"tcp".into(), servers), "{line}");
+        let ratio = number("simulated_step_s") / number("step_s");
+        assert!((ratio - number("ratio")).abs() < 1e-9, "{line}");
+        // two workers end with the same bits however they share their weights
+        let same = |other: &&Value| {
+            (&other["model"], &other["workers"]) == (&line["model"], &Value::from(2))
+                && line["workers"] == 2
+        };
+        let mut same = rows.iter().filter(same);
+        assert!(same.all(|other| other["weights_sha256"] == line["weights_sha256"]), "{line}");
+        let parts = line["way_s"].as_object().unwrap().values();
+        let way_s: f64 = parts.map(|seconds| seconds.as_f64().unwrap()).sum();
+        assert!((way_s / number("simulated_step_s") - 1.0).abs() < 1e-6, "{line}");
+        assert!(line["cores_s"]["sockets"].as_f64().unwrap() > 0.0, "{line}");
+    }
+    let page = std::fs::read_to_string(page.path()).unwrap();
+    assert!(page.contains("id=\"links-simulated\""), "{page}");
+}
+
 /// The page knows every figure that may not be measured.
 #[test]
 fn a_figure_that_is_not_measured_has_its_place_on_the_page() {

@@ -29,6 +29,7 @@ fn every_strategy_is_simulated_up_to_4096_workers() {
         json.display()
     ));
     assert!(text.contains("bottleneck") && text.contains("4096"), "{text}");
+    assert!(text.contains("ps zero-copy, 64 workers: compute "), "{text}");
     let lines = std::fs::read_to_string(&json).unwrap();
     let lines: Vec<Value> = lines.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     assert_eq!(lines.len(), 12);
@@ -38,6 +39,10 @@ fn every_strategy_is_simulated_up_to_4096_workers() {
         assert!(number("step_s") > 0.0 && number("compute_s") > 0.0, "{line}");
         assert!((number("efficiency") - number("compute_s") / number("step_s")).abs() < 1e-9);
         assert!(line["measured_step_s"].is_null() && line["bottleneck"].is_string(), "{line}");
+        let parts = line["way_s"].as_object().unwrap().values();
+        let way_s: f64 = parts.map(|seconds| seconds.as_f64().unwrap()).sum();
+        assert!((way_s / number("step_s") - 1.0).abs() < 1e-6, "{line}");
+        assert!(line["cores_s"]["compute"].as_f64().unwrap() > 0.0, "{line}");
     }
     let step = |strategy: &str, workers: u32| {
         let is = |l: &&Value| l["strategy"] == strategy && l["workers"] == workers;
@@ -74,6 +79,23 @@ fn balanced_servers_are_shown_beside_those_in_turns() {
     assert!(lines[0]["paper_speedup"].is_null() && lines[1]["paper_speedup"] == 4.3, "{text}");
     let refused = refused("simulate --strategy allreduce --placement balanced");
     assert!(refused.contains("--placement is for --strategy ps"), "{refused}");
+}
+
+/// Nothing is updated twice, and half of what crosses to servers of others does not.
+#[test]
+fn workers_that_are_the_servers_send_what_they_do_not_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("lines.jsonl");
+    shown(&format!(
+        "simulate --model fcn5 --workers 2 --servers 0 --compute-ms 0.01 --json {}",
+        json.display()
+    ));
+    let line: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    let bytes = 4.0 * 52.8e6;
+    let wire_s = bytes / 12.5e9;
+    assert_eq!(line["servers"], 0);
+    let step_s = line["step_s"].as_f64().unwrap();
+    assert!((1.0..1.5).contains(&(step_s / wire_s)), "{line}");
 }
 
 #[test]
@@ -117,6 +139,7 @@ fn mistakes_are_said_in_a_line() {
         ("simulate --compute-ms 1e308", "--compute-ms must be from 1e-9 to 1e9 ms"),
         ("simulate --compute-ms 1 --servers 4096", "--servers"),
         ("simulate --compute-ms 1 --validate", "--calibrate"),
+        ("simulate --compute-ms 1 --servers 0 --strategy dist-sgd", "--servers must be at least 1"),
         ("simulate --compute-ms 1 --strategy mpi-sgd --workers 8 --clients 3", "divide"),
         ("simulate --compute-ms 1 --strategy mpi-sgd --workers 2 --clients 4", "--clients"),
         ("simulate --compute-ms 1 --strategy allreduce --algorithm shared", "--algorithm shared"),

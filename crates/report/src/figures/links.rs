@@ -1,9 +1,10 @@
 //! A training step over links of a given rate, measured and simulated.
 
-use super::{At, members, role};
+use super::{At, WORKERS, members, role, time};
 use crate::figure::{Axis, Better, Claim, Figure, Point, Role, Scale, Shape, Unit, Wants};
 use crate::line::{Lacks, Line};
 
+const COMPUTED: &str = "what is computed, nothing exchanged";
 const LOCAL: &str = "one worker alone, no communication";
 
 pub(super) const LINKS: Figure = Figure {
@@ -42,6 +43,39 @@ pub(super) const LINKS: Figure = Figure {
         ),
     ],
 };
+
+pub(super) const SIMULATED: Figure = Figure {
+    id: "links-simulated",
+    source: "Beside Xue et al., Fig. 9",
+    title: "Steps of 2 to 8 processes over links of a given rate, simulated and measured",
+    says: "No paper's: two hosts with as many workers each, which are network namespaces of one machine with a link of that rate to a \
+           switch. Workers hold the variables of ps, and have as many servers of the store of dist-sgd beside them; what stays on \
+           a host goes by shared memory. The simulated hosts have half of the machine each; what was measured beside is what \
+           the workers compute if they exchange nothing, what sockets cost a core, and how fast memory is.",
+    kinds: &["links-simulated"],
+    run: "tensorwire bench evaluation --only links-simulated --json FILE",
+    take: simulated,
+    shape: Shape::Lines(WORKERS),
+    y: time("a step"),
+    better: Better::Lower,
+    claims: &[Claim::of(
+        "simulated against measured, the worst",
+        &["simulated"],
+        &["measured"],
+        Wants::Within(0.15),
+    )],
+};
+
+fn simulated(line: &Line) -> Result<Vec<Point>, Lacks> {
+    let subject = format!("{}, {}", line.text("model")?, line.text("strategy")?);
+    let place = format!("{}, batch {}", line.text("link")?, line.number("batch")?);
+    let at = At::x(subject, Some(place), line.number("workers")?);
+    let measured = at.point(Role::Limit, "measured", line.seconds("step_s")?);
+    let simulated = at.point(Role::Ours, "simulated", line.number("simulated_step_s")?);
+    let computed = line.optional_number("local_step_s");
+    let computed = computed.map(|seconds| at.point(Role::Limit, COMPUTED, seconds));
+    Ok([simulated, measured].into_iter().chain(computed).collect())
+}
 
 fn links(line: &Line) -> Result<Vec<Point>, Lacks> {
     let exchange = line.text("exchange")?;

@@ -22,6 +22,7 @@ pub(crate) const FIGURES: &[&Figure] = &[
     &xue::COPIES,
     &xue::GPUDIRECT,
     &links::LINKS,
+    &links::SIMULATED,
     &li::STORE,
     &li::TRAINING,
     &mamidala::EPOCHS,
@@ -44,9 +45,9 @@ pub(crate) const FIGURES: &[&Figure] = &[
 /// The kind of lines that say what could not be measured, and of which figure.
 pub(crate) const NOT_MEASURED: &str = "not-measured";
 
-/// Kinds of lines that hold what a comparison's own script judged.
+/// Kinds of lines that hold what was judged where it was measured.
 pub(crate) const GOALS: &[&str] =
-    &["peers-transfer-goal", "peers-kvstore-goal", "peers-allreduce-goal"];
+    &["peers-transfer-goal", "peers-kvstore-goal", "peers-allreduce-goal", "links-simulated-goal"];
 
 const BYTES: Axis = Axis { title: "tensor", unit: Unit::Bytes, scale: Scale::Log2 };
 const BATCH: Axis = Axis { title: "batch per worker", unit: Unit::Plain, scale: Scale::Log2 };

@@ -380,6 +380,7 @@ fn each_kind_of_line_has_its_figure() {
         (format!(r#"{{"bench":"throughput","exchange":"write","workers":2,{step},"step_s":1}}"#), "xue-9"),
         (format!(r#"{{"bench":"scaling","exchange":"write","workers":2,{step},"step_s":1,"local_step_s":1}}"#), "xue-11"),
         (format!(r#"{{"bench":"links","link":"1gbit","exchange":"write","workers":2,{step},"step_s":1,"simulated_step_s":0.9}}"#), "links"),
+        (format!(r#"{{"bench":"links-simulated","link":"1gbit","workers":2,{step},"step_s":1,"simulated_step_s":0.9,"local_step_s":0.1}}"#), "links-simulated"),
         (r#"{"bench":"convergence","model":"cifar","exchange":"write","seconds":0,"step":0,"loss":2}"#.into(), "xue-10"),
         (r#"{"bench":"modes","mode":"mpi-esgd","workers":4,"epoch":1,"seconds":2,"test_accuracy":0.9}"#.into(), "mamidala-11"),
         (r#"{"bench":"modes","mode":"mpi-esgd","workers":4,"epoch":1,"seconds":2,"test_accuracy":0.9}"#.into(), "mamidala-12"),

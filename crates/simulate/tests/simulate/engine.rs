@@ -126,3 +126,23 @@ proptest! {
         prop_assert_eq!(run(&flows, &bandwidths), run(&flows, &bandwidths));
     }
 }
+
+#[test]
+fn the_way_to_an_end_is_of_what_each_waited_for_last() {
+    let mut engine = Engine::default();
+    let queue = engine.queue();
+    let work = |seconds: f64| Activity { amount: seconds, rate_max: 1.0, ..Activity::nothing() };
+    let (short, long) = (engine.add(work(1.0)), engine.add(work(2.0)));
+    // both are ready at 2, and go one behind the other
+    let queued = |seconds| Activity { queue: Some(queue), tail_s: 5.0, ..work(seconds) };
+    let (first, second) = (engine.add(queued(3.0)), engine.add(queued(4.0)));
+    for then in [first, second] {
+        engine.order(short, then);
+        engine.order(long, then);
+    }
+    let course = engine.run();
+    let way: Vec<_> =
+        course.way_to(second).iter().map(|span| (span.activity, span.from_s, span.to_s)).collect();
+    // what has left the queue frees it before others know
+    assert_eq!(way, [(second, 5.0, 14.0), (first, 2.0, 5.0), (long, 0.0, 2.0)]);
+}

@@ -2,4 +2,5 @@
 #![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
 
 mod engine;
+mod hosts;
 mod jobs;

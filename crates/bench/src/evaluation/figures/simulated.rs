@@ -1,7 +1,7 @@
 //! The cluster of Xue et al. and larger ones, and this machine beside its simulation.
 
 use tensorwire_simulate as sim;
-use tensorwire_zoo::{Fcn5, InceptionV3, Lstm, Mlp, Shipped, Vgg16};
+use tensorwire_zoo::{AlexNet, Fcn5, Gru, InceptionV3, Lstm, Mlp, Shipped, Vgg16};
 
 use super::FigureScope;
 use crate::evaluation::Case;
@@ -29,6 +29,14 @@ pub(super) fn cases(scope: &FigureScope) -> Vec<Case> {
             }
             let spec = spec(model, sim::SimulatedStrategy::AllReduce, workers, sim::paper::BATCH);
             all.push(Case::Simulate(spec, paper.clone()));
+        }
+    }
+    // the other models of figure 9
+    for model in [&AlexNet as &dyn Shipped, &Fcn5, &Gru] {
+        for exchange in [sim::SimulatedExchange::ZeroCopy, sim::SimulatedExchange::GrpcRdma] {
+            let (strategy, batch) = (sim::SimulatedStrategy::Ps, sim::paper::BATCH);
+            let spec = spec(model, strategy, sim::paper::MACHINES, batch);
+            all.push(Case::Simulate(SimulateSpec { exchange, ..spec }, paper.clone()));
         }
     }
     let counts: &[u32] = if scope.quick { &[2, 4] } else { &[2, 4, 8] };

@@ -3,17 +3,16 @@
 use tensorwire_launch::Transport;
 use tensorwire_nn::Optimizer;
 use tensorwire_train::{Budget, DeviceChoice, Exchange, Strategy, TrainConfig};
-use tensorwire_zoo::{Fcn5, Mlp, Shipped};
 
 use super::{FigureScope, PaperData, WIRES, by_exchange, is_its_own, job, made_up};
-use crate::evaluation::{Case, LinkRate, LinkSteps, NotMeasured};
+use crate::evaluation::{Case, NotMeasured};
 use crate::transfer::{Sizes, TransferSpec, transfer_sizes};
 
 /// The models of Xue et al.'s table 2, smallest step first.
 const MODELS: [&str; 6] = ["fcn5", "gru", "lstm", "alexnet", "inception-v3", "vgg16"];
 
 /// Samples of a worker where the paper looks at a small batch (figure 12; table 3 does not say), and in figure 11.
-const SMALL_BATCH: usize = 8;
+pub(super) const SMALL_BATCH: usize = 8;
 const SCALING_BATCH: usize = 32;
 
 /// Ours, the paper's RDMA (which is one write), gRPC.TCP and gRPC.RDMA.
@@ -183,37 +182,4 @@ pub(super) fn gpudirect(scope: &FigureScope) -> Vec<Case> {
         }
     }
     all
-}
-
-/// What crosses of a small model, and of one of the paper's that sends much.
-pub(super) fn links(scope: &FigureScope) -> Vec<Case> {
-    const SLOW: LinkRate = LinkRate { name: "1gbit", bits_per_second: 1e9 };
-    const FAST: LinkRate = LinkRate { name: "10gbit", bits_per_second: 1e10 };
-    if let Some(why) = &scope.no_links {
-        return vec![Case::NotMeasured(NotMeasured {
-            figure: "links",
-            subject: Vec::new(),
-            why: format!("no such hosts: {why}"),
-            command: Some("tensorwire bench evaluation --only links".to_string()),
-        })];
-    }
-    let exchanges = [Exchange::Write, Exchange::GrpcTcp, Exchange::GrpcRdma, Exchange::Zmq];
-    let exchanges = exchanges.into_iter().filter(|of| scope.exchanges.contains(of));
-    let exchanges: Vec<Exchange> = exchanges.collect();
-    if exchanges.is_empty() {
-        return Vec::new();
-    }
-    let steps = |quick, all| if scope.quick { quick } else { all };
-    // what takes longest is last
-    let cases: [(&dyn Shipped, usize, LinkRate, u64); 4] = [
-        (&Mlp, 16, SLOW, steps(8, 30)),
-        (&Mlp, 16, FAST, steps(16, 30)),
-        (&Fcn5, SMALL_BATCH, FAST, steps(4, 8)),
-        (&Fcn5, SMALL_BATCH, SLOW, steps(3, 5)),
-    ];
-    let case = |(model, batch, rate, steps)| {
-        let (exchanges, scratch) = (exchanges.clone(), scope.scratch.clone());
-        Case::Links(LinkSteps { model, batch, rate, exchanges, steps, scratch })
-    };
-    cases.map(case).to_vec()
 }

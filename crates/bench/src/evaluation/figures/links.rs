@@ -1,0 +1,127 @@
+//! Steps over links of a given rate: by exchange, and by strategy beside what is simulated.
+
+use tensorwire_simulate::SimulatedStrategy;
+use tensorwire_train::Exchange;
+use tensorwire_zoo::{Fcn5, Mlp, Shipped, Vgg16};
+
+use super::FigureScope;
+use super::xue::SMALL_BATCH;
+use crate::evaluation::{Case, LinkJob, LinkRate, LinkSteps, NotMeasured};
+
+const SLOW: LinkRate = LinkRate { name: "1gbit", bits_per_second: 1e9 };
+const FAST: LinkRate = LinkRate { name: "10gbit", bits_per_second: 1e10 };
+
+/// What is said where there can be no such hosts.
+fn missing(scope: &FigureScope, figure: &'static str) -> Option<Case> {
+    let why = scope.no_links.as_ref()?;
+    Some(Case::NotMeasured(NotMeasured {
+        figure,
+        subject: Vec::new(),
+        why: format!("no such hosts: {why}"),
+        command: Some(format!("tensorwire bench evaluation --only {figure}")),
+    }))
+}
+
+/// What crosses of a small model, and of one of the paper's that sends much.
+pub(super) fn exchanges(scope: &FigureScope) -> Vec<Case> {
+    if let Some(missing) = missing(scope, "links") {
+        return vec![missing];
+    }
+    let exchanges = [Exchange::Write, Exchange::GrpcTcp, Exchange::GrpcRdma, Exchange::Zmq];
+    let exchanges = exchanges.into_iter().filter(|of| scope.exchanges.contains(of));
+    let exchanges: Vec<Exchange> = exchanges.collect();
+    if exchanges.is_empty() {
+        return Vec::new();
+    }
+    let steps = |quick, all| if scope.quick { quick } else { all };
+    // what takes longest is last
+    let cases: [(&dyn Shipped, usize, LinkRate, u64); 4] = [
+        (&Mlp, 16, SLOW, steps(8, 30)),
+        (&Mlp, 16, FAST, steps(16, 30)),
+        (&Fcn5, SMALL_BATCH, FAST, steps(4, 8)),
+        (&Fcn5, SMALL_BATCH, SLOW, steps(3, 5)),
+    ];
+    let case = |(model, batch, rate, steps)| {
+        let (exchanges, scratch) = (exchanges.clone(), scope.scratch.clone());
+        Case::Links(LinkSteps { model, batch, rate, exchanges, steps, scratch })
+    };
+    cases.map(case).to_vec()
+}
+
+/// A model over such links, and how much of it is measured.
+struct Linked {
+    model: &'static dyn Shipped,
+    data: &'static str,
+    batch: usize,
+    rate: LinkRate,
+    /// Workers of a host.
+    a_host: &'static [u32],
+    steps: u64,
+    /// A step of the large one takes up to 20 s.
+    repetitions_max: usize,
+    computing_max: u32,
+}
+
+const STRATEGIES: [SimulatedStrategy; 3] =
+    [SimulatedStrategy::Ps, SimulatedStrategy::AllReduce, SimulatedStrategy::DistSgd];
+
+/// Two hosts of 1, 2 and 4 workers, by each strategy. The faster link with one each: two cores cannot feed more.
+pub(super) fn simulated(scope: &FigureScope) -> Vec<Case> {
+    if let Some(missing) = missing(scope, "links-simulated") {
+        return vec![missing];
+    }
+    let all: &[u32] = &[1, 2, 4];
+    let mlp = Linked {
+        model: &Mlp,
+        data: "synthetic:256",
+        batch: 16,
+        rate: SLOW,
+        a_host: all,
+        steps: 10,
+        repetitions_max: 3,
+        computing_max: u32::MAX,
+    };
+    let fcn5 = Linked { model: &Fcn5, batch: SMALL_BATCH, steps: 4, ..mlp };
+    let vgg16 = Linked {
+        model: &Vgg16,
+        data: "synthetic:16",
+        batch: 1,
+        steps: 3,
+        repetitions_max: 1,
+        computing_max: 2,
+        ..mlp
+    };
+    // what takes longest is last
+    let models = match scope.quick {
+        true => vec![Linked { a_host: &[1, 2], ..mlp }, Linked { a_host: &[1], steps: 3, ..fcn5 }],
+        false => vec![
+            Linked { a_host: &[1], rate: FAST, steps: 30, ..mlp },
+            mlp,
+            Linked { a_host: &[1], rate: FAST, steps: 8, ..fcn5 },
+            fcn5,
+            Linked { a_host: &[1], rate: FAST, steps: 4, ..vgg16 },
+            vgg16,
+        ],
+    };
+    let mut cases = Vec::new();
+    for linked in models {
+        let Linked { model, data, batch, rate, steps, repetitions_max, computing_max, .. } = linked;
+        for &a_host in linked.a_host {
+            cases.extend(STRATEGIES.map(|strategy| {
+                Case::LinkJob(LinkJob {
+                    model,
+                    data,
+                    batch,
+                    rate,
+                    strategy,
+                    a_host,
+                    steps,
+                    repetitions_max,
+                    computing_max,
+                    scratch: scope.scratch.clone(),
+                })
+            }));
+        }
+    }
+    cases
+}
