@@ -69,7 +69,8 @@ fn learns_beside_us(name: &str, variable: &str, run: &str) {
     let tasks = long::of(&["digits"][..], &["digits", "text"]);
     let (steps, all) = (STEPS.to_string(), tasks.join(","));
     let arguments = ["--tasks", &all, "--peers", name, &of, python.to_str().unwrap()];
-    let one = ["--strategies", "ps", "--wire", "f32", "--seeds", "1", "--steps", &steps, "--out", out];
+    let one =
+        ["--strategies", "ps", "--wire", "f32", "--seeds", "1", "--steps", &steps, "--out", out];
     let (ended, said) = peer(&python, "converge.py", &[&arguments[..], &one].concat());
     // 1: what they learned differs, as it may after so few steps
     assert!(matches!(ended.status.code(), Some(0 | 1)) && !said.contains("Traceback"), "{said}");
