@@ -14,7 +14,7 @@ import contextlib
 import faulthandler
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 # read when TensorFlow is imported
@@ -198,16 +198,41 @@ def serve(cluster: dict[str, list[str]], job: str, task: int) -> Any:
     )
 
 
+def membership(parser: Any) -> None:
+    """Options of the processes that `lead` starts."""
+    parser.add_argument("--serve", nargs=2, metavar=("JOB", "TASK"), help="be a member of a job")
+    parser.add_argument("--ps", help="addresses of all servers")
+    parser.add_argument("--worker", help="addresses of all workers")
+
+
+def lead(given: Any, servers: int, workers: int, run: Callable[[str], None]) -> None:
+    """Calls `run` with the session's target, in worker 0; or serves, in a process that was started for it. Ends this
+    process."""
+    if given.serve:
+        cluster = {"ps": given.ps.split(","), "worker": given.worker.split(",")}
+        serve(cluster, given.serve[0], int(given.serve[1])).join()
+    counts = {"ps": servers, "worker": workers}
+    ports = iter(free_ports(servers + workers))
+    cluster = {
+        job: [f"{host_of(task, count)}:{next(ports)}" for task in range(count)]
+        for job, count in counts.items()
+    }
+    with others(cluster):
+        run(serve(cluster, "worker", 0).target)
+    sys.stdout.flush()
+    os._exit(0)
+
+
 @contextlib.contextmanager
 def others(cluster: dict[str, list[str]]) -> Iterator[None]:
-    """All members but worker 0. They end with the block, or with this process."""
+    """All members but worker 0, each this command again. They end with the block, or with this process."""
     members = []
     try:
         for job, addresses in cluster.items():
             for task in range(len(addresses)):
                 if (job, task) == ("worker", 0):
                     continue
-                command = [sys.executable, os.path.abspath(__file__), *sys.argv[1:]]
+                command = [sys.executable, os.path.abspath(sys.argv[0]), *sys.argv[1:]]
                 command += ["--serve", job, str(task)]
                 for name in cluster:
                     command += [f"--{name}", ",".join(cluster[name])]
@@ -221,27 +246,13 @@ def others(cluster: dict[str, list[str]]) -> Iterator[None]:
 
 def main() -> None:
     parser = options(__doc__, servers=True)
-    parser.add_argument("--serve", nargs=2, metavar=("JOB", "TASK"), help="be a member of a job")
-    parser.add_argument("--ps", help="addresses of all servers")
-    parser.add_argument("--worker", help="addresses of all workers")
+    membership(parser)
     given = parser.parse_args()
     # Nothing that waits inside of TensorFlow can be interrupted.
     faulthandler.dump_traceback_later(given.deadline, exit=True)
-    if given.serve:
-        cluster = {"ps": given.ps.split(","), "worker": given.worker.split(",")}
-        serve(cluster, given.serve[0], int(given.serve[1])).join()
     if given.workers == 1:
         return measure(given, "")
-    counts = {"ps": given.servers, "worker": given.workers}
-    ports = iter(free_ports(sum(counts.values())))
-    cluster = {
-        job: [f"{host_of(task, count)}:{next(ports)}" for task in range(count)]
-        for job, count in counts.items()
-    }
-    with others(cluster):
-        measure(given, serve(cluster, "worker", 0).target)
-    sys.stdout.flush()
-    os._exit(0)
+    return lead(given, given.servers, given.workers, lambda target: measure(given, target))
 
 
 if __name__ == "__main__":
