@@ -320,6 +320,10 @@ mod tests {
                 let job = job(a_host, strategy);
                 let mut network = job.rate.hosts(&here, a_host);
                 network.link.core_gbs = Some(5.0);
+                // all else takes next to nothing
+                let machine = &mut network.machine;
+                (machine.update_gbs, machine.own_update_gbs) = (1e3, 1e3);
+                (machine.fold_gbs, machine.copy_gbs, machine.memory_gbs) = (1e3, 1e3, 1e3);
                 let compute = Compute::Given { alone_s: 1e-3, crowded_s: None };
                 let servers = HOSTS * servers_a_host * a_host;
                 let found = simulate(&job.spec(Some(servers)), &network, compute).unwrap();
