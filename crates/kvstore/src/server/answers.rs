@@ -268,8 +268,13 @@ impl Core {
                 return Ok(false);
             }
             Ok(SendStatus::Started) => {}
-            // the wire says so itself, once all that came from it was handed out
-            Err(StoreError::Wire(WireError::Lost { .. })) => self.forget(worker),
+            // the wire says so itself, once all that came from it was handed out. Nothing of the message was taken: its values
+            // go no more, those that bypass it among them
+            Err(StoreError::Wire(WireError::Lost { .. })) => {
+                self.outboxes[worker].stuck = Some((batch, shards));
+                self.forget(worker);
+                return Ok(false);
+            }
             Err(error) => return Err(error),
         }
         // what travels in the message has been copied, or is nobody's any more

@@ -173,8 +173,17 @@ impl Core {
             return Err(wrong("values of this size are mapped where they are".to_string()));
         }
         let is_mapped = |carried: Carried| matches!(carried, Carried::There(_));
+        let is_block = |carried: Carried| matches!(carried, Carried::Block(_));
         if rows.is_some_and(|rows| is_mapped(rows.indices) || value.is_some_and(is_mapped)) {
             return Err(wrong("rows are sent, and mapped nowhere".to_string()));
+        }
+        // the device may still read what was pushed before, which is not answered then
+        let slot = memory.slots[from].buffer.as_ref().filter(|_| {
+            [value, rows.map(|rows| rows.indices)].into_iter().flatten().any(is_block)
+                && matches!(request.what, Ask::Push { .. })
+        });
+        if slot.is_some_and(|slot| slot.write().is_err()) {
+            return Err(RequestRefusal::TooSoon { shard });
         }
         // what is in the slot has as many rows as the shard; a pull may name one row again and again
         let is_in_slot =

@@ -1,6 +1,7 @@
 //! The store from end to end, over real rings in shared memory and over TCP: workers and servers as threads,
 //! closed forms.
 
+mod by_hand;
 mod controls;
 mod copies;
 mod counts;
