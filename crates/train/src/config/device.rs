@@ -194,16 +194,11 @@ impl DeviceChoice {
             }
         };
         // nothing is read in a memory that is out of reach
-        let is_mapped = all_share && !config.devices_apart;
         let options = match all_share && config.devices_apart {
             true => PlanOptions { shared_memory: SharedMemory::Unused, ..options },
             false => options,
         };
-        let device_crossing = match is_mapped {
-            true => DeviceCrossing::Mapped,
-            false => DeviceCrossing::Direct,
-        };
-        let devices = DeviceTasks::All;
+        let (devices, device_crossing) = (DeviceTasks::All, DeviceCrossing::Direct);
         PlanOptions { devices, device_crossing, all_reduce, ..options }
     }
 
@@ -447,7 +442,7 @@ mod tests {
             (options.devices, options.device_crossing)
         };
         let cuda = DeviceChoice::Cuda { ordinal: None };
-        assert_eq!(of(cuda, false), (DeviceTasks::All, DeviceCrossing::Mapped));
+        assert_eq!(of(cuda, false), (DeviceTasks::All, DeviceCrossing::Direct));
         assert_eq!(of(cuda, true), (DeviceTasks::Workers, DeviceCrossing::ByHost));
         assert_eq!(of(DeviceChoice::Cpu, true), (options.devices, options.device_crossing));
     }

@@ -16,6 +16,20 @@ expect "$(number bytes_copied_to_host /tmp/verbs)" "$(number bytes_copied_to_hos
 FAKE_CUDA_GUARD=1 tensorwire train --transport verbs $job 2>&1 | tee /tmp/staged
 grep -q 'tensors of GPUs go by way of pinned host memory: ' /tmp/staged
 expect "$(number weights_sha256 /tmp/staged)" "$(number weights_sha256 /tmp/shm)"
+# Gradients of embeddings are rows, of as many words as a batch has: the servers' NICs read them in the memory of the workers'
+# devices.
+rows="--device cuda --cuda-driver $driver --model seq2seq --data reverse:16 --batch 2 --steps 2 --deadline 240 --json"
+tensorwire train --transport shm $rows | tee /tmp/rows-shm
+tensorwire train --transport verbs $rows 2>&1 | tee /tmp/rows-verbs
+expect "$(number weights_sha256 /tmp/rows-verbs)" "$(number weights_sha256 /tmp/rows-shm)"
+expect "$(number bytes_copied_from_peers /tmp/rows-verbs)" 0
+expect "$(number bytes_copied_to_host /tmp/rows-verbs)" "$(number bytes_copied_to_host /tmp/rows-shm)"
+FAKE_CUDA_GUARD=1 tensorwire train --transport verbs $rows 2>&1 | tee /tmp/rows-staged
+expect "$(number weights_sha256 /tmp/rows-staged)" "$(number weights_sha256 /tmp/rows-shm)"
+# A store in the memory of its servers' devices: gradients and weights go by pinned memory at both ends.
+tensorwire train --strategy dist-sgd --transport verbs $job 2>&1 | tee /tmp/store
+grep -q 'gradients and weights go by pinned memory of the host: workers and servers share no memory' /tmp/store
+expect "$(number weights_sha256 /tmp/store)" "$(number weights_sha256 /tmp/shm)"
 # Nothing of this model has a size that changes: its steps are told as a whole, whose gates the host opens for what the NIC wrote.
 whole="--device cuda --cuda-driver $driver --model cifar --data synthetic:16,8x8x1"
 whole+=" --batch 4 --steps 3 --deadline 120 --json"
