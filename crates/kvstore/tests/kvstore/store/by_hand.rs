@@ -94,12 +94,7 @@ impl Wire for ByHand {
         Err(WireError::NoPeer { rank: peer })
     }
 
-    fn open_region(
-        &mut self,
-        _: Rank,
-        _: RegionDescriptor,
-        _: Deadline,
-    ) -> Result<(), WireError> {
+    fn open_region(&mut self, _: Rank, _: RegionDescriptor, _: Deadline) -> Result<(), WireError> {
         Ok(())
     }
 

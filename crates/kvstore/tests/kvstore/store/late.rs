@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use tensorwire_kvstore::{
     DeviceMark, DeviceRows, Key, PushedRows, ShardKey, StateTensor, StoreDevice, Updater, ValueSpec,
 };
-use tensorwire_memory::{Buffer, Keepalive, Slab};
+use tensorwire_memory::{Buffer, DmaBuf, Keepalive, Slab};
 
 use super::rule::Sum;
 
@@ -80,6 +80,10 @@ impl StoreDevice for Late {
 
     fn pin(&self, _: &Slab) -> Result<Keepalive, String> {
         Err("it pins nothing".to_string())
+    }
+
+    fn dma_buf(&self, _: &Slab) -> Result<DmaBuf, String> {
+        Err("no NIC reaches it".to_string())
     }
 
     fn import(&self, _: OwnedFd, _: usize) -> Result<Slab, String> {

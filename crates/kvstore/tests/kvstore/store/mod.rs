@@ -2,6 +2,7 @@
 //! closed forms.
 
 mod by_hand;
+mod by_nic;
 mod controls;
 mod copies;
 mod counts;
