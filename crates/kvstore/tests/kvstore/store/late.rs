@@ -53,7 +53,8 @@ impl Late {
     fn one(&self) -> u64 {
         let mut told = self.told.lock().unwrap();
         let is_held = self.is_held.load(Ordering::Relaxed);
-        if let Some(next) = told.waiting.pop_front_if(|_| !is_held) {
+        let next = if is_held { None } else { told.waiting.pop_front() };
+        if let Some(next) = next {
             next();
             told.done += 1;
         }
