@@ -33,6 +33,8 @@ enum Memory {
     Pinned(Arc<dyn StoreDevice>),
     /// A device's, which peers' devices map.
     Shown(Arc<dyn StoreDevice>),
+    /// A device's, which a NIC reads and writes for peers.
+    Reached(Arc<dyn StoreDevice>),
     /// A device's, which nobody else sees.
     Unseen(Arc<dyn StoreDevice>),
 }
@@ -44,6 +46,10 @@ impl Pool {
 
     pub(crate) fn on_device(device: Arc<dyn StoreDevice>) -> Pool {
         Pool { memory: Memory::Shown(device), ..Pool::default() }
+    }
+
+    pub(crate) fn reached(device: Arc<dyn StoreDevice>) -> Pool {
+        Pool { memory: Memory::Reached(device), ..Pool::default() }
     }
 
     pub(crate) fn unseen(device: Arc<dyn StoreDevice>) -> Pool {
@@ -62,7 +68,7 @@ impl Pool {
         // what nobody uses yet of a device's memory is taken all the same
         let ahead = match self.memory {
             Memory::Host | Memory::Pinned(_) => total,
-            Memory::Shown(_) | Memory::Unseen(_) => 0,
+            Memory::Shown(_) | Memory::Reached(_) | Memory::Unseen(_) => 0,
         };
         let slab = self.alloc_slab(wire, bytes.max(ahead).max(CHUNK_BYTES_MIN))?;
         let failed = |what: &str| StoreError::Memory { bytes, what: what.to_string() };
@@ -91,6 +97,11 @@ impl Pool {
                 let (slab, file) = device.alloc(bytes).map_err(failed)?;
                 // fits: usize is 64 bits wide
                 (slab, wire.offer_device(file, bytes as u64)?)
+            }
+            Memory::Reached(device) => {
+                let slab = device.alloc_unseen(bytes).map_err(failed)?;
+                let (region, _) = wire.adopt_device(&slab, device.dma_buf(&slab))?;
+                (slab, region)
             }
             Memory::Unseen(device) => return device.alloc_unseen(bytes).map_err(failed),
         };

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use tensorwire_base::Rank;
 use tensorwire_fabric::Identity;
-use tensorwire_memory::{Buffer, Keepalive, Slab};
+use tensorwire_memory::{Buffer, DmaBuf, Keepalive, Slab};
 use tensorwire_tensor::DType;
 
 use crate::key::{Key, ShardKey, ValueSpec};
@@ -35,6 +35,12 @@ pub trait StoreDevice: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// When the system locks no more memory.
     fn pin(&self, memory: &Slab) -> Result<Keepalive, String>;
+
+    /// Returns memory of the device as a NIC's driver takes it.
+    ///
+    /// # Errors
+    /// When the device has no such descriptors.
+    fn dma_buf(&self, memory: &Slab) -> Result<DmaBuf, String>;
 
     /// Maps memory that another process allocated so.
     ///
@@ -93,6 +99,8 @@ pub trait StoreDevice: Send + Sync + std::fmt::Debug {
 pub enum DeviceReach {
     /// It maps the memory of workers' devices, and they map its own.
     Mapped,
+    /// A NIC reads and writes it for workers. What goes in messages goes by memory of the host.
+    ByNic,
     /// By memory of the server's host, which the device copies from and to: there it is as if there were no device.
     ByHost,
 }

@@ -56,15 +56,29 @@ impl Heap {
     /// held before. They come back when its last clone and loan are dropped, on any thread. None if
     /// no hole is large enough; zero bytes always fit.
     pub fn alloc(&self, bytes: usize) -> Option<Buffer> {
+        Some(self.alloc_in_pieces(bytes, bytes.max(1))?.remove(0))
+    }
+
+    /// As [`Heap::alloc`], as buffers of `piece_bytes` bytes one behind the other, the last of what is left, each with loans of
+    /// its own; at least one.
+    ///
+    /// # Panics
+    /// If a piece has no bytes.
+    pub fn alloc_in_pieces(&self, bytes: usize, piece_bytes: usize) -> Option<Vec<Buffer>> {
         let range = match bytes {
             0 => Place { offset: 0, bytes: 0 },
             _ => self.shared.state.lock().take(bytes)?,
         };
         let piece = Piece { heap: self.shared.clone(), range };
-        let flags_count = usize::from(bytes > 0);
+        let flags_count = bytes.div_ceil(piece_bytes);
         let loans = Arc::new(Loans::new(Owner::Heap { _piece: piece }, flags_count));
-        let place = Place { offset: range.offset, bytes };
-        Some(Buffer::new(self.shared.slab.clone(), place, loans, 0..flags_count))
+        let cut = |index: usize| {
+            let at = index * piece_bytes;
+            let place = Place { offset: range.offset + at, bytes: (bytes - at).min(piece_bytes) };
+            let flags = index..(index + 1).min(flags_count);
+            Buffer::new(self.shared.slab.clone(), place, loans.clone(), flags)
+        };
+        Some((0..flags_count.max(1)).map(cut).collect())
     }
 
     /// Bytes there are, taken or not.
@@ -177,6 +191,27 @@ mod tests {
         pieces[0] = None;
         assert_eq!(heap.alloc(100).unwrap().place(), Place { offset: small, bytes: 100 });
         assert_eq!(heap.alloc(129).unwrap().place(), Place { offset: 0, bytes: 129 });
+    }
+
+    #[test]
+    fn a_tensor_in_pieces_is_one_range_with_loans_for_each() {
+        let heap = heap(1024);
+        let pieces = heap.alloc_in_pieces(250, 128).unwrap();
+        let places: Vec<Place> = pieces.iter().map(Buffer::place).collect();
+        let place = |offset, bytes| Place { offset, bytes };
+        assert_eq!(places, [place(0, 128), place(128, 122)]);
+        let mut first = pieces[0].write().unwrap();
+        assert_eq!(pieces[0].read().unwrap_err(), LoanError::BeingWritten);
+        pieces[1].write().unwrap().fill(2);
+        first.fill(1);
+        drop(first);
+        let last = pieces[1].clone();
+        drop(pieces);
+        assert_eq!(heap.in_use(), 256, "the last piece keeps all of it");
+        drop(last);
+        assert_eq!(heap.in_use(), 0);
+        let empty = heap.alloc_in_pieces(0, 128).unwrap();
+        assert_eq!((empty.len(), empty[0].bytes(), heap.in_use()), (1, 0, 0));
     }
 
     #[test]

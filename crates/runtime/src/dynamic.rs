@@ -118,16 +118,39 @@ impl Pool {
         bytes: usize,
         source: &mut dyn Source,
     ) -> Result<Buffer, AllocError> {
-        let buffer = match self.chunks.iter().find_map(|chunk| chunk.alloc(bytes)) {
-            Some(buffer) => buffer,
-            None => self.grow(bytes, source)?,
+        self.take(bytes, source, |chunk| chunk.alloc(bytes))
+    }
+
+    /// As [`Pool::alloc`], in pieces one behind the other.
+    pub(crate) fn alloc_in_pieces(
+        &mut self,
+        (bytes, piece_bytes): (usize, usize),
+        source: &mut dyn Source,
+    ) -> Result<Vec<Buffer>, AllocError> {
+        self.take(bytes, source, |chunk| chunk.alloc_in_pieces(bytes, piece_bytes))
+    }
+
+    fn take<T>(
+        &mut self,
+        bytes: usize,
+        source: &mut dyn Source,
+        cut: impl Fn(&Heap) -> Option<T>,
+    ) -> Result<T, AllocError> {
+        let taken = match self.chunks.iter().find_map(&cut) {
+            Some(taken) => taken,
+            None => {
+                self.grow(bytes, source)?;
+                let fresh = self.chunks.last().and_then(&cut);
+                fresh.ok_or_else(|| self.exhausted(bytes))?
+            }
         };
         // it only rises here
         self.peak = self.peak.max(self.in_use());
-        Ok(buffer)
+        Ok(taken)
     }
 
-    fn grow(&mut self, bytes: usize, source: &mut dyn Source) -> Result<Buffer, AllocError> {
+    /// Adds a chunk that has room for so many bytes.
+    fn grow(&mut self, bytes: usize, source: &mut dyn Source) -> Result<(), AllocError> {
         let least = bytes.checked_next_multiple_of(tensorwire_memory::ALIGNMENT);
         let least = least.filter(|least| *least <= self.bytes_max);
         let least = least.ok_or_else(|| self.exhausted(bytes))?;
@@ -142,9 +165,8 @@ impl Pool {
             return Err(self.exhausted(bytes));
         }
         let heap = Heap::new(&source.alloc(chunk.min(room))?)?;
-        let buffer = heap.alloc(bytes).ok_or_else(|| self.exhausted(bytes))?;
         self.chunks.push(heap);
-        Ok(buffer)
+        Ok(())
     }
 
     /// Gives the chunks back that nobody uses; returns how many bytes they had.

@@ -112,8 +112,6 @@ pub enum ConnectEdgesError {
     Open { peer: Rank, source: OpenRegionError },
     #[error("mapping the memory of rank {peer}'s device: {source}")]
     Device { peer: Rank, source: DeviceFailure },
-    #[error("rank {peer} has '{edge}' in its device's memory, which ours does not map")]
-    NotMapped { peer: Rank, edge: String },
 }
 
 /// Why a session could not be made, or asked for something it has not.

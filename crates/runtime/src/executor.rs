@@ -17,6 +17,7 @@ use tensorwire_base::{Clock, Deadline};
 use tensorwire_fabric::pulse;
 use tensorwire_graph::{EdgeId, NodeId, Op, Output, Part, Plan};
 use tensorwire_kernels::{CopyId, Kernels};
+use tensorwire_memory::Buffer;
 use tensorwire_tensor::TensorSpec;
 
 use crate::ahead::Ahead;
@@ -28,7 +29,7 @@ use crate::standing::Standing;
 use crate::storage::{Storage, Tensor};
 use crate::timeline::{Event, EventKind, Timeline};
 use crate::workspace::Workspace;
-use device::{Copying, Gates, Landing};
+use device::{Copying, Fetching, Gates, Landing};
 use steps::Steps;
 
 /// What an executor did, summed over its runs.
@@ -114,6 +115,10 @@ pub(crate) struct Executor {
     staged: HashMap<Output, Vec<CopyId>>,
     /// Tensors of which some pieces have come.
     landing: HashMap<EdgeId, Landing>,
+    /// By which tensors of unknown size go in this run to where peers read them in pieces.
+    given: HashMap<Output, Arc<[Buffer]>>,
+    /// Tensors of unknown size that are read in pieces.
+    fetching: HashMap<EdgeId, Fetching>,
     gates: Gates,
     pub(crate) steps: Steps,
     finished_nodes: Vec<NodeId>,
@@ -176,6 +181,8 @@ impl Executor {
             held: VecDeque::new(),
             staged: HashMap::new(),
             landing: HashMap::new(),
+            given: HashMap::new(),
+            fetching: HashMap::new(),
             gates: Gates::new(graph, &plan.parts[part].order),
             steps: Steps::default(),
             finished_nodes: Vec::new(),
@@ -194,6 +201,8 @@ impl Executor {
         self.held.clear();
         self.staged.clear();
         self.landing.clear();
+        self.given.clear();
+        self.fetching.clear();
         self.gates.begin();
         self.workspace.begin(frontier.transients());
         self.ready.clear();
@@ -405,21 +414,26 @@ impl Executor {
             let memory = |source| RunError::Memory { step, node: name(), source };
             self.prepared.insert(edge, tensor.map_err(memory)?);
         }
-        let start_ns = Clock::now_ns();
-        let Some(exchange) = &mut self.exchange else {
-            return Ok(Turn::NotYet);
-        };
+        match self.fetch(node, edge, Clock::now_ns())? {
+            Sending::Full => Ok(Turn::NotYet),
+            Sending::Started => Ok(Turn::Started),
+        }
+    }
+
+    /// Starts to read what was announced into the memory that is prepared for it.
+    fn fetch(&mut self, node: NodeId, edge: EdgeId, start_ns: u64) -> Result<Sending, RunError> {
+        let step = self.counters.steps;
+        let epoch = self.epochs[edge.index()] + 1;
+        let Some(exchange) = &mut self.exchange else { return Ok(Sending::Full) };
         let deadline = Deadline::after(self.options.step_deadline);
         let fetch = exchange.fetch(edge, epoch, &self.prepared[&edge].buffer, deadline);
-        match fetch.map_err(exchange_error)? {
-            Sending::Full => Ok(Turn::NotYet),
-            Sending::Started => {
-                self.epochs[edge.index()] = epoch;
-                let tensor = self.prepared.remove(&edge);
-                self.flights.insert(edge, Flight { node, start_ns, tensor });
-                Ok(Turn::Started)
-            }
+        let fetch = fetch.map_err(|source| RunError::Exchange { step, source })?;
+        if fetch == Sending::Started {
+            self.epochs[edge.index()] = epoch;
+            let tensor = self.prepared.remove(&edge);
+            self.flights.insert(edge, Flight { node, start_ns, tensor });
         }
+        Ok(fetch)
     }
 
     fn send(&mut self, part: &Part, node: NodeId, edge: EdgeId) -> Result<Turn, RunError> {
@@ -481,6 +495,8 @@ impl Executor {
         };
         let finished = exchange.finished(&mut self.finished);
         finished.map_err(|source| RunError::Exchange { step, source })?;
+        let exchange = &**exchange;
+        any |= self.fetching.iter().any(|(edge, fetching)| fetching.has_more(exchange, *edge));
         while let Some(edge) = self.finished.pop() {
             let Some(Flight { node, start_ns, tensor }) = self.flights.remove(&edge) else {
                 continue;

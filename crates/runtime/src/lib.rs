@@ -26,7 +26,9 @@ pub use error::{AllocError, ConnectEdgesError, ExchangeError, RunError, SessionE
 pub use executor::{Advance, Counters};
 pub use mirrors::{Reading, Writing};
 pub use one_sided::{OneSided, OneSidedOptions, Opening};
-pub use ports::{DeviceWay, Events, GroupOps, OnPeer, Ports, Sending, TensorExchange};
+pub use ports::{
+    AnnouncedWay, DeviceWay, Events, GroupOps, OnPeer, Ports, Sending, TensorExchange,
+};
 pub use session::{Computing, Session, SessionOptions};
 pub use sessions::{run_sessions, share_memory, share_variables};
 pub use standing::{Doing, Standing};

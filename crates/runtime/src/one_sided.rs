@@ -3,6 +3,7 @@
 //! it, or stays where it is and only the news crosses. One whose size is not known is announced in a
 //! slot that was prepared for it, and read by the receiver; the read's signal is the acknowledgement.
 
+mod announcing;
 mod completions;
 mod events;
 mod giving_up;
@@ -14,7 +15,6 @@ mod options;
 mod staging;
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tensorwire_base::{Deadline, Rank, Space};
@@ -23,16 +23,17 @@ use tensorwire_fabric::{
     Region, RemoteRegion, RemoteSlice, Signal,
 };
 use tensorwire_graph::EdgeId;
-use tensorwire_memory::{Buffer, DeviceLoan, Loan, Slab, WriteLoan};
+use tensorwire_kernels::Shown;
+use tensorwire_memory::{Buffer, DeviceLoan, DeviceWriteLoan, Loan, Slab, WriteLoan};
 use tensorwire_tensor::{Fact, TensorSpec};
 
-use crate::error::ExchangeError;
-use crate::ports::{DeviceWay, OnPeer, Sending, TensorExchange};
+use crate::error::{AllocError, ExchangeError};
+use crate::ports::{AnnouncedWay, DeviceWay, OnPeer, Sending, TensorExchange};
+use announcing::{Announcing, Flight, Reached, Reading};
 use completions::Completions;
 use events::check_peers;
 use giving_up::{Withdrawal, Withdrawals};
 use introduction::Ear;
-use metadata::Metadata;
 use staging::Staging;
 
 pub(crate) use introduction::fuzz_introductions;
@@ -55,6 +56,8 @@ pub struct OneSided {
     regions: HashMap<usize, Region>,
     /// By which peers map memory of the device, by its first address.
     shown: HashMap<usize, Region>,
+    /// How peers reach the memory of the first device, where tensors cross there.
+    reached: Option<Reached>,
     outbound: HashMap<EdgeId, Outbound>,
     inbound: HashMap<EdgeId, Inbound>,
     /// The registered lane.
@@ -103,12 +106,10 @@ struct Outbound {
     on_device: Option<Buffer>,
     /// By which it goes to where the fabric reaches it.
     staged: Option<Arc<[Buffer]>>,
-    /// So much the receiver counts for a whole tensor.
+    /// So much the receiver counts for a whole tensor of known size.
     pieces: u64,
-    /// Where the receiver acknowledges (dynamic edges).
-    ack: Option<ArrivalSlot>,
-    /// What is written into the receiver's slot (dynamic edges).
-    metadata: Option<Buffer>,
+    /// Of a dynamic edge.
+    dynamic: Option<Announcing>,
 }
 
 /// An edge that this part receives.
@@ -120,25 +121,12 @@ struct Inbound {
     region: RemoteRegion,
     slot: ArrivalSlot,
     fact: Fact,
-    /// Where the sender awaits the acknowledgement (dynamic edges).
-    ack: Option<ArrivalSlot>,
-    /// Our slot for metadata (dynamic edges).
-    metadata: Option<Buffer>,
-    announced: Option<Metadata>,
+    /// Of a dynamic edge.
+    dynamic: Option<Reading>,
     /// Where it lands on its way to the device.
     staged: Option<Arc<[Buffer]>>,
     /// A NIC writes it into the device's memory.
     is_by_nic: bool,
-}
-
-/// An announced tensor, which its receiver reads.
-#[derive(Debug)]
-struct Flight {
-    epoch: u64,
-    /// The tensor and what was written about it.
-    _loans: [Lent; 2],
-    /// The fabric has taken what was written.
-    is_written: bool,
 }
 
 /// A tensor that the fabric has, on either side.
@@ -153,6 +141,10 @@ enum Lent {
     },
     OnDevice {
         _loan: DeviceLoan,
+    },
+    /// As [`Lent::Filled`], of a device's memory.
+    FilledOnDevice {
+        _loan: DeviceWriteLoan,
     },
 }
 
@@ -173,6 +165,7 @@ impl OneSided {
             options,
             regions: regions.collect(),
             shown: HashMap::new(),
+            reached: None,
             lane,
             outbound,
             inbound,
@@ -219,11 +212,11 @@ impl OneSided {
         Err(ExchangeError::Post { edge: name.to_string(), peer, source })
     }
 
-    /// Writes `source` to where the receiver of an edge wants it.
+    /// Writes `source` to where the receiver of an edge wants it, and counts there on to `news`.
     fn write(
         &self,
         edge: EdgeId,
-        epoch: u64,
+        news: u64,
         source: Option<&Buffer>,
     ) -> Result<Sending, ExchangeError> {
         self.withdrawal.check()?;
@@ -239,7 +232,7 @@ impl OneSided {
             remote: RemoteSlice { region: &route.region, offset: route.ear.offset },
             bytes: bytes as u64,
             direction: Direction::Write,
-            signal: Some(Signal { slot: ArrivalSlot(route.ear.slot), epoch: epoch * route.pieces }),
+            signal: Some(Signal { slot: ArrivalSlot(route.ear.slot), epoch: news }),
             token: self.completions.token(edge),
         });
         match posted {
@@ -275,31 +268,6 @@ impl OneSided {
             }
         }
     }
-
-    /// A region of a peer; the first time this asks the peer for it.
-    fn open(
-        &mut self,
-        edge: EdgeId,
-        metadata: &Metadata,
-        deadline: Deadline,
-    ) -> Result<RemoteRegion, ExchangeError> {
-        let Inbound { channel, name, .. } = &self.inbound[&edge];
-        let (peer, key) = (channel.peer(), metadata.region.key);
-        if let Some(region) = self.opened.get(&(peer, key)) {
-            return Ok(region.clone());
-        }
-        let opened = channel.open_region(&metadata.region, deadline);
-        let region = opened.map_err(|source| {
-            let edge = name.clone();
-            ExchangeError::Open { edge, peer, source }
-        })?;
-        // what is read now keeps its region itself
-        if self.opened.keys().filter(|(owner, _)| *owner == peer).count() >= OPENED_MAX {
-            self.opened.retain(|(owner, _), _| *owner != peer);
-        }
-        self.opened.insert((peer, key), region.clone());
-        Ok(region)
-    }
 }
 
 impl TensorExchange for OneSided {
@@ -311,7 +279,7 @@ impl TensorExchange for OneSided {
     ) -> Result<Sending, ExchangeError> {
         let tensor = tensor.filter(|_| !self.outbound[&edge].is_signal);
         let loan = tensor.map(|tensor| self.lend_anywhere(edge, tensor)).transpose()?;
-        let sending = self.write(edge, epoch, tensor)?;
+        let sending = self.write(edge, epoch * self.outbound[&edge].pieces, tensor)?;
         if sending == Sending::Started {
             self.loans.insert(edge, loan);
         }
@@ -325,50 +293,25 @@ impl TensorExchange for OneSided {
         spec: &TensorSpec,
         tensor: &Buffer,
     ) -> Result<Sending, ExchangeError> {
-        let slot = self.outbound[&edge].metadata.clone().expect("a dynamic edge has a slot");
-        let lent = |source| {
-            let edge = self.outbound[&edge].name.clone();
-            ExchangeError::Lent { edge, source }
-        };
-        let metadata = Metadata {
-            epoch,
-            region: self.announced_in(tensor),
-            // fits: an offset into memory of this process
-            offset: tensor.place().offset as u64,
-            spec: spec.clone(),
-        };
-        metadata.encode(&mut slot.write().map_err(lent)?);
-        let loans = [self.lend_anywhere(edge, tensor)?, self.lend_anywhere(edge, &slot)?];
-        let sending = self.write(edge, epoch, Some(&slot))?;
-        if sending == Sending::Started {
-            let flight = Flight { epoch, _loans: loans, is_written: false };
-            self.flights.insert(edge, flight);
+        self.announce_whole(edge, epoch, (spec, tensor))
+    }
+
+    fn announce_in_pieces(&mut self, edge: EdgeId, spec: &TensorSpec, pieces: Arc<[Buffer]>) {
+        let route = self.outbound.get_mut(&edge);
+        if let Some(announcing) = route.and_then(|route| route.dynamic.as_mut()) {
+            announcing.in_pieces = Some((spec.clone(), pieces));
         }
-        Ok(sending)
     }
 
     fn arrived(&mut self, edge: EdgeId, epoch: u64) -> Result<bool, ExchangeError> {
-        let slot = self.inbound.get(&edge).map(|inbound| inbound.slot);
-        Ok(slot.is_some_and(|slot| self.fabric.arrived(slot) >= epoch))
+        Ok(self.inbound.get(&edge).is_some_and(|inbound| {
+            let news = inbound.dynamic.as_ref().map_or(epoch, Reading::next_news);
+            self.fabric.arrived(inbound.slot) >= news
+        }))
     }
 
     fn announced(&mut self, edge: EdgeId, epoch: u64) -> Result<TensorSpec, ExchangeError> {
-        let bytes_max = self.options.dynamic_bytes_max;
-        let inbound = self.inbound.get_mut(&edge).expect("the plan has the edge");
-        let name = || inbound.name.clone();
-        let slot = inbound.metadata.as_ref().expect("a dynamic edge has a slot");
-        let slot = slot.read().map_err(|source| ExchangeError::Lent { edge: name(), source })?;
-        // once: what is checked is what is used, whatever a peer writes meanwhile
-        let copy = slot.to_vec();
-        drop(slot);
-        let decoded = Metadata::decode(&copy, epoch, &inbound.fact, bytes_max);
-        let metadata = decoded.map_err(|what| {
-            let peer = inbound.channel.peer();
-            ExchangeError::Metadata { edge: inbound.name.clone(), peer, what }
-        })?;
-        let spec = metadata.spec.clone();
-        inbound.announced = Some(metadata);
-        Ok(spec)
+        self.read_announcement(edge, epoch)
     }
 
     fn fetch(
@@ -378,28 +321,32 @@ impl TensorExchange for OneSided {
         into: &Buffer,
         deadline: Deadline,
     ) -> Result<Sending, ExchangeError> {
-        let metadata = self.inbound[&edge].announced.clone();
-        let metadata = metadata.expect("announced before it is fetched");
-        let remote = self.open(edge, &metadata, deadline)?;
-        let Inbound { name, channel, ack, .. } = &self.inbound[&edge];
-        let loan = into.lend_for_writing();
-        let loan = loan.map_err(|source| ExchangeError::Lent { edge: name.clone(), source })?;
-        let posted = channel.memcpy(Memcpy {
-            // fits: offset and size of memory of this process
-            local: LocalSlice { region: self.region_of(into), offset: into.place().offset as u64 },
-            remote: RemoteSlice { region: &remote, offset: metadata.offset },
-            bytes: into.bytes() as u64,
-            direction: Direction::Read,
-            signal: ack.map(|slot| Signal { slot, epoch }),
-            token: self.completions.token(edge),
-        });
-        match posted {
-            Ok(()) => {
-                self.loans.insert(edge, Some(Lent::Filled { _loan: loan }));
-                Ok(Sending::Started)
+        self.fetch_whole(edge, epoch, into, deadline)
+    }
+
+    fn way_of_announced(&self, edge: EdgeId) -> AnnouncedWay {
+        let reading = self.inbound.get(&edge).and_then(|inbound| inbound.dynamic.as_ref());
+        match reading.and_then(|reading| reading.into) {
+            Some(Reached::ByNic) => AnnouncedWay::Read,
+            Some(Reached::Staged) => {
+                AnnouncedWay::InPieces { piece_bytes: self.options.piece_bytes }
             }
-            Err(source) => self.refused(name, channel.peer(), source),
+            Some(Reached::Mapped) | None => AnnouncedWay::Mapped,
         }
+    }
+
+    fn fetch_piece(
+        &mut self,
+        edge: EdgeId,
+        into: &Buffer,
+        deadline: Deadline,
+    ) -> Result<Sending, ExchangeError> {
+        self.fetch_next(edge, into, deadline)
+    }
+
+    fn pieces_fetched(&self, edge: EdgeId) -> usize {
+        let reading = self.inbound.get(&edge).and_then(|inbound| inbound.dynamic.as_ref());
+        reading.map_or(0, Reading::fetched)
     }
 
     fn on_peer(
@@ -407,33 +354,26 @@ impl TensorExchange for OneSided {
         edge: EdgeId,
         deadline: Deadline,
     ) -> Result<Option<OnPeer>, ExchangeError> {
-        let announced = self.inbound[&edge].announced.clone();
-        let Metadata { region, offset, .. } = announced.expect("announced before it is read");
+        let metadata = self.metadata_of(edge);
         // fits: it is inside of the region, which is mapped
-        Ok(Some((self.map(edge, region, deadline)?, offset as usize)))
+        Ok(Some((self.map(edge, metadata.region, deadline)?, metadata.offset as usize)))
     }
 
     fn acknowledge(&mut self, edge: EdgeId, epoch: u64) -> Result<Sending, ExchangeError> {
-        self.withdrawal.check()?;
-        let Inbound { name, channel, region, ack, .. } = &self.inbound[&edge];
-        let posted = channel.memcpy(Memcpy {
-            local: LocalSlice { region: &self.lane, offset: 0 },
-            remote: RemoteSlice { region, offset: 0 },
-            bytes: 0,
-            direction: Direction::Write,
-            signal: ack.map(|slot| Signal { slot, epoch }),
-            token: self.completions.token(edge),
-        });
-        match posted {
-            Ok(()) => Ok(Sending::Started),
-            Err(source) => self.refused(name, channel.peer(), source),
-        }
+        self.acknowledge_all(edge, epoch)
     }
 
     fn way_from_device(&self, edge: EdgeId) -> DeviceWay {
         match self.outbound.get(&edge) {
             Some(Outbound { on_device: Some(target), .. }) => DeviceWay::Copied(target.clone()),
             Some(Outbound { staged: Some(pieces), .. }) => DeviceWay::Staged(pieces.clone()),
+            Some(Outbound { dynamic: Some(Announcing { from: Some(reached), .. }), .. }) => {
+                let piece_bytes = self.options.piece_bytes;
+                match reached {
+                    Reached::Staged => DeviceWay::AnnouncedInPieces { piece_bytes },
+                    Reached::Mapped | Reached::ByNic => DeviceWay::Announced,
+                }
+            }
             Some(Outbound { is_signal: false, .. }) => DeviceWay::Sent,
             _ => DeviceWay::Stays,
         }
@@ -447,6 +387,9 @@ impl TensorExchange for OneSided {
     ) -> Result<Sending, ExchangeError> {
         self.withdrawal.check()?;
         let route = &self.outbound[&edge];
+        if route.dynamic.is_some() {
+            return self.announce_piece(edge, epoch, index);
+        }
         let pieces = route.staged.clone().expect("what goes in pieces is staged");
         let (piece, is_last) = (&pieces[index], index + 1 == pieces.len());
         let loan = self.lend(edge, piece)?;
@@ -505,9 +448,13 @@ impl TensorExchange for OneSided {
     }
 
     fn pieces_arrived(&mut self, edge: EdgeId, epoch: u64) -> Result<usize, ExchangeError> {
-        let Some(Inbound { slot, staged: Some(pieces), .. }) = self.inbound.get(&edge) else {
+        let Some(Inbound { slot, staged, dynamic, .. }) = self.inbound.get(&edge) else {
             return Ok(0);
         };
+        if let Some(reading) = dynamic {
+            return Ok(reading.readable(self.fabric.arrived(*slot), self.options.piece_bytes));
+        }
+        let Some(pieces) = staged else { return Ok(0) };
         // fits: usize is 64 bits wide
         let before = (epoch - 1) * pieces.len() as u64;
         let arrived = self.fabric.arrived(*slot).saturating_sub(before);
@@ -524,8 +471,13 @@ impl TensorExchange for OneSided {
                 failed = failed.and_then(|()| Err(self.not_sent(edge, completion.peer, source)));
                 continue;
             }
+            let inbound = self.inbound.get_mut(&edge);
+            let reading = inbound.and_then(|inbound| inbound.dynamic.as_mut());
+            if reading.is_some_and(Reading::took_piece) {
+                continue;
+            }
             if let Some(flight) = self.flights.get_mut(&edge) {
-                flight.is_written = true;
+                flight.under_way -= 1;
             } else if let Some(pieces) = self.in_pieces.get_mut(&edge) {
                 pieces.under_way -= 1;
                 if pieces.is_whole && pieces.under_way == 0 {
@@ -540,9 +492,9 @@ impl TensorExchange for OneSided {
         failed?;
         let OneSided { flights, outbound, fabric, .. } = self;
         flights.retain(|edge, flight| {
-            let ack = outbound.get(edge).and_then(|route| route.ack);
-            let is_read = ack.is_some_and(|slot| fabric.arrived(slot) >= flight.epoch);
-            let is_over = flight.is_written && is_read;
+            let announcing = outbound.get(edge).and_then(|route| route.dynamic.as_ref());
+            let is_read = announcing.is_some_and(|to| fabric.arrived(to.ack) >= flight.epoch);
+            let is_over = flight.is_written() && is_read;
             if is_over {
                 finished.push(*edge);
             }
@@ -558,10 +510,8 @@ impl TensorExchange for OneSided {
         Ok(region.slab())
     }
 
-    fn show(&mut self, memory: &Slab, file: OwnedFd) -> Result<(), ExchangeError> {
-        let region = self.fabric.offer_file(file)?;
-        self.shown.insert(memory.address(), region);
-        Ok(())
+    fn show(&mut self, memory: &Slab, file: Shown) -> Result<(), AllocError> {
+        self.show_memory(memory, file)
     }
 
     fn free(&mut self, slab: &Slab) {

@@ -2,15 +2,15 @@
 //! with, and one source of events to wait on. Adapters fit the fabric, a store, messages and groups of processes to
 //! these ports, so that how tensors are exchanged is one field of a configuration.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tensorwire_base::Deadline;
 use tensorwire_graph::{EdgeId, NodeId};
+use tensorwire_kernels::Shown;
 use tensorwire_memory::{Buffer, Slab};
 use tensorwire_tensor::TensorSpec;
 
-use crate::error::ExchangeError;
+use crate::error::{AllocError, ExchangeError};
 
 /// The ports of one session, each optional, and the source of events that serves them all.
 pub struct Ports {
@@ -81,13 +81,31 @@ pub enum DeviceWay {
     Staged(Arc<[Buffer]>),
     /// The exchange moves it.
     Sent,
+    /// Its size is known only now: it is announced in memory that the exchange was shown ([`TensorExchange::show`]).
+    Announced,
+    /// Its size is known only now, and no peer reaches the device's memory: the sender's device copies it to pieces of so many
+    /// bytes of the host's memory, which is announced ([`TensorExchange::announce_in_pieces`]).
+    AnnouncedInPieces { piece_bytes: usize },
+}
+
+/// How a tensor that was announced gets into the memory of its reader's device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnnouncedWay {
+    /// The reader's device copies it from where [`TensorExchange::on_peer`] says.
+    Mapped,
+    /// The exchange reads it ([`TensorExchange::fetch`]) into memory of the device that it was shown.
+    Read,
+    /// The exchange reads it into pieces of so many bytes of the host's memory ([`TensorExchange::fetch_piece`]), from which the
+    /// reader's device copies it.
+    InPieces { piece_bytes: usize },
 }
 
 /// What was announced, in memory of its sender's device that is mapped here: the whole of that, and the first byte in it.
 pub type OnPeer = (Buffer, usize);
 
 /// Sends and receives tensors along the edges of a plan. No call blocks, except [`TensorExchange::give_up`], and
-/// [`TensorExchange::fetch`] and [`TensorExchange::on_peer`] where the sender's memory is seen for the first time. `epoch` counts the tensors of an edge from 1.
+/// [`TensorExchange::fetch`], [`TensorExchange::fetch_piece`] and [`TensorExchange::on_peer`] where the sender's memory is seen for
+/// the first time. `epoch` counts the tensors of an edge from 1.
 pub trait TensorExchange: Send {
     /// Starts sending `tensor` (none: no bytes, only the signal) along an edge whose size is known. It is
     /// over when the tensor may be written again as far as the exchange is concerned.
@@ -111,6 +129,11 @@ pub trait TensorExchange: Send {
         tensor: &Buffer,
     ) -> Result<Sending, ExchangeError>;
 
+    /// Has these pieces, one behind the other in memory of [`TensorExchange::alloc`], as what [`TensorExchange::send_piece`] sends
+    /// next of a dynamic edge: it announces the tensor with the first, and tells of each of the others. Over as of
+    /// [`TensorExchange::announce`].
+    fn announce_in_pieces(&mut self, _edge: EdgeId, _spec: &TensorSpec, _pieces: Arc<[Buffer]>) {}
+
     /// Returns true once the whole tensor of this epoch can be read; of a dynamic edge, once it is announced.
     fn arrived(&mut self, edge: EdgeId, epoch: u64) -> Result<bool, ExchangeError>;
 
@@ -131,6 +154,28 @@ pub trait TensorExchange: Send {
         deadline: Deadline,
     ) -> Result<Sending, ExchangeError>;
 
+    /// How what was announced gets into the memory of this process's device.
+    fn way_of_announced(&self, _edge: EdgeId) -> AnnouncedWay {
+        AnnouncedWay::Mapped
+    }
+
+    /// Starts reading the next piece of the tensor that [`TensorExchange::announced`] described, which
+    /// [`TensorExchange::pieces_arrived`] said can be read: each of them once, in order. The fetch is over when
+    /// [`TensorExchange::acknowledge`] has told that all are read.
+    fn fetch_piece(
+        &mut self,
+        _edge: EdgeId,
+        _into: &Buffer,
+        _deadline: Deadline,
+    ) -> Result<Sending, ExchangeError> {
+        Ok(Sending::Full)
+    }
+
+    /// Returns how many pieces that [`TensorExchange::fetch_piece`] began to read are there.
+    fn pieces_fetched(&self, _edge: EdgeId) -> usize {
+        0
+    }
+
     /// Where what [`TensorExchange::announced`] described lies, for this process's device to read; none, if it does not lie in
     /// memory of a device.
     fn on_peer(
@@ -141,7 +186,7 @@ pub trait TensorExchange: Send {
         Ok(None)
     }
 
-    /// Tells the sender of a dynamic edge that the device has read what was announced.
+    /// Tells the sender of a dynamic edge that all that was announced is read, by the device or in pieces.
     fn acknowledge(&mut self, _edge: EdgeId, _epoch: u64) -> Result<Sending, ExchangeError> {
         Ok(Sending::Full)
     }
@@ -151,8 +196,9 @@ pub trait TensorExchange: Send {
         DeviceWay::Stays
     }
 
-    /// Starts sending the piece of this number, from 0, of a tensor that is [`DeviceWay::Staged`]: each of them once, in order. The
-    /// send is over when all are.
+    /// Starts sending the piece of this number, from 0, of a tensor that is [`DeviceWay::Staged`] or
+    /// [`DeviceWay::AnnouncedInPieces`]: each of them once, in order. The send is over when all are, and of the latter when its
+    /// receiver has read them.
     fn send_piece(
         &mut self,
         _edge: EdgeId,
@@ -167,7 +213,8 @@ pub trait TensorExchange: Send {
         None
     }
 
-    /// Returns how many of these pieces of an epoch can be read.
+    /// Returns how many of these pieces of an epoch can be read; of a dynamic edge that is not [`AnnouncedWay::Mapped`], how many
+    /// pieces of what was announced, or of [`AnnouncedWay::Read`] one, once all of it can be read.
     fn pieces_arrived(&mut self, _edge: EdgeId, _epoch: u64) -> Result<usize, ExchangeError> {
         Ok(0)
     }
@@ -204,9 +251,9 @@ pub trait TensorExchange: Send {
     /// [`TensorExchange::free`].
     fn alloc(&mut self, bytes: usize) -> Result<Slab, ExchangeError>;
 
-    /// Lets peers map memory of the device, which they are told of by [`TensorExchange::announce`], until it is given to
-    /// [`TensorExchange::free`].
-    fn show(&mut self, _memory: &Slab, _file: OwnedFd) -> Result<(), ExchangeError> {
+    /// Lets peers reach memory of the device, which they are told of by [`TensorExchange::announce`], until it is given to
+    /// [`TensorExchange::free`]: they map its file, or their NICs read it. This process's NIC reads and writes it likewise.
+    fn show(&mut self, _memory: &Slab, _file: Shown) -> Result<(), AllocError> {
         Ok(())
     }
 

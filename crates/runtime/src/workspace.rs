@@ -2,10 +2,11 @@
 //! node runs and go when their last user is done.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use tensorwire_graph::{Lane, Node, NodeId, Op, Output, Part, SendFrom, infer};
 use tensorwire_kernels::{DeviceFailure, SharedDevice};
-use tensorwire_memory::{Buffer, Copies, CopyPurpose, LoanError, Slab};
+use tensorwire_memory::{Buffer, Copies, CopyPurpose, Keepalive, LoanError, Slab};
 use tensorwire_tensor::{Fact, TensorSpec};
 
 use crate::dynamic::{Anonymous, LaneUse, Pool, Site, Sites, Source};
@@ -22,15 +23,18 @@ pub(crate) struct Workspace {
     private: Pool,
     /// By device.
     on_devices: HashMap<u32, Pool>,
-    /// Memory of the first device that peers map.
+    /// Memory of the first device that peers or NICs reach.
     shown: Pool,
+    /// Registered memory of the host by which tensors get from and to devices, and what holds it pinned, by its address.
+    pinned: Pool,
+    pins: HashMap<usize, Keepalive>,
     bytes_max: usize,
     pub(crate) device: Option<SharedDevice>,
     send_from: SendFrom,
     /// Outputs that the plan gave no place: how many users are still to come in this run.
     users: HashMap<Output, u32>,
     pub(crate) copies: Copies,
-    /// Tensors of the first device that were allocated where peers map them, since their site sends.
+    /// Tensors of the first device that were allocated where peers reach them, since their site sends.
     pub(crate) placed_to_send: u64,
 }
 
@@ -61,13 +65,35 @@ impl Source for OfDevice<'_> {
     }
 }
 
-/// Memory of the first device that peers map.
+/// Registered memory of the host that devices copy from and to while others work.
+struct Pinned<'a> {
+    registered: Registered<'a>,
+    device: &'a SharedDevice,
+    pins: &'a mut HashMap<usize, Keepalive>,
+}
+
+impl Source for Pinned<'_> {
+    fn alloc(&mut self, bytes: usize) -> Result<Slab, AllocError> {
+        let slab = self.registered.alloc(bytes)?;
+        // where the system locks no more memory copies take longer, and are as right
+        let pinned = self.device.lock().pin(&slab).ok();
+        self.pins.extend(pinned.map(|pinned| (slab.address(), pinned)));
+        Ok(slab)
+    }
+
+    fn free(&mut self, slab: &Slab) {
+        self.pins.remove(&slab.address());
+        self.registered.free(slab);
+    }
+}
+
+/// Memory of the first device that peers or NICs reach.
 struct Shown<'a>(OfDevice<'a>, &'a mut (dyn TensorExchange + 'static));
 
 impl Source for Shown<'_> {
     fn alloc(&mut self, bytes: usize) -> Result<Slab, AllocError> {
         let (slab, file) = self.0.0.lock().alloc_shared(0, bytes)?;
-        self.1.show(&slab, file?)?;
+        self.1.show(&slab, file)?;
         Ok(slab)
     }
 
@@ -130,6 +156,8 @@ impl Workspace {
             private: Pool::new("private", bytes_max),
             on_devices: HashMap::new(),
             shown: Pool::new("shown device's", bytes_max),
+            pinned: Pool::new("pinned", bytes_max),
+            pins: HashMap::new(),
             bytes_max,
             device,
             send_from,
@@ -141,7 +169,7 @@ impl Workspace {
 
     pub(crate) fn dynamic_use(&self, lane: Lane) -> LaneUse {
         match lane {
-            Lane::Registered => self.registered.usage(),
+            Lane::Registered => self.registered.usage().with(self.pinned.usage()),
             Lane::Private => self.private.usage(),
             Lane::Device(device) => {
                 let own = self.on_devices.get(&device).map(Pool::usage).unwrap_or_default();
@@ -187,7 +215,7 @@ impl Workspace {
         Ok(Tensor { spec, buffer, lane })
     }
 
-    /// Fresh memory of a device for an output, which peers map where its site is known to send.
+    /// Fresh memory of a device for an output, which peers reach where its site is known to send.
     pub(crate) fn alloc_on_device(
         &mut self,
         number: u32,
@@ -216,8 +244,8 @@ impl Workspace {
         Ok(tensor)
     }
 
-    /// Memory of the first device that peers map, for a tensor that goes there.
-    fn alloc_shown(
+    /// Memory of the first device that peers or NICs reach, for a tensor that goes from or to it.
+    pub(crate) fn alloc_shown(
         &mut self,
         spec: TensorSpec,
         exchange: &mut (dyn TensorExchange + 'static),
@@ -228,8 +256,8 @@ impl Workspace {
         Ok(Tensor { spec, buffer, lane: Lane::Device(0) })
     }
 
-    /// As [`Workspace::sendable`], of a tensor in the first device's memory: the tensor itself where peers map it, else memory
-    /// that they map, for the device to copy it there; and from the next step on its site allocates such memory.
+    /// As [`Workspace::sendable`], of a tensor in the first device's memory: the tensor itself where peers reach it, else memory
+    /// that they reach, for the device to copy it there; and from the next step on its site allocates such memory.
     pub(crate) fn sendable_on_device(
         &mut self,
         tensor: &Tensor,
@@ -243,6 +271,18 @@ impl Workspace {
         // fits: a length is at most isize::MAX
         self.copies.add(CopyPurpose::Staging, copy.buffer.bytes() as u64);
         Ok(Some(copy))
+    }
+
+    /// Registered memory of the host by which a tensor of so many bytes gets from or to a device, in pieces.
+    pub(crate) fn alloc_pinned(
+        &mut self,
+        (bytes, piece_bytes): (usize, usize),
+        exchange: &mut (dyn TensorExchange + 'static),
+    ) -> Result<Arc<[Buffer]>, AllocError> {
+        let device = self.device.as_ref().ok_or_else(no_device)?;
+        let (registered, pins) = (Registered(exchange), &mut self.pins);
+        let mut source = Pinned { registered, device, pins };
+        Ok(self.pinned.alloc_in_pieces((bytes, piece_bytes), &mut source)?.into())
     }
 
     /// Memory that a peer can write, for a tensor that comes from there.

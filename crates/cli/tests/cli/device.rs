@@ -188,9 +188,17 @@ fn rows_go_from_device_to_device() {
     assert!(copied_first > 0);
     let more = train(&format!("ps {rows} 6"), &[]);
     assert_eq!(number(&more, "bytes_copied_staging"), copied_first);
-    let by_host = train(&format!("ps --transport tcp {rows} 3"), &[]);
+    // over sockets they go by pinned memory at both ends; what is copied first is the host's
+    for faults in [&[][..], &late] {
+        let by_pieces = train(&format!("ps --transport tcp {rows} 3"), faults);
+        assert_eq!(hash(&by_pieces), hash(&alone));
+        let of = |key| number(&by_pieces, key);
+        assert_eq!(of("bytes_copied_from_peers"), 0);
+        assert!(of("bytes_copied_staging") < copied_first, "{by_pieces}");
+        assert!(of("bytes_copied_to_host") > 2 * of_alone, "{by_pieces}");
+    }
+    let by_host = train(&format!("ps --transport tcp --exchange copy {rows} 3"), &[]);
     assert_eq!(hash(&by_host), hash(&alone));
-    assert_eq!(number(&by_host, "bytes_copied_from_peers"), 0);
     // a worker dies while servers read what it announced
     let mut job = driver.start(&format!("--strategy ps {rows} 100000 --deadline 5"), &late);
     let members = job.members(4);

@@ -205,9 +205,9 @@ impl Device for SimDevice {
         memory: &Slab,
         _: Result<DmaBuf, String>,
     ) -> Result<(Region, String), RegionError> {
-        match self.network.shared().reach {
-            Some(_) => Ok(region::adopt_device(&self.core, memory)),
-            None => Err(RegionError::NoNic),
+        match &self.network.shared().reach {
+            Some(reach) if reach.reaches(self.me()) => Ok(region::adopt_device(&self.core, memory)),
+            _ => Err(RegionError::NoNic),
         }
     }
 

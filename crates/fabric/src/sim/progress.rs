@@ -25,6 +25,11 @@ pub struct SimNetwork {
 
 /// How the network's NICs reach memory of devices: by the address of a device's byte.
 pub trait NicReach: std::fmt::Debug + Send + Sync {
+    /// True if the NIC of this member reaches its devices.
+    fn reaches(&self, _member: Rank) -> bool {
+        true
+    }
+
     /// Reads as many bytes as there is room for.
     fn read(&self, address: usize, into: &mut [u8]);
 

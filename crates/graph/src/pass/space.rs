@@ -1,7 +1,7 @@
 //! Memory spaces: which nodes compute on a device, and the copies between a device's memory and the host's that this
 //! takes. What is fed lies in the host's memory, and so does what a group reduces that is none of devices; a variable lies where
 //! its task computes. Of a task with several devices each copy of the model is on its own, and what is no copy's on the first.
-//! What crosses between processes goes by way of the host, or from first device to first device where their memory is shared.
+//! What crosses between processes goes by way of the host, or from device to device of the same number.
 //! Each tensor is copied at most once to the host and to each device, whoever uses it there.
 
 use std::collections::HashMap;
@@ -32,11 +32,8 @@ pub enum DeviceCrossing {
     /// By way of the host's memory, at both ends.
     #[default]
     ByHost,
-    /// From memory to memory, where their size is known.
+    /// From device to device, by whatever their exchange has.
     Direct,
-    /// From memory to memory, also where their size is known only when they exist: the devices of all processes map each
-    /// other's.
-    Mapped,
 }
 
 impl DeviceTasks {
@@ -156,9 +153,8 @@ impl Spreader<'_> {
         let is_known = self.out.fact(output).spec().is_some();
         let reaches = match self.crossing {
             DeviceCrossing::ByHost => false,
-            DeviceCrossing::Direct => is_known,
             // of first devices alone what has no size yet
-            DeviceCrossing::Mapped => is_known || node.space == Space::Device(0),
+            DeviceCrossing::Direct => is_known || node.space == Space::Device(0),
         };
         // peers have it on the device of that number
         let count = self.counts.get(&task).copied().unwrap_or(1);

@@ -12,6 +12,7 @@ use crate::batch::{Batch, Bypass, Bytes, ENTRY_BYTES};
 use crate::error::StoreError;
 use crate::key::ShardKey;
 use crate::message::{Answer, Carried, Reply, RequestId, RequestRefusal};
+use crate::ports::DeviceReach;
 use crate::transfer::TransferMode;
 use crate::wire::{RemotePlace, SendStatus, Wire, WireError};
 
@@ -150,6 +151,8 @@ impl Core {
         }
         let Some(memory) = self.shards.get(shard) else { return Ok(()) };
         let is_on_device = memory.shown().space().is_device();
+        let reach = self.on_device.as_ref().map(|on_device| on_device.reach);
+        let is_by_nic = is_on_device && reach == Some(DeviceReach::ByNic);
         let bytes = match sparse {
             false => {
                 let buffer = memory.shown().clone();
@@ -176,18 +179,21 @@ impl Core {
             let is_known = self.opened.get(&(worker, into.key())) == Some(&region_bytes);
             // fits: a size in memory
             let is_large = into.bytes >= bytes.len() as u64;
-            // nobody writes into a device's memory
-            let is_host = !into.on_device && !is_on_device;
+            // nobody writes into a device's memory, nor from one, but NICs
+            let is_host = !into.on_device && (!is_on_device || is_by_nic || sparse);
             is_host && is_known && is_large && end.is_some_and(|end| end <= region_bytes)
         };
         // it is read where it is; nobody changes it until the worker says that it has it
         let mode = wire.sizes(rank).mode(bytes.len(), sparse);
-        let is_shown = mode == TransferMode::PeerMapped || (is_on_device && !sparse);
+        let is_shown = mode == TransferMode::PeerMapped || (is_on_device && !is_by_nic && !sparse);
         let is_mapped = is_shown && into.is_none();
         // without direct writes, messages are of any size
         let room = wire.direct_from().map(|_| wire.message_bytes_max(rank));
-        let is_small =
-            || is_mapped || room.is_none_or(|room| bytes.len() + 2 * ENTRY_BYTES <= room);
+        let is_small = || {
+            // what lies on a device is put into no message
+            let fits = || room.is_none_or(|room| bytes.len() + 2 * ENTRY_BYTES <= room);
+            is_mapped || (fits() && (!is_on_device || sparse))
+        };
         if !into.map_or_else(is_small, fits) {
             let why = RequestRefusal::Failed(format!(
                 "{} bytes were pulled into a place that does not hold them",
@@ -268,8 +274,13 @@ impl Core {
                 return Ok(false);
             }
             Ok(SendStatus::Started) => {}
-            // the wire says so itself, once all that came from it was handed out
-            Err(StoreError::Wire(WireError::Lost { .. })) => self.forget(worker),
+            // the wire says so itself, once all that came from it was handed out. Nothing of the message was taken: its values
+            // go no more, those that bypass it among them
+            Err(StoreError::Wire(WireError::Lost { .. })) => {
+                self.outboxes[worker].stuck = Some((batch, shards));
+                self.forget(worker);
+                return Ok(false);
+            }
             Err(error) => return Err(error),
         }
         // what travels in the message has been copied, or is nobody's any more

@@ -1,5 +1,6 @@
-//! The shards of a server in registered memory: the weights, and a slot for each worker's pushes. Of weights in a device's memory
-//! that workers do not reach there is a copy, and room for what the device takes from the slots.
+//! The shards of a server in registered memory: the weights, and a slot for each worker's pushes. Where a NIC reaches a device's
+//! memory, both lie there. Of weights in a device's memory
+//! that nobody reaches there is a copy, and room for what the device takes from the slots.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -160,21 +161,31 @@ impl Shards {
                 return Err(StoreError::Memory { bytes, what });
             }
         }
+        // what goes in messages is put together by the host
+        let is_written = wire.direct_from().is_some_and(|from| spec.bytes() >= from);
         let mut copy = None;
+        let mut of_slots = None;
         let weights = match on_device {
             Some((on_device, reach)) => {
-                if reach == DeviceReach::ByHost {
-                    let buffer = pool.alloc(wire, spec.bytes())?;
-                    copy = Some(HostCopy { buffer, is_current: false });
-                    self.make_room((on_device, wire), has_slot.len(), &spec)?;
+                match reach {
+                    DeviceReach::ByNic if is_written => {}
+                    DeviceReach::ByNic | DeviceReach::ByHost => {
+                        let buffer = pool.alloc(wire, spec.bytes())?;
+                        copy = Some(HostCopy { buffer, is_current: false });
+                        self.make_room((on_device, wire), has_slot.len(), &spec)?;
+                    }
+                    DeviceReach::Mapped => {}
                 }
-                on_device.alloc(wire, spec.bytes())?
+                let weights = on_device.alloc(wire, spec.bytes())?;
+                of_slots = Some(on_device).filter(|_| reach == DeviceReach::ByNic && is_written);
+                weights
             }
             None => pool.alloc(wire, spec.bytes())?,
         };
+        let of_slots = of_slots.unwrap_or(pool);
         let mut slots = Vec::with_capacity(has_slot.len());
         for has_slot in has_slot {
-            let buffer = has_slot.then(|| pool.alloc(wire, spec.slot_bytes())).transpose()?;
+            let buffer = has_slot.then(|| of_slots.alloc(wire, spec.slot_bytes())).transpose()?;
             slots.push(Slot { buffer, mapped: None, rows: None, pulled: None });
         }
         self.shards.insert(shard, ShardMemory { spec, weights, copy, slots });
@@ -226,8 +237,12 @@ impl Shards {
         if let Some(device) = device {
             let (from, bytes) = (slot.pushed_buffer(view)?, memory.spec.bytes());
             device.carry((&from, 0), &memory.weights, bytes).map_err(device_failed)?;
+            let purpose = match from.space().is_device() {
+                true => CopyPurpose::Store,
+                false => CopyPurpose::ToDevice,
+            };
             // fits: a size in memory; so below
-            return Ok((CopyPurpose::ToDevice, bytes as u64));
+            return Ok((purpose, bytes as u64));
         }
         let pushed = slot.guard()?;
         let bytes = memory.spec.bytes();
@@ -315,7 +330,7 @@ impl Shards {
             let pushes = slots.iter().zip(views).map(|(slot, view)| slot.pushed_buffer(view));
             let pushes = pushes.collect::<Result<Vec<_>, _>>()?;
             // what comes in a message lies on the host
-            let is_there = |push: &Buffer| push.space().is_device() && push.bytes() == spec.bytes();
+            let is_there = |push: &Buffer| push.space().is_device() && push.bytes() >= spec.bytes();
             if !pushes.iter().all(is_there) {
                 let what = "what is pushed to a value on a device is to lie on one".to_string();
                 return Ok(Err(what));

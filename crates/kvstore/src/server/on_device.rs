@@ -19,7 +19,7 @@ pub(crate) const ASK_AGAIN: Duration = Duration::from_micros(50);
 pub(super) struct OnDevice {
     device: Arc<dyn StoreDevice>,
     pub(super) reach: DeviceReach,
-    /// Of weights.
+    /// Of weights, and of slots that a NIC writes.
     pub(super) pool: Pool,
     /// Memory of workers that the device copies from.
     pinned: Vec<Keepalive>,
@@ -39,6 +39,7 @@ impl OnDevice {
     pub(super) fn new((device, reach): (Arc<dyn StoreDevice>, DeviceReach)) -> OnDevice {
         let pool = match reach {
             DeviceReach::Mapped => Pool::on_device(device.clone()),
+            DeviceReach::ByNic => Pool::reached(device.clone()),
             DeviceReach::ByHost => Pool::unseen(device.clone()),
         };
         let (pinned, marks) = Default::default();
@@ -49,7 +50,7 @@ impl OnDevice {
     pub(super) fn host_pool(&self) -> Pool {
         match self.reach {
             DeviceReach::Mapped => Pool::default(),
-            DeviceReach::ByHost => Pool::pinned(self.device.clone()),
+            DeviceReach::ByNic | DeviceReach::ByHost => Pool::pinned(self.device.clone()),
         }
     }
 
@@ -104,7 +105,7 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use tensorwire_memory::Buffer;
+    use tensorwire_memory::{Buffer, DmaBuf};
 
     use super::*;
 
@@ -130,6 +131,10 @@ mod tests {
 
         fn carry(&self, _: (&Buffer, usize), _: &Buffer, _: usize) -> Result<(), String> {
             self.mark().map(|_| ())
+        }
+
+        fn dma_buf(&self, _: &Slab) -> Result<DmaBuf, String> {
+            Err("no NIC reaches it".to_string())
         }
 
         fn import(&self, _: OwnedFd, _: usize) -> Result<Slab, String> {

@@ -129,7 +129,8 @@ impl Core {
         // fits: checked against the shard's rows
         slot.rows = rows.map(|rows| rows.count as usize);
         slot.mapped = None;
-        let Some(buffer) = &slot.buffer else { return Ok(()) };
+        let is_here = carried.value.is_some() || carried.indices.is_some();
+        let Some(buffer) = slot.buffer.as_ref().filter(|_| is_here) else { return Ok(()) };
         let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
         let mut bytes = buffer.write().map_err(lent)?;
         for (block, at) in [(carried.value, 0), (carried.indices, at_indices)] {
@@ -172,9 +173,26 @@ impl Core {
         if !has_slot && value.is_some_and(|value| !matches!(value, Carried::There(_))) {
             return Err(wrong("values of this size are mapped where they are".to_string()));
         }
+        let is_on_device = memory.slots[from].buffer.as_ref().is_some_and(|slot| {
+            slot.space().is_device() && (rows.is_some() || value != Some(Carried::InPlace))
+        });
+        if is_on_device && matches!(request.what, Ask::Push { .. }) {
+            return Err(wrong(
+                "whole values of this size are written where they belong".to_string(),
+            ));
+        }
         let is_mapped = |carried: Carried| matches!(carried, Carried::There(_));
+        let is_block = |carried: Carried| matches!(carried, Carried::Block(_));
         if rows.is_some_and(|rows| is_mapped(rows.indices) || value.is_some_and(is_mapped)) {
             return Err(wrong("rows are sent, and mapped nowhere".to_string()));
+        }
+        // the device may still read what was pushed before, which is not answered then
+        let slot = memory.slots[from].buffer.as_ref().filter(|_| {
+            [value, rows.map(|rows| rows.indices)].into_iter().flatten().any(is_block)
+                && matches!(request.what, Ask::Push { .. })
+        });
+        if slot.is_some_and(|slot| slot.write().is_err()) {
+            return Err(RequestRefusal::TooSoon { shard });
         }
         // what is in the slot has as many rows as the shard; a pull may name one row again and again
         let is_in_slot =
@@ -297,7 +315,11 @@ impl Core {
                     let memory = self.shards.get(shard);
                     let slot = memory.and_then(|memory| memory.slots[worker].buffer.as_ref());
                     let slot = slot.filter(|_| wire.direct_from().is_some());
-                    let place = slot.and_then(|slot| self.pool.place(slot));
+                    let on_device = self.on_device.as_ref();
+                    let place = slot.and_then(|slot| match slot.space().is_device() {
+                        true => on_device?.pool.place(slot),
+                        false => self.pool.place(slot),
+                    });
                     let what = Answer::Placed { place, rounds };
                     self.reply(worker, Reply { id, what });
                 }

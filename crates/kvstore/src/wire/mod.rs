@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::RegionDescriptor;
-use tensorwire_memory::{Buffer, Slab};
+use tensorwire_memory::{Buffer, DmaBuf, Slab};
 
 use crate::transfer::TransferThresholds;
 
@@ -57,7 +57,7 @@ impl RemotePlace {
 /// A value that is written straight to where it belongs, before the message that tells of it.
 #[derive(Clone, Debug)]
 pub struct Direct<'a> {
-    /// Registered memory of this process ([`Wire::alloc`]); lent until [`Wire::finished`] names the token.
+    /// Registered memory of this process ([`Wire::alloc`], [`Wire::adopt_device`]); lent until [`Wire::finished`] names the token.
     pub from: &'a Buffer,
     /// Written to the first bytes of this place.
     pub to: RemotePlace,
@@ -169,6 +169,17 @@ pub trait Wire: Send {
     /// Lets peers map memory of this process's device by its file, for as long as the wire lives.
     fn offer_device(&mut self, file: OwnedFd, bytes: u64) -> Result<RegionDescriptor, WireError> {
         let _ = (file, bytes);
+        Err(no_devices())
+    }
+
+    /// Has the NIC read and write memory of this process's device for peers, who know it as they know memory of [`Wire::alloc`],
+    /// for as long as the wire lives; says how it does. `shown`: the memory as a dma-buf, or why there is none.
+    fn adopt_device(
+        &mut self,
+        memory: &Slab,
+        shown: Result<DmaBuf, String>,
+    ) -> Result<(RegionDescriptor, String), WireError> {
+        let _ = (memory, shown);
         Err(no_devices())
     }
 

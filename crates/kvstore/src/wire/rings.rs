@@ -29,7 +29,7 @@ use tensorwire_fabric::{
     ArrivalError, Completion, Fabric, OpenRegionError, Region, RegionDescriptor, RemoteRegion,
     SendMessageError, Ticket, Wake,
 };
-use tensorwire_memory::{Buffer, Copies, CopyPurpose, PeerMapped, Place, Slab};
+use tensorwire_memory::{Buffer, Copies, CopyPurpose, DmaBuf, PeerMapped, Place, Slab};
 
 use super::{Incoming, Outgoing, RemotePlace, SendStatus, Wire, WireError, WireStats, no_devices};
 use crate::ports::StoreDevice;
@@ -75,7 +75,7 @@ pub struct Rings {
     peers: BTreeMap<Rank, Peer>,
     /// Introductions of peers that were not asked for yet.
     heard: HashMap<Rank, Vec<u8>>,
-    /// Memory for values, by the address of its first byte.
+    /// Memory for values, of the host and of its device, by the address of its first byte.
     regions: HashMap<usize, Region>,
     opened: HashMap<(Rank, u64), Opened>,
     /// Memory of peers' devices, which this one maps.
@@ -253,7 +253,7 @@ impl Rings {
         if bytes > place.bytes || !is_inside {
             return Err(failed(format!("{bytes} bytes do not fit {place:?}")));
         }
-        let loan = from.lend().map_err(|error| failed(error.to_string()))?;
+        let loan = from.lend_to_device().map_err(|error| failed(error.to_string()))?;
         Ok(Parcel {
             region: region.clone(),
             // fits: an offset into memory
@@ -377,6 +377,18 @@ impl Wire for Rings {
         let RegionDescriptor { key, .. } = offered.descriptor();
         self.offered.push(offered);
         Ok(RegionDescriptor { key, bytes })
+    }
+
+    fn adopt_device(
+        &mut self,
+        memory: &Slab,
+        shown: Result<DmaBuf, String>,
+    ) -> Result<(RegionDescriptor, String), WireError> {
+        let adopted = self.fabric.adopt_device(memory, shown);
+        let (region, way) = adopted.map_err(|error| WireError::Failed(error.to_string()))?;
+        let descriptor = region.descriptor();
+        self.regions.insert(memory.address(), region);
+        Ok((descriptor, way))
     }
 
     fn open_on_device(

@@ -13,6 +13,8 @@ use tensorwire_graph::{EdgeId, Graph, Kind, NodeId, Op, Output, Part};
 use tensorwire_kernels::{CopyId, DeviceCall, DeviceFailure, DeviceKernels, DeviceOperand};
 use tensorwire_memory::{Buffer, CopyPurpose, DeviceLoan, DeviceWriteLoan, LoanError};
 
+pub(super) use reading::Fetching;
+
 use super::{Executor, Flight, Turn};
 use crate::ahead::viewed;
 use crate::error::RunError;
@@ -50,13 +52,15 @@ enum Then {
     More,
     /// The node is a Recv of what a peer announced, which may be told now that it was read.
     Read { edge: EdgeId },
+    /// The node is such a Recv, into memory that the device uses no more: a NIC may read now.
+    Fetch { edge: EdgeId },
 }
 
 impl Then {
     /// Of which edge something is to be posted.
     fn edge(self) -> Option<EdgeId> {
         match self {
-            Then::Piece { edge, .. } | Then::Read { edge } => Some(edge),
+            Then::Piece { edge, .. } | Then::Read { edge } | Then::Fetch { edge } => Some(edge),
             Then::Done | Then::Open | Then::More => None,
         }
     }
@@ -268,6 +272,9 @@ impl Executor {
         let mut target = match way {
             Some(DeviceWay::Copied(target)) => Some(target),
             Some(DeviceWay::Staged(pieces)) => return self.stage(part, id, edge, &pieces),
+            Some(DeviceWay::AnnouncedInPieces { piece_bytes }) => {
+                return self.announce_in_pieces(part, id, edge, piece_bytes);
+            }
             _ => None,
         };
         let source = node.inputs.first().and_then(|input| self.workspace.storage.tensor(*input));
@@ -449,7 +456,7 @@ impl Executor {
                     self.ready.push_front(node);
                 }
                 Then::Done => self.complete(part, frontier, node),
-                Then::More | Then::Piece { .. } | Then::Read { .. } => {}
+                Then::More | Then::Piece { .. } | Then::Read { .. } | Then::Fetch { .. } => {}
             }
             any = true;
         }
@@ -471,13 +478,16 @@ impl Executor {
         Ok(self.held.len() < count)
     }
 
-    /// Posts a piece that is copied, or tells that what was announced was read; false if the peer's queue is full.
+    /// Posts a piece that is copied, reads what was announced or tells that it was read; false if the peer's queue is full.
     fn post_copied(&mut self, copied: &Copying) -> Result<bool, RunError> {
         let Copying { node, start_ns, then, .. } = *copied;
         let (edge, index, is_last) = match then {
             Then::Piece { edge, index, is_last } => (edge, index, is_last),
             Then::Read { edge } => {
                 return Ok(self.acknowledge(node, edge, start_ns)? == Sending::Started);
+            }
+            Then::Fetch { edge } => {
+                return Ok(self.fetch(node, edge, start_ns)? == Sending::Started);
             }
             Then::Done | Then::Open | Then::More => return Ok(true),
         };

@@ -37,8 +37,10 @@ impl Executor {
         }
         // a full queue may have room again without any news for us
         let is_send = |node: &NodeId| part.graph.node(*node).op.is_send();
-        let is_full =
-            !self.prepared.is_empty() || !self.held.is_empty() || self.ready.iter().any(is_send);
+        let is_full = !self.prepared.is_empty()
+            || !self.held.is_empty()
+            || !self.fetching.is_empty()
+            || self.ready.iter().any(is_send);
         let waited = patience.saturating_sub(deadline.remaining());
         // copies are over soon; a step that was told as a whole may wait for others for long
         let (spins, pause) = match self.copying.is_empty() {

@@ -12,6 +12,7 @@ use tensorwire_graph::{Edge, EdgeId, Lane, Plan, Transfer};
 use tensorwire_kernels::{DeviceFailure, SharedDevice};
 use tensorwire_memory::{Arena, Buffer, Place};
 
+use super::announcing::{Announcing, Reached, Reading};
 use super::completions::Completions;
 use super::giving_up::{Withdrawal, Withdrawals};
 use super::introduction::{DeviceMemory, Ear, Introduction};
@@ -111,14 +112,6 @@ impl Opening {
             let device = options.device.clone().ok_or(SessionError::NoDevice { part })?;
             let at = (part, number);
             on_devices.push(OnDevice::new(fabric, device, plan, at, &options, &mut storage)?);
-        }
-        let is_mapped = on_devices.first().is_some_and(OnDevice::is_mapped);
-        let needs_map = |edge: &&Edge| {
-            edge.space.is_device() && edge.transfer == Transfer::Dynamic && !is_mapped
-        };
-        if let Some(edge) = edges.iter().find(needs_map) {
-            let (peer, edge) = (options.ranks[peer(edge)], edge.name.clone());
-            return Err(ConnectEdgesError::NotMapped { peer, edge });
         }
         let mut opening = Opening {
             fabric: fabric.clone(),
@@ -317,8 +310,11 @@ impl Opening {
                     let ear = *ear.expect("checked above");
                     let by_fabric = edge.space == Space::Host || by_nic;
                     let is_signal = !(by_fabric && matches!(edge.transfer, Transfer::Write(_)));
-                    let ack = self.ears.get(&edge.id).copied();
-                    let metadata = self.metadata.get(&edge.id).cloned();
+                    let listened = self.ears.get(&edge.id).zip(self.metadata.get(&edge.id));
+                    let dynamic = listened.map(|(ack, slot)| {
+                        let from = self.on_device(edge.space).map(OnDevice::reached);
+                        Announcing::new(*ack, slot.clone(), from)
+                    });
                     let on_device = on_device.remove(&edge.id);
                     let is_staged_there = there.is_some_and(|there| there.piece_bytes > 0);
                     let on_its_device = is_written_on_device(edge) && is_staged_there;
@@ -340,30 +336,25 @@ impl Opening {
                         staged,
                         // fits: usize is 64 bits wide
                         pieces: pieces as u64,
-                        ack,
-                        metadata,
+                        dynamic,
                     };
                     outbound.insert(edge.id, route);
                 } else {
                     let slot = self.ears[&edge.id];
-                    let metadata = self.metadata.get(&edge.id).cloned();
-                    let (fact, ack) = (edge.fact.clone(), ear.map(|ear| ArrivalSlot(ear.slot)));
+                    let fact = edge.fact.clone();
+                    let number = number_of(edge.space).map(|number| number as usize);
+                    let there = number.and_then(|number| introduction.devices.get(number));
+                    let comes_in_pieces = there.is_some_and(|there| there.piece_bytes > 0);
+                    let listened = ear.zip(self.metadata.get(&edge.id));
+                    let dynamic = listened.map(|(ear, slot)| {
+                        let into = self.on_device(edge.space).map(OnDevice::reached);
+                        Reading::new(ArrivalSlot(ear.slot), slot.clone(), into, comes_in_pieces)
+                    });
                     let staged = self.staged(edge);
-                    let announced = None;
                     let is_by_nic = by_nic && staged.is_none() && is_written_on_device(edge);
                     let region = lane.clone();
-                    let ear = Inbound {
-                        name,
-                        channel,
-                        region,
-                        slot,
-                        fact,
-                        ack,
-                        metadata,
-                        announced,
-                        staged,
-                        is_by_nic,
-                    };
+                    let ear =
+                        Inbound { name, channel, region, slot, fact, dynamic, staged, is_by_nic };
                     inbound.insert(edge.id, ear);
                 }
             }
@@ -381,6 +372,7 @@ impl Opening {
             (outbound, inbound),
             (withdrawal, withdrawals),
         );
+        exchange.reached = on_devices.first().map(OnDevice::reached);
         let mut ways: Vec<String> = on_devices.iter().filter_map(|d| d.way.clone()).collect();
         ways.dedup();
         exchange.device_way = Some(ways.join("; ")).filter(|way| !way.is_empty());
@@ -516,6 +508,14 @@ impl OnDevice {
 
     fn is_mapped(&self) -> bool {
         matches!(self.reach, Reach::Mapped(_))
+    }
+
+    fn reached(&self) -> Reached {
+        match self.reach {
+            Reach::Mapped(_) => Reached::Mapped,
+            Reach::ByNic(_) => Reached::ByNic,
+            Reach::Staged(_) => Reached::Staged,
+        }
     }
 
     /// By which its tensors go, where peers do not reach its memory.

@@ -1,6 +1,7 @@
 //! Seeded schedules on devices: the jobs of `seeds`, computed by GPUs that stand in for real ones and are late as a seed
 //! likes. Their tensors cross in one of three ways ([`Between`]): in pieces by the host's memory; from memory to memory by a NIC,
-//! whose writes are stale until they are flushed; or devices map each other's memory. Network and NICs place bytes as the seed
+//! whose writes are stale until they are flushed; or devices map each other's memory. Of some jobs the NICs of every other part alone
+//! reach its device. Network and NICs place bytes as the seed
 //! likes. The latter two tell their devices whole steps where they can: streams wait at gates. Every tensor of every step is held
 //! against what the graph computes without any of this; parts die and kernels fail while others wait.
 //!
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tensorwire_base::Rank;
 use tensorwire_cuda::{CudaKernels, CudaOptions, RemoteWrites};
 use tensorwire_fabric::{Backend, Fabric, NicReach, SimKnobs, SimNetwork};
 use tensorwire_fakecuda::FakeNic;
@@ -43,7 +45,7 @@ pub(crate) const HANGS: Duration = Duration::from_secs(60);
 /// What children have in common: a seed's streams are late by its own numbers.
 pub(crate) const LATE: &str = "delay=100,garbage,stale";
 /// Of a piece: tensors here are small.
-const PIECE_BYTES: usize = 64;
+pub(crate) const PIECE_BYTES: usize = 64;
 
 /// A job's sessions, each with a device of its own.
 pub(crate) struct OnDevices {
@@ -63,39 +65,60 @@ pub(crate) enum Between {
     MapsKnown,
     /// The same network, whose NICs reach memory of devices. No size changes.
     Nics,
+    /// The same, and sizes change.
+    OpenNics,
+    /// The same, but that of every other member reaches no device.
+    SomeNics,
+    /// Sockets, and the host's memory in pieces.
+    Tcp,
 }
 
 impl Between {
     fn of(seed: u64) -> Between {
-        match seed / 4 % 4 {
+        match seed / 4 % 8 {
             0 => Between::Pieces,
             1 => Between::Maps,
-            2 => Between::MapsKnown,
-            _ => Between::Nics,
+            2 | 6 => Between::MapsKnown,
+            3 | 7 => Between::Nics,
+            4 => Between::SomeNics,
+            _ => Between::OpenNics,
         }
     }
 
     pub(crate) fn network(self, seed: u64, knobs: SimKnobs) -> SimNetwork {
+        let of_nics = |of_all| Reach { nic: FakeNic::open().unwrap(), of_all };
         match self {
-            Between::Pieces | Between::Maps | Between::MapsKnown => SimNetwork::new(seed, knobs),
-            Between::Nics => SimNetwork::with_devices(seed, knobs, Reach(FakeNic::open().unwrap())),
+            Between::Pieces | Between::Maps | Between::MapsKnown | Between::Tcp => {
+                SimNetwork::new(seed, knobs)
+            }
+            Between::Nics | Between::OpenNics => {
+                SimNetwork::with_devices(seed, knobs, of_nics(true))
+            }
+            Between::SomeNics => SimNetwork::with_devices(seed, knobs, of_nics(false)),
         }
     }
 }
 
-/// How the network's NICs reach devices.
+/// How the network's NICs reach devices: those of all members, or of every other.
 #[derive(Debug)]
-struct Reach(FakeNic);
+struct Reach {
+    nic: FakeNic,
+    of_all: bool,
+}
 
 impl NicReach for Reach {
+    fn reaches(&self, member: Rank) -> bool {
+        self.of_all || member.0.is_multiple_of(2)
+    }
+
     fn read(&self, address: usize, into: &mut [u8]) {
         // fits: usize is 64 bits wide
-        assert!(self.0.read(address as u64, into), "{address:x} is no memory of a device");
+        assert!(self.nic.read(address as u64, into), "{address:x} is no memory of a device");
     }
 
     fn write(&self, address: usize, bytes: &[u8]) {
         // fits: as above
-        assert!(self.0.write(address as u64, bytes), "{address:x} is no memory of a device");
+        assert!(self.nic.write(address as u64, bytes), "{address:x} is no memory of a device");
     }
 }
 
@@ -122,8 +145,11 @@ pub(crate) fn open_plan(
     (depth, pairs): (usize, usize),
 ) -> OnDevices {
     let backend = match between {
-        Between::Pieces | Between::Nics => Backend::Sim(network.clone()),
+        Between::Pieces | Between::Nics | Between::OpenNics | Between::SomeNics => {
+            Backend::Sim(network.clone())
+        }
         Between::Maps | Between::MapsKnown => Backend::Shm,
+        Between::Tcp => Backend::Tcp,
     };
     let options = support::options(Duration::from_secs(5));
     let fabrics = mesh::open(&backend, plan.parts.len() as u32, |config| {
@@ -153,31 +179,27 @@ pub(crate) fn open_plan(
 }
 
 /// Devices everywhere, between which tensors cross.
-pub(crate) fn crossing(
-    device_crossing: DeviceCrossing,
-    shared_memory: SharedMemory,
-) -> PlanOptions {
+pub(crate) fn crossing(shared_memory: SharedMemory) -> PlanOptions {
     PlanOptions {
         devices: DeviceTasks::All,
-        device_crossing,
+        device_crossing: DeviceCrossing::Direct,
         shared_memory,
         ..PlanOptions::default()
     }
 }
 
 fn job(random: &mut Random, between: Between) -> Job {
-    let (device_crossing, shared_memory) = match between {
-        Between::Pieces | Between::Nics => (DeviceCrossing::Direct, SharedMemory::None),
+    let shared_memory = match between {
         Between::Maps | Between::MapsKnown => {
-            let shared = [SharedMemory::Used, SharedMemory::Unused][random.below(2)].clone();
-            (DeviceCrossing::Mapped, shared)
+            [SharedMemory::Used, SharedMemory::Unused][random.below(2)].clone()
         }
+        _ => SharedMemory::None,
     };
     let size = match between {
-        Between::Pieces | Between::Maps => Size::Small,
         Between::MapsKnown | Between::Nics => Size::Known,
+        _ => Size::Small,
     };
-    Job::new(random, crossing(device_crossing, shared_memory), size)
+    Job::new(random, crossing(shared_memory), size)
 }
 
 /// What a seed showed.
@@ -193,6 +215,10 @@ struct Seen {
     died: u64,
     /// Parts that heard that a peer gave up its step.
     heard: u64,
+    /// Edges whose tensors have no size before they exist and crossed by the host's memory, by NICs, and by some of both.
+    open_by_host: usize,
+    open_by_nic: usize,
+    open_by_some: usize,
     /// Bytes of unknown size that a device read in the memory of another process's, and that were copied first for that.
     read: u64,
     copied_first: u64,
@@ -206,7 +232,7 @@ fn run_seed(seed: u64) -> Result<Seen, String> {
     let between = Between::of(seed);
     let job = job(&mut random, between);
     let mut expected = Expected::new(&job, seed).nearly();
-    let OnDevices { mut sessions, fabrics: _fabrics, network } = open(&job, &mut random, between);
+    let OnDevices { mut sessions, fabrics, network } = open(&job, &mut random, between);
     let begun = Instant::now();
     // what nothing moves in the network may still move in a device
     let mut moves = || {
@@ -228,6 +254,14 @@ fn run_seed(seed: u64) -> Result<Seen, String> {
         return Err("nothing was copied to a device".to_string());
     }
     let whole_steps = sessions.iter().map(|session| session.counters().whole_steps).sum();
+    let open = job
+        .plan
+        .edges
+        .iter()
+        .filter(|edge| edge.space.is_device() && matches!(edge.transfer, Transfer::Dynamic));
+    let open = open.count();
+    let is_read = fabrics.iter().any(|fabric| fabric.stats().bytes_read > 0);
+    let by = |ways: &[Between]| if ways.contains(&between) && is_read { open } else { 0 };
     let is_large = |edge: &&tensorwire_graph::Edge| edge.bytes() > Some(PIECE_BYTES);
     Ok(Seen {
         verified: expected.verified,
@@ -237,6 +271,9 @@ fn run_seed(seed: u64) -> Result<Seen, String> {
         whole_by_nic: if between == Between::Nics { whole_steps } else { 0 },
         died: 0,
         heard: 0,
+        open_by_host: by(&[Between::Pieces]),
+        open_by_nic: by(&[Between::OpenNics]),
+        open_by_some: by(&[Between::SomeNics]),
         read: of(CopyPurpose::FromPeers),
         // over a network it is counted as staging what goes in pieces
         copied_first: if of(CopyPurpose::FromPeers) > 0 { of(CopyPurpose::Staging) } else { 0 },
@@ -414,21 +451,28 @@ fn a_thousand_seeds() {
             total.whole_by_nic += seen.whole_by_nic;
             total.died += seen.died;
             total.heard += seen.heard;
+            total.open_by_host += seen.open_by_host;
+            total.open_by_nic += seen.open_by_nic;
+            total.open_by_some += seen.open_by_some;
             total.read += seen.read;
             total.copied_first += seen.copied_first;
             total.placed += seen.placed;
         }
         let Seen { verified, staged, in_pieces, whole_steps, died, .. } = total;
         let Seen { read, copied_first, placed, whole_by_nic, heard, .. } = total;
+        let Seen { open_by_host, open_by_nic, open_by_some, .. } = total;
         println!(
             "{seeds:?}: {verified} tensors, {staged} edges by the host, {in_pieces} in pieces, {whole_steps} whole steps, \
-             {whole_by_nic} by NICs, {read} bytes read from peers, {copied_first} copied first, {placed} placed, {died} deaths, \
+             {whole_by_nic} by NICs, of unknown size {open_by_host} edges by the host, {open_by_nic} by NICs, {open_by_some} by some \
+             of both, {read} bytes read from peers, {copied_first} copied first, {placed} placed, {died} deaths, \
              {heard} heard of a step that was given up"
         );
         // the generator still makes what this is about
         let count = seeds.end - seeds.start;
         assert!(verified > 5 * count);
         assert!(staged as u64 > count / 4 && in_pieces as u64 > count / 40);
+        assert!(open_by_host as u64 > count / 20 && open_by_nic as u64 > count / 20);
+        assert!(open_by_some as u64 > count / 20);
         assert!(read > 5 * count && copied_first > 0 && placed > count / 8);
         assert!(whole_steps > 2 * count && whole_by_nic > count / 2);
         assert!(died > count / 20 && heard > count / 50);
@@ -502,7 +546,7 @@ fn a_full_queue_holds_up_no_other_peers_pieces() {
         given: vec![],
         followed_by: vec![],
     };
-    let options = crossing(DeviceCrossing::Direct, SharedMemory::None);
+    let options = crossing(SharedMemory::None);
     let plan = plan(&placed, &cluster.tasks(), &[run], options).unwrap();
     let network = SimNetwork::new(seeds.start, SimKnobs::default());
     let OnDevices { mut sessions, fabrics, .. } =

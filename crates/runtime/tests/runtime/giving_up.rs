@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use tensorwire_base::Rank;
 use tensorwire_fabric::SimKnobs;
 use tensorwire_graph::{
-    Cluster, DeviceCrossing, Graph, Hint, Init, NodeId, Op, Placement, Plan, Rule, RunId, RunSpec,
-    SharedMemory, place, plan,
+    Cluster, Graph, Hint, Init, NodeId, Op, Placement, Plan, Rule, RunId, RunSpec, SharedMemory,
+    place, plan,
 };
 use tensorwire_runtime::{Advance, ExchangeError, RunError, Session};
 use tensorwire_tensor::{DType, Fact, TensorSpec};
@@ -19,14 +19,10 @@ use crate::devices::{
 const NUMBERS: usize = 2048;
 
 fn planned(graph: &Graph, cluster: Cluster, roots: &[NodeId], shared: SharedMemory) -> Plan {
-    let way = match shared {
-        SharedMemory::None => DeviceCrossing::Direct,
-        _ => DeviceCrossing::Mapped,
-    };
     let placed = place(graph, cluster, Placement::default()).unwrap();
     let (name, roots) = ("step", roots.to_vec());
     let run = RunSpec { name, roots, fetch_to: None, given: vec![], followed_by: vec![0] };
-    plan(&placed, &cluster.tasks(), &[run], crossing(way, shared)).unwrap()
+    plan(&placed, &cluster.tasks(), &[run], crossing(shared)).unwrap()
 }
 
 /// Fills a tensor of a session, if that has one of this name.

@@ -6,6 +6,7 @@ mod custom;
 mod devices;
 mod distributed;
 mod dynamic;
+mod dynamic_devices;
 mod giving_up;
 mod group;
 mod hazards;

@@ -194,16 +194,11 @@ impl DeviceChoice {
             }
         };
         // nothing is read in a memory that is out of reach
-        let is_mapped = all_share && !config.devices_apart;
         let options = match all_share && config.devices_apart {
             true => PlanOptions { shared_memory: SharedMemory::Unused, ..options },
             false => options,
         };
-        let device_crossing = match is_mapped {
-            true => DeviceCrossing::Mapped,
-            false => DeviceCrossing::Direct,
-        };
-        let devices = DeviceTasks::All;
+        let (devices, device_crossing) = (DeviceTasks::All, DeviceCrossing::Direct);
         PlanOptions { devices, device_crossing, all_reduce, ..options }
     }
 
@@ -302,6 +297,19 @@ impl TrainConfig {
         topology: &Topology,
         program: &Graph,
     ) -> Option<&'static str> {
+        let whys = [
+            (self.devices_apart, "GPUs do not reach each other's memory"),
+            (
+                self.settled_transport() != Some(Transport::Shm),
+                "workers and servers share no memory; --transport shm has them do so on one host",
+            ),
+        ];
+        let reached = || whys.into_iter().find(|(is_so, _)| *is_so).map(|(_, why)| why);
+        self.store_needs_host(topology, program).or_else(reached)
+    }
+
+    /// Why what is pushed to a store and pulled from it has to pass the host's memory at servers, whoever reaches their GPUs' memory.
+    fn store_needs_host(&self, topology: &Topology, program: &Graph) -> Option<&'static str> {
         let mut updates = program.nodes().map(|(_, node)| &node.op);
         let has_row_updates = updates.any(|op| matches!(op, Op::ApplyRows { .. }));
         // a centre gets whole weights, of who has made steps by itself
@@ -313,23 +321,26 @@ impl TrainConfig {
                 self.store.snapshot.is_some(),
                 "workers keep what they push for servers that take over",
             ),
-            (self.devices_apart, "GPUs do not reach each other's memory"),
-            (
-                self.settled_transport() != Some(Transport::Shm),
-                "workers and servers share no memory; --transport shm has them do so on one host",
-            ),
         ];
         whys.into_iter().find(|(is_so, _)| *is_so).map(|(_, why)| why)
     }
 
-    /// How the values of a store get to workers, if they lie in the memory of its servers' GPUs.
+    /// How the values of a store get to workers, if they lie in the memory of its servers' GPUs. By a NIC where a server finds that its
+    /// NIC reaches that.
     pub(crate) fn store_reach(&self, topology: &Topology, program: &Graph) -> Option<DeviceReach> {
         let is_on_devices = self.device != DeviceChoice::Cpu
             && (topology.trains_over_store() || topology.averaging.is_some())
             && self.store_by_host(topology, program).is_none();
+        let by_nic = || {
+            self.settled_transport() == Some(Transport::Verbs)
+                && topology.averaging.is_none()
+                && !topology.is_grouped()
+                && self.store_needs_host(topology, program).is_none()
+        };
         is_on_devices.then(|| match self.store_is_staged(topology, program) {
-            Some(_) => DeviceReach::ByHost,
             None => DeviceReach::Mapped,
+            Some(_) if by_nic() => DeviceReach::ByNic,
+            Some(_) => DeviceReach::ByHost,
         })
     }
 }
@@ -447,7 +458,7 @@ mod tests {
             (options.devices, options.device_crossing)
         };
         let cuda = DeviceChoice::Cuda { ordinal: None };
-        assert_eq!(of(cuda, false), (DeviceTasks::All, DeviceCrossing::Mapped));
+        assert_eq!(of(cuda, false), (DeviceTasks::All, DeviceCrossing::Direct));
         assert_eq!(of(cuda, true), (DeviceTasks::Workers, DeviceCrossing::ByHost));
         assert_eq!(of(DeviceChoice::Cpu, true), (options.devices, options.device_crossing));
     }
@@ -473,6 +484,14 @@ mod tests {
         for (config, said) in [
             (TrainConfig { transport: Transport::Tcp, ..config() }, "share no memory"),
             (TrainConfig { devices_apart: true, ..config() }, "do not reach"),
+            (
+                TrainConfig {
+                    transport: Transport::Verbs,
+                    wire: super::super::WireType::Bf16,
+                    ..config()
+                },
+                "travel rounded",
+            ),
         ] {
             assert_eq!(reach(&config), Some(DeviceReach::ByHost));
             let why = config.store_is_staged(&config.topology(), &program).unwrap();
@@ -489,6 +508,8 @@ mod tests {
             let why = config.store_by_host(&config.topology(), &program).unwrap();
             assert!(why.contains(said), "{why}: {said}");
         }
+        let by_nic = TrainConfig { transport: Transport::Verbs, ..config() };
+        assert_eq!(reach(&by_nic), Some(DeviceReach::ByNic));
         assert_eq!(reach(&TrainConfig { device: DeviceChoice::Cpu, ..config() }), None);
     }
 }

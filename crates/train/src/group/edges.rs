@@ -12,13 +12,13 @@ use std::time::Duration;
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::Fabric;
 use tensorwire_graph::{Edge, EdgeId, Job, Plan};
-use tensorwire_kernels::SharedDevice;
+use tensorwire_kernels::{SharedDevice, Shown};
 use tensorwire_launch::QUEUE_PAIRS;
 use tensorwire_memory::{Buffer, Slab};
 use tensorwire_nn::Program;
 use tensorwire_runtime::{
-    DeviceWay, Events, ExchangeError, OnPeer, OneSided, OneSidedOptions, Opening, Ports, Sending,
-    Storage, TensorExchange,
+    AllocError, AnnouncedWay, DeviceWay, Events, ExchangeError, OnPeer, OneSided, OneSidedOptions,
+    Opening, Ports, Sending, Storage, TensorExchange,
 };
 use tensorwire_tensor::TensorSpec;
 
@@ -170,6 +170,10 @@ impl<E: TensorExchange> TensorExchange for BesideGroup<E> {
         self.of_mut(edge).announce(edge, epoch, spec, tensor)
     }
 
+    fn announce_in_pieces(&mut self, edge: EdgeId, spec: &TensorSpec, pieces: Arc<[Buffer]>) {
+        self.of_mut(edge).announce_in_pieces(edge, spec, pieces);
+    }
+
     fn arrived(&mut self, edge: EdgeId, epoch: u64) -> Result<bool, ExchangeError> {
         self.of_mut(edge).arrived(edge, epoch)
     }
@@ -190,6 +194,23 @@ impl<E: TensorExchange> TensorExchange for BesideGroup<E> {
         deadline: Deadline,
     ) -> Result<Sending, ExchangeError> {
         self.of_mut(edge).fetch(edge, epoch, into, deadline)
+    }
+
+    fn way_of_announced(&self, edge: EdgeId) -> AnnouncedWay {
+        self.of(edge).way_of_announced(edge)
+    }
+
+    fn fetch_piece(
+        &mut self,
+        edge: EdgeId,
+        into: &Buffer,
+        deadline: Deadline,
+    ) -> Result<Sending, ExchangeError> {
+        self.of_mut(edge).fetch_piece(edge, into, deadline)
+    }
+
+    fn pieces_fetched(&self, edge: EdgeId) -> usize {
+        self.of(edge).pieces_fetched(edge)
     }
 
     fn on_peer(
@@ -257,7 +278,7 @@ impl<E: TensorExchange> TensorExchange for BesideGroup<E> {
         self.group.alloc(bytes)
     }
 
-    fn show(&mut self, memory: &Slab, file: OwnedFd) -> Result<(), ExchangeError> {
+    fn show(&mut self, memory: &Slab, file: Shown) -> Result<(), AllocError> {
         self.group.show(memory, file)
     }
 

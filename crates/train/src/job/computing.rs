@@ -55,7 +55,7 @@ pub(super) fn open_gpus(part: &Part, rank: Rank) -> Result<Option<OpenedGpus>, T
     let devices = match config.store_reach(topology, &program.graph) {
         // there are no tensors of it on a GPU, and a centre's servers are none in the plan
         Some(_) if is_server && topology.averaging.is_some() => 1,
-        Some(DeviceReach::ByHost) if is_server => 1,
+        Some(DeviceReach::ByNic | DeviceReach::ByHost) if is_server => 1,
         // the plan says how many there are
         _ => here.map_or(0, |part| part.memory.device_bytes.len()),
     };

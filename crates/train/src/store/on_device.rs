@@ -11,7 +11,9 @@ use tensorwire_base::Deadline;
 use tensorwire_graph::{NodeId, Op};
 use tensorwire_kernels::{CopyId, DeviceCall, DeviceFailure, DeviceOperand, SharedDevice};
 use tensorwire_kvstore::{DeviceMark, StoreDevice};
-use tensorwire_memory::{Arena, Buffer, DeviceLoan, DeviceWriteLoan, Keepalive, Place, Slab};
+use tensorwire_memory::{
+    Arena, Buffer, DeviceLoan, DeviceWriteLoan, DmaBuf, Keepalive, Place, Slab,
+};
 use tensorwire_tensor::TensorSpec;
 
 /// A device that has values of a store in its memory.
@@ -138,6 +140,10 @@ impl StoreDevice for DeviceOfStore {
 
     fn pin(&self, memory: &Slab) -> Result<Keepalive, String> {
         self.device.lock().pin(memory).map_err(text)
+    }
+
+    fn dma_buf(&self, memory: &Slab) -> Result<DmaBuf, String> {
+        self.device.lock().dma_buf(memory).map_err(text)
     }
 
     fn import(&self, memory: OwnedFd, bytes: usize) -> Result<Slab, String> {

@@ -132,7 +132,7 @@ pub(crate) fn open_store_on(
     let patience = member.setup_patience();
     let is_mapped = |(_, reach): &&(Arc<DeviceOfStore>, DeviceReach)| *reach == DeviceReach::Mapped;
     let maps = device.as_ref().filter(is_mapped).map(|(device, _)| device.clone());
-    let (wire, fabric) = open_wire(member, &options, &peers, (fabric, maps))?;
+    let (mut wire, fabric) = open_wire(member, &options, &peers, (fabric, maps))?;
     let scheduler = StoreScheduler {
         scheduling: member.scheduling(),
         fabric,
@@ -146,6 +146,13 @@ pub(crate) fn open_store_on(
     let each = if mode == Mode::Sync { 1 } else { u64::from(workers) };
     let computes = device.as_ref().map(|(device, _)| device.clone());
     let arithmetic = Arithmetic::new(kernels).at_rates(rates, each).on_device(computes);
+    let device = match (device, place.role) {
+        (Some((device, DeviceReach::ByNic)), Role::Server(_)) => {
+            let reach = try_nic(member, wire.as_mut(), &device);
+            Some((device, reach))
+        }
+        (device, _) => device,
+    };
     let device = device.map(|(device, reach)| (device as Arc<dyn StoreDevice>, reach));
     let Role::Server(server) = place.role else {
         let servers_come_back = checkpoint.is_some();
@@ -175,6 +182,30 @@ pub(crate) fn open_store_on(
         Some(_) => KvServer::restored(ports, options)?,
     };
     Ok(StoreEnd::Server(Box::new(server)))
+}
+
+/// Finds out whether the NIC reaches the memory of a server's device, and says so.
+fn try_nic(member: &Member, wire: &mut dyn Wire, device: &DeviceOfStore) -> DeviceReach {
+    let tried = device.alloc_unseen(1).and_then(|memory| {
+        let adopted = wire.adopt_device(&memory, device.dma_buf(&memory));
+        adopted.map_err(|error| error.to_string())
+    });
+    let (line, reach) = match tried {
+        Ok((_, way)) => {
+            let line = format!(
+                "GPUDirect RDMA: the NIC reaches the memory of servers' GPUs {way}; at workers gradients and weights go by pinned \
+                 memory of the host"
+            );
+            (line, DeviceReach::ByNic)
+        }
+        Err(why) => {
+            let line = format!("gradients and weights go by pinned memory of the host: {why}");
+            (line, DeviceReach::ByHost)
+        }
+    };
+    // a launcher that is gone is noticed by the thread that watches it
+    let _ = member.say(&line);
+    reach
 }
 
 fn open_wire(

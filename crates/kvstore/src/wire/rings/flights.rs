@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tensorwire_memory::Loan;
+use tensorwire_memory::DeviceLoan;
 
 /// A posted memcpy.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(super) enum Flight {
     /// A large value; what is lent goes back with this.
     Value {
         token: u64,
-        _loan: Loan,
+        _loan: DeviceLoan,
     },
     Credit,
 }

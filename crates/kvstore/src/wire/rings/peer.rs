@@ -8,7 +8,7 @@ use tensorwire_fabric::{
     Channel, Direction, Fabric, Gone, LocalSlice, Memcpy, PostError, Region, RemoteRegion,
     RemoteSlice,
 };
-use tensorwire_memory::{Copies, Loan, Place};
+use tensorwire_memory::{Copies, DeviceLoan, Place};
 
 use super::flights::{Flight, Flights};
 use super::format::{self, Frame};
@@ -39,7 +39,8 @@ pub(super) struct Parcel {
     pub(super) remote: RemoteRegion,
     pub(super) remote_offset: u64,
     pub(super) token: u64,
-    pub(super) loan: Loan,
+    /// By address, for it may lie on a device.
+    pub(super) loan: DeviceLoan,
 }
 
 /// Both directions.

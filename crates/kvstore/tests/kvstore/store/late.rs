@@ -4,19 +4,25 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tensorwire_kvstore::{
     DeviceMark, DeviceRows, Key, PushedRows, ShardKey, StateTensor, StoreDevice, Updater, ValueSpec,
 };
-use tensorwire_memory::{Buffer, Keepalive, Slab};
+use tensorwire_memory::{Buffer, DmaBuf, Keepalive, Slab};
 
 use super::rule::Sum;
 
 type Work = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
-pub(crate) struct Late(Mutex<Told>);
+pub(crate) struct Late {
+    told: Mutex<Told>,
+    is_held: AtomicBool,
+    /// Where its own memory begins.
+    own: Mutex<Vec<usize>>,
+}
 
 #[derive(Default)]
 struct Told {
@@ -32,16 +38,23 @@ impl fmt::Debug for Late {
 
 impl Late {
     fn tell(&self, work: impl FnOnce() + Send + 'static) -> DeviceMark {
-        let mut told = self.0.lock().unwrap();
+        let mut told = self.told.lock().unwrap();
         told.waiting.push_back(Box::new(work));
         // fits: a few
         DeviceMark(told.done + told.waiting.len() as u64)
     }
 
+    /// Has it do nothing until it is let go again.
+    pub(crate) fn hold(&self, is_held: bool) {
+        self.is_held.store(is_held, Ordering::Relaxed);
+    }
+
     /// Does the next thing; returns how many are done.
     fn one(&self) -> u64 {
-        let mut told = self.0.lock().unwrap();
-        if let Some(next) = told.waiting.pop_front() {
+        let mut told = self.told.lock().unwrap();
+        let is_held = self.is_held.load(Ordering::Relaxed);
+        let next = if is_held { None } else { told.waiting.pop_front() };
+        if let Some(next) = next {
             next();
             told.done += 1;
         }
@@ -49,7 +62,7 @@ impl Late {
     }
 
     fn finish(&self) {
-        while !self.0.lock().unwrap().waiting.is_empty() {
+        while !self.told.lock().unwrap().waiting.is_empty() {
             self.one();
         }
     }
@@ -61,11 +74,17 @@ impl StoreDevice for Late {
     }
 
     fn alloc_unseen(&self, bytes: usize) -> Result<Slab, String> {
-        Slab::anonymous(bytes).map_err(|error| error.to_string())
+        let slab = Slab::anonymous(bytes).map_err(|error| error.to_string())?;
+        self.own.lock().unwrap().push(slab.address());
+        Ok(slab)
     }
 
     fn pin(&self, _: &Slab) -> Result<Keepalive, String> {
         Err("it pins nothing".to_string())
+    }
+
+    fn dma_buf(&self, _: &Slab) -> Result<DmaBuf, String> {
+        Err("no NIC reaches it".to_string())
     }
 
     fn import(&self, _: OwnedFd, _: usize) -> Result<Slab, String> {
@@ -78,7 +97,12 @@ impl StoreDevice for Late {
 
     fn carry(&self, (from, at): (&Buffer, usize), to: &Buffer, bytes: usize) -> Result<(), String> {
         let (from, to) = (from.clone(), to.clone());
+        // the host's end is lent until it is over
+        let is_own = self.own.lock().unwrap().contains(&from.slab().address());
+        let loan = if is_own { None } else { Some(from.lend_to_device()) };
+        let loan = loan.transpose().map_err(|error| error.to_string())?;
         self.tell(move || {
+            let _lent_until_now = loan;
             to.write().unwrap()[..bytes].copy_from_slice(&from.read().unwrap()[at..at + bytes]);
         });
         Ok(())

@@ -1,6 +1,8 @@
 //! The store from end to end, over real rings in shared memory and over TCP: workers and servers as threads,
 //! closed forms.
 
+mod by_hand;
+mod by_nic;
 mod controls;
 mod copies;
 mod counts;

@@ -16,6 +16,7 @@ use tensorwire_kvstore::{
 };
 use tensorwire_testkit::mesh;
 
+use super::by_nic::{Gpu, GpuSum};
 use super::late::{Late, LateSum};
 use super::rule::{Journal, Shelf, Sum};
 
@@ -42,6 +43,8 @@ pub(crate) struct Job {
     pub(crate) shelf: Shelf,
     /// Servers have values in the memory of devices.
     pub(crate) on_device: bool,
+    /// The same of the driver for tests, which the NICs of a simulated network reach.
+    pub(crate) by_nic: bool,
     /// What all servers did, in order.
     pub(crate) journal: Journal,
 }
@@ -58,6 +61,7 @@ impl Job {
             checkpoint: None,
             shelf: Shelf::default(),
             on_device: false,
+            by_nic: false,
             journal: Journal::default(),
         }
     }
@@ -191,17 +195,22 @@ impl End {
         let mut workers = ranks(0..self.job.workers);
         workers.retain(|rank| self.scheduler.lives(rank.index()));
         let sum = Sum::new(self.job.journal.clone());
+        let gpu = self.job.by_nic.then(|| Arc::new(Gpu::open(self.number)));
         let late = self.job.on_device.then(Arc::<Late>::default);
-        let update: Box<dyn Updater> = match &late {
-            Some(late) => Box::new(LateSum::new(sum, late.clone())),
-            None => Box::new(sum),
+        let reached = gpu.clone().map(|gpu| (gpu as Arc<dyn StoreDevice>, DeviceReach::ByNic));
+        let update: Box<dyn Updater> = match (&late, gpu) {
+            (Some(late), _) => Box::new(LateSum::new(sum, late.clone())),
+            (None, Some(gpu)) => Box::new(GpuSum { sum, gpu }),
+            (None, None) => Box::new(sum),
         };
         ServerPorts {
             wire: self.rings(&workers),
             membership: self.seat(),
             update,
             keep: Box::new(self.job.shelf.clone()),
-            device: late.map(|late| (late as Arc<dyn StoreDevice>, DeviceReach::ByHost)),
+            device: late
+                .map(|late| (late as Arc<dyn StoreDevice>, DeviceReach::ByHost))
+                .or(reached),
         }
     }
 

@@ -31,7 +31,7 @@ fn each(buffers: &[Buffer]) -> Vec<Vec<Buffer>> {
 }
 
 /// MXNet's test of `dist_sync`: what is pulled after n rounds is what all workers pushed in them.
-fn sums_are_those_of_all_workers(job: &Job) {
+pub(super) fn sums_are_those_of_all_workers(job: &Job) {
     const ROUNDS: usize = 4;
     let workers = job.workers;
     job.run(|number, store| {

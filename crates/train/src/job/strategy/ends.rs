@@ -68,7 +68,8 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), Tr
         || topology.trains_over_store() && plan.edges.iter().any(|edge| edge.space.is_device());
     // a worker whose tensors go by way of the host opens its own with its session
     let is_server = matches!(topology.role(member.rank()), Role::Server(_));
-    let opens = is_on_devices || (reach == Some(DeviceReach::ByHost) && is_server);
+    let is_apart = matches!(reach, Some(DeviceReach::ByNic | DeviceReach::ByHost));
+    let opens = is_on_devices || (is_apart && is_server);
     let gpus = if opens { open_gpus(part, member.rank())? } else { None };
     let device = gpus.as_ref().map(OpenedGpus::shared);
     let of_store = device.as_ref().zip(reach).map(|(device, reach)| {
@@ -82,6 +83,8 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), Tr
         let staged = config.store_is_staged(topology, &program.graph);
         let line = match (config.store_by_host(topology, &program.graph), staged) {
             (None, None) => there.to_string(),
+            // servers say what they find
+            (None, Some(_)) if reach == Some(DeviceReach::ByNic) => there.to_string(),
             (None, Some(why)) => {
                 format!("{there}; gradients and weights go by pinned memory of the host: {why}")
             }

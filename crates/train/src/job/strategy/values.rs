@@ -123,7 +123,8 @@ pub(super) fn server_bytes(program: &Program, config: &TrainConfig, topology: &T
         let beside = wide.saturating_mul(state + usize::from(is_narrow));
         let kept = match reach {
             Some(DeviceReach::Mapped) => 0,
-            Some(DeviceReach::ByHost) => shard.bytes(),
+            // should no NIC reach it
+            Some(DeviceReach::ByNic | DeviceReach::ByHost) => shard.bytes(),
             None => shard.bytes().saturating_add(beside),
         };
         // fits: usize is 64 bits wide

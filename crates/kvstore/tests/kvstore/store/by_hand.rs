@@ -1,0 +1,232 @@
+//! A server that is driven by hand, over a wire of tests: when what comes, and who is lost in the middle of what, is chosen.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tensorwire_base::{Deadline, Rank};
+use tensorwire_fabric::RegionDescriptor;
+use tensorwire_kvstore::message::{
+    Answer, Ask, Carried, Reply, Request, RequestId, RequestRefusal,
+};
+use tensorwire_kvstore::proto::Mode;
+use tensorwire_kvstore::wire::{
+    Incoming, Outgoing, RemotePlace, SendStatus, Wire, WireError, WireStats,
+};
+use tensorwire_kvstore::{
+    DeviceReach, KvServer, KvServerOptions, Membership, MembershipEvent, Partition, ServerPorts,
+    ShardKey, StoreDevice, Updater,
+};
+use tensorwire_memory::Slab;
+use tensorwire_tensor::DType;
+use tensorwire_testkit::mesh;
+
+use super::late::{Late, LateSum};
+use super::rule::{Shelf, Sum};
+
+const SHARD: ShardKey = ShardKey(3);
+const ELEMENTS: usize = 100;
+const BYTES: u64 = 4 * ELEMENTS as u64;
+
+/// What workers say, and what the server says to them.
+#[derive(Default)]
+struct Said {
+    inbound: VecDeque<(Rank, Vec<u8>, Vec<u8>)>,
+    outbound: Vec<(Rank, Reply)>,
+    /// Sending there fails.
+    lost: Option<Rank>,
+    over: Vec<u64>,
+}
+
+#[derive(Clone, Default)]
+struct ByHand(Arc<Mutex<Said>>);
+
+impl Wire for ByHand {
+    fn send(&mut self, to: Rank, message: &Outgoing<'_>) -> Result<SendStatus, WireError> {
+        let mut said = self.0.lock().unwrap();
+        if said.lost == Some(to) {
+            return Err(WireError::Lost { rank: to, reason: "the test has it so".to_string() });
+        }
+        said.over.extend(message.direct.iter().map(|direct| direct.token));
+        let mut meta = message.meta;
+        while !meta.is_empty() {
+            let (reply, rest) = postcard::take_from_bytes(meta).unwrap();
+            meta = rest;
+            said.outbound.push((to, reply));
+        }
+        Ok(SendStatus::Started)
+    }
+
+    fn flush(&mut self) -> Result<(), WireError> {
+        Ok(())
+    }
+
+    fn receive(&mut self, take: &mut dyn FnMut(Incoming<'_>)) -> Result<usize, WireError> {
+        let come = std::mem::take(&mut self.0.lock().unwrap().inbound);
+        for (from, meta, block) in &come {
+            take(Incoming { from: *from, meta, blocks: &[block] });
+        }
+        Ok(come.len())
+    }
+
+    fn finished(&mut self, tokens: &mut Vec<u64>) -> Result<(), WireError> {
+        tokens.append(&mut self.0.lock().unwrap().over);
+        Ok(())
+    }
+
+    fn lost(&mut self, _: &mut Vec<(Rank, String)>) {}
+
+    fn direct_from(&self) -> Option<usize> {
+        Some(16)
+    }
+
+    fn message_bytes_max(&self, _: Rank) -> usize {
+        1 << 20
+    }
+
+    fn alloc(&mut self, bytes: usize) -> Result<(Slab, RegionDescriptor), WireError> {
+        let slab = Slab::anonymous(bytes).unwrap();
+        let region = RegionDescriptor { key: slab.address() as u64, bytes: bytes as u64 };
+        Ok((slab, region))
+    }
+
+    fn connect(&mut self, peer: Rank, _: Deadline) -> Result<(), WireError> {
+        Err(WireError::NoPeer { rank: peer })
+    }
+
+    fn open_region(&mut self, _: Rank, _: RegionDescriptor, _: Deadline) -> Result<(), WireError> {
+        Ok(())
+    }
+
+    fn observe(&mut self) {}
+
+    fn wait(&mut self, _: Deadline) {}
+
+    fn stats(&self) -> WireStats {
+        WireStats::default()
+    }
+
+    fn close(&mut self, _: Deadline) -> Result<(), WireError> {
+        Ok(())
+    }
+}
+
+/// All live, and nobody meets.
+struct Alive;
+
+impl Membership for Alive {
+    fn enter_barrier(&mut self) -> Result<u64, String> {
+        Err("nobody meets here".to_string())
+    }
+
+    fn is_released(&mut self, _: u64) -> bool {
+        false
+    }
+
+    fn events(&mut self) -> Result<Vec<MembershipEvent>, String> {
+        Ok(Vec::new())
+    }
+}
+
+/// An elastic server of two workers, which takes each push as it comes.
+struct Driven {
+    server: KvServer,
+    said: Arc<Mutex<Said>>,
+    asked: u64,
+}
+
+impl Driven {
+    fn new(device: Option<Arc<Late>>) -> Driven {
+        let wire = ByHand::default();
+        let said = wire.0.clone();
+        let update: Box<dyn Updater> = match &device {
+            Some(late) => Box::new(LateSum::new(Sum::default(), late.clone())),
+            None => Box::new(Sum::default()),
+        };
+        let device = device.map(|late| (late as Arc<dyn StoreDevice>, DeviceReach::ByHost));
+        let keep = Box::new(Shelf::default());
+        let ports =
+            ServerPorts { wire: Box::new(wire), membership: Box::new(Alive), update, keep, device };
+        let options = KvServerOptions {
+            mode: Mode::Async { max_delay: None },
+            partition: Partition::new(1, usize::MAX),
+            server: 0,
+            workers: [0, 1].map(mesh::member).to_vec(),
+            elastic: true,
+            checkpoint: None,
+            patience: Duration::from_secs(10),
+        };
+        Driven { server: KvServer::new(ports, options), said, asked: 0 }
+    }
+
+    /// A worker asks, with a value of this number; the server takes it.
+    fn ask(&mut self, worker: u32, what: Ask, value: f32) -> RequestId {
+        self.asked += 1;
+        let id = RequestId(self.asked);
+        let meta = postcard::to_stdvec(&Request { id, what }).unwrap();
+        let block = value.to_le_bytes().repeat(ELEMENTS);
+        self.said.lock().unwrap().inbound.push_back((Rank(worker), meta, block));
+        self.server.progress().unwrap();
+        id
+    }
+
+    fn answer(&mut self, of: RequestId) -> Option<Answer> {
+        for _ in 0..20 {
+            self.server.progress().unwrap();
+        }
+        let said = self.said.lock().unwrap();
+        said.outbound.iter().find(|(_, reply)| reply.id == of).map(|(_, reply)| reply.what.clone())
+    }
+
+    fn begin(&mut self) {
+        let (rows, columns) = (ELEMENTS as u64, 1);
+        let init = Ask::Init { shard: SHARD, dtype: DType::F32 as u8, rows, columns };
+        for worker in [0, 1] {
+            let id = self.ask(worker, init.clone(), 0.0);
+            assert!(matches!(self.answer(id), Some(Answer::Placed { .. })));
+        }
+        let first = self.ask(0, push(0), 5.0);
+        assert!(matches!(self.answer(first), Some(Answer::Applied { version: 0, .. })));
+    }
+}
+
+fn push(round: u64) -> Ask {
+    Ask::Push { shard: SHARD, round, value: Carried::Block(0), rows: None }
+}
+
+/// What a worker was to be sent when it was lost is read by nobody any more: others change it.
+#[test]
+fn a_message_that_a_lost_worker_was_to_get_holds_up_no_update() {
+    let mut driven = Driven::new(None);
+    driven.begin();
+    driven.said.lock().unwrap().lost = Some(Rank(1));
+    let place = RemotePlace { region: (7, BYTES), offset: 0, bytes: BYTES, on_device: false };
+    let into = Some(place);
+    let pull = Ask::Pull { shard: SHARD, round: 0, priority: 0, into, rows: None, wide: false };
+    let pulled = driven.ask(1, pull, 0.0);
+    assert_eq!(driven.answer(pulled), None);
+    let pushed = driven.ask(0, push(1), 6.0);
+    let found = driven.answer(pushed);
+    assert!(matches!(found, Some(Answer::Applied { version: 1, .. })), "{found:?}");
+}
+
+/// A worker that pushes again before it is answered, while the device reads what it pushed before: that is refused, and the
+/// server goes on.
+#[test]
+fn a_push_into_a_slot_that_the_device_reads_is_refused() {
+    let late = Arc::new(Late::default());
+    let mut driven = Driven::new(Some(late.clone()));
+    driven.begin();
+    late.hold(true);
+    let first = driven.ask(0, push(1), 6.0);
+    let early = driven.ask(0, push(2), 7.0);
+    assert_eq!((driven.answer(first), driven.answer(early)), (None, None));
+    late.hold(false);
+    let found = driven.answer(first);
+    assert!(matches!(found, Some(Answer::Applied { version: 1, .. })), "{found:?}");
+    let refused = Answer::Refused { why: RequestRefusal::TooSoon { shard: SHARD } };
+    assert_eq!(driven.answer(early), Some(refused));
+    let again = driven.ask(0, push(2), 8.0);
+    let found = driven.answer(again);
+    assert!(matches!(found, Some(Answer::Applied { version: 2, .. })), "{found:?}");
+}
