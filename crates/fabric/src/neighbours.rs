@@ -155,7 +155,11 @@ impl Device for Neighbours {
         memory: &Slab,
         shown: Result<DmaBuf, String>,
     ) -> Result<(Region, String), RegionError> {
-        self.far.adopt_device(memory, shown)
+        match self.far.adopt_device(memory, shown) {
+            // theirs is no way to a GPU's memory
+            Ok(_) if !self.near_ranks.read().is_empty() => Err(RegionError::NearPeers),
+            adopted => adopted,
+        }
     }
 
     fn open_region(

@@ -22,7 +22,9 @@ use tensorwire_launch::Transport;
 use tensorwire_memory::{Arena, ArenaError, Buffer, LoanError, Place};
 use tensorwire_runtime::Storage;
 
-pub(crate) use edges::{BesideGroup, GroupEdges, OpenEdges, is_of_group, sent_in_group};
+pub(crate) use edges::{
+    BesideGroup, GroupEdges, OpenEdges, crosses_on_host, is_of_group, sent_in_group,
+};
 pub(crate) use exchange::{OrderOnly, master_ports, member_ports};
 pub(crate) use nccl::{NcclLibrary, NcclPlace, nccl_ports};
 pub use reducer::VectorReducer;

@@ -176,7 +176,7 @@ fn open_with(
 
 /// How many queue pairs the edges to a peer are spread over. Over TCP one: what is sent first comes first. Several would share a
 /// link alike, so that of several tensors none came before all did, and what waits for the first waited for the last.
-fn queue_pairs(at: &Endpoint) -> usize {
+pub(crate) fn queue_pairs(at: &Endpoint) -> usize {
     match at {
         Endpoint::Tcp(_) => 1,
         Endpoint::Near { far, .. } => queue_pairs(far),

@@ -18,6 +18,7 @@ const WAYS: &[(&str, &str)] = &[
     ("ps, one write", "--strategy ps --exchange write"),
     ("ps, staged over tcp", "--strategy ps --transport tcp"),
     ("allreduce", "--strategy allreduce"),
+    ("allreduce, staged over tcp", "--strategy allreduce --transport tcp"),
     ("dist-sgd, a store on the GPU", "--strategy dist-sgd"),
     ("dist-sgd, a store on the GPU by way of the host", "--strategy dist-sgd --transport tcp"),
 ];

@@ -33,24 +33,47 @@ fn on_gpus(driver: &Driver, way: &str, faults: &[(&str, &str)]) -> Value {
     result
 }
 
-/// The same with the centre in the host's memory.
-fn by_host(driver: &Driver, way: &str, faults: &[(&str, &str)]) -> Value {
-    driver.train(&format!("--transport tcp {way}"), faults)
+/// The same where the workers do not reach it: it comes, and weights go, by the host's memory, and why is said.
+fn staged(driver: &Driver, way: &str, faults: &[(&str, &str)]) -> Value {
+    let job = format!("--json --transport tcp {way}");
+    let ended = driver.start(&job, faults).end(LIMIT);
+    let said = "the centre lies in the memory of its servers' GPUs, which move it; it and weights go by pinned memory of the host: workers and servers share no memory";
+    assert_eq!(ended.stderr.matches(said).count(), 1, "{way}: {}", ended.stderr);
+    ended.json()
 }
 
 #[test]
 fn a_centre_on_gpus_has_the_bits_of_one_on_the_host_and_no_weight_goes_by_the_host() {
     let Some(driver) = driver() else { return };
-    for way in [ONE, GROUP] {
+    for (way, workers) in [(ONE, 1), (GROUP, 2)] {
         let every = format!("{way} --interval 1 {SMALL}");
         let result = on_gpus(&driver, &every, &LATE);
-        assert_eq!(hash(&result), hash(&by_host(&driver, &every, &[])), "{way}");
+        let apart = staged(&driver, &every, &LATE);
+        assert_eq!(hash(&result), hash(&apart), "{way}");
         // two meetings fewer: the master's GPU copies what it pushes, and nothing crosses to the host or from it
         let first = on_gpus(&driver, &format!("{way} --interval 100 {SMALL}"), &[]);
         assert_ne!(hash(&first), hash(&result), "{way}");
         let more = |key| number(&result, key) - number(&first, key);
         assert_eq!(more("bytes_copied_averaging"), 2 * WEIGHTS, "{way}");
         assert_eq!((more("bytes_copied_to_host"), more("bytes_copied_to_device")), (0, 0), "{way}");
+        // out of reach the master's GPU copies what it pushes to the host, each worker's the centre from there
+        let first = staged(&driver, &format!("{way} --interval 100 {SMALL}"), &[]);
+        let more = |key| number(&apart, key) - number(&first, key);
+        assert_eq!(more("bytes_copied_to_host"), 2 * WEIGHTS, "{way}");
+        assert_eq!(more("bytes_copied_to_device"), 2 * workers * WEIGHTS, "{way}");
+        // a server's, what is pushed and what is pulled
+        assert_eq!(more("bytes_copied_store_staging"), 2 * 2 * WEIGHTS, "{way}");
+    }
+    // GPUs of one host that do not reach each other's memory
+    let every = format!("{GROUP} --interval 1 {SMALL}");
+    let hidden = driver.train(&every, &[("FAKE_CUDA_FAULTS", "noexport")]);
+    assert_eq!(hash(&hidden), hash(&on_gpus(&driver, &every, &[])));
+    // a store in the host's memory, where one is built in
+    #[cfg(feature = "baselines")]
+    {
+        let every = format!("{ONE} --interval 1 {SMALL}");
+        let by_host = driver.train(&format!("--exchange zmq {every}"), &[]);
+        assert_eq!(hash(&by_host), hash(&on_gpus(&driver, &every, &[])));
     }
 }
 
@@ -65,7 +88,8 @@ fn a_centre_on_gpus_is_evaluated_and_gone_on_from_like_one_on_the_host() {
     let looked = format!("--val-every 1 --checkpoint {run} --checkpoint-every 3 {way}");
     let expected = hash(&on_gpus(&driver, &format!("{way} 3"), &[]));
     assert_eq!(hash(&on_gpus(&driver, &format!("{looked} 3"), &LATE)), expected);
-    let expected = hash(&by_host(&driver, &format!("{way} 5"), &[]));
+    assert_eq!(hash(&staged(&driver, &format!("--val-every 1 {way} 3"), &LATE)), expected);
+    let expected = hash(&staged(&driver, &format!("{way} 5"), &[]));
     let resumed = on_gpus(&driver, &format!("--resume {run} {way} 5"), &[]);
     assert_eq!(hash(&resumed), expected);
 }
@@ -75,7 +99,7 @@ fn weights_of_all_gpus_of_a_worker_meet_the_centre() {
     let Some(driver) = driver() else { return };
     for (way, design) in [(ONE, "reg"), (GROUP, "multi-ring")] {
         let way = format!("{way} --interval 1 --devices-per-worker 2 {SMALL}");
-        let expected = hash(&by_host(&driver, &way, &LATE[2..]));
+        let expected = hash(&staged(&driver, &way, &LATE[2..]));
         let result = on_gpus(&driver, &format!("--design {design} {way}"), &LATE);
         assert_eq!(hash(&result), expected, "{way} {design}");
     }

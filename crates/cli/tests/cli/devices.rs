@@ -58,6 +58,7 @@ fn gpus_of_two_workers_learn_the_same_by_every_way_to_cross() {
         ("--strategy allreduce", true),
         ("--strategy dist-sgd", false),
         ("--strategy mpi-sgd --clients 1", false),
+        ("--strategy mpi-sgd --clients 1 --transport tcp", true),
         ("--strategy mpi-sgd --clients 1 --servers 0", false),
     ] {
         let result = two_of_two(&driver, way);

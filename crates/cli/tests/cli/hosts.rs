@@ -12,7 +12,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 const LONG_LIMIT: Duration = Duration::from_secs(120);
 
 /// The command takes the script's place, so that its process is the launcher's child.
-const IN_PLACE: &str = "exec sh -c \"$2\"";
+pub(crate) const IN_PLACE: &str = "exec sh -c \"$2\"";
 /// The script stays, as ssh does, and ends with the command's status.
 pub(crate) const BESIDE: &str = "sh -c \"$2\"; exit $?";
 /// A host that does not answer.

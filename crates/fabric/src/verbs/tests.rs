@@ -17,7 +17,8 @@ use crate::error::{CompletionError, FaultCause, RegionError};
 use crate::mapping::Mapping;
 use crate::region::{Access, Region, RemoteRegion};
 use crate::{
-    ArrivalMode, ConnectError, FabricConfig, Identity, JobCredentials, PeerAddress, Secret,
+    ArrivalMode, Backend, ConnectError, FabricConfig, HostId, Identity, JobCredentials,
+    PeerAddress, Secret, neighbours,
 };
 
 fn soon() -> Deadline {
@@ -49,7 +50,7 @@ fn open(change: impl Fn(&mut FabricConfig)) -> [Arc<VerbsDevice>; 2] {
     })
 }
 
-fn connect(devices: &[Arc<VerbsDevice>; 2]) -> [Result<(), ConnectError>; 2] {
+fn connect<D: Device + ?Sized>(devices: &[Arc<D>; 2]) -> [Result<(), ConnectError>; 2] {
     let [zero, one] = [0, 1].map(|rank: u32| PeerAddress {
         rank: Rank(rank),
         incarnation: Incarnation(1),
@@ -132,6 +133,29 @@ fn on_device(start: usize, bytes: usize) -> Slab {
     let start = std::num::NonZero::new(start).unwrap();
     // SAFETY: nobody here hands the address to a device, nor follows it.
     unsafe { Slab::on_device(0, start, bytes, Arc::new(()), CutMark::default()) }
+}
+
+/// Peers of one host share memory, in which a device has none.
+#[test]
+#[cfg_attr(miri, ignore = "Miri loads no library")]
+fn memory_of_a_device_is_not_shown_to_peers_that_share_its_host() {
+    if !there_is_a_device() {
+        return;
+    }
+    const BYTES: usize = 8192;
+    let mapping = Mapping::private(BYTES as u64).unwrap();
+    let memory = on_device(mapping.start().addr().get(), BYTES);
+    let opened = [0, 1].map(|rank| {
+        let far = Backend::Verbs(VerbsOptions::default());
+        neighbours::open(HostId::here("one"), &far, config(rank)).unwrap()
+    });
+    let devices = opened.each_ref().map(|(_, device)| device.clone());
+    devices[0].adopt_device(&memory, Err("none".to_string())).expect("nobody is near yet");
+    for connected in connect(&devices) {
+        connected.unwrap();
+    }
+    let refused = devices[0].adopt_device(&memory, Err("none".to_string()));
+    assert!(matches!(refused, Err(RegionError::NearPeers)), "{refused:?}");
 }
 
 #[test]

@@ -148,10 +148,8 @@ fn groups_take_no_note_of_each_other() {
     assert!(plan.edges.iter().all(|edge| edge.from % 2 == edge.to % 2));
 }
 
-/// Variables on a server, which the first worker of each group alone deals with: it gives them to the others, and makes the means.
-#[test]
-fn the_first_of_a_group_alone_deals_with_servers() {
-    let (workers, groups) = (4, 2);
+/// Variables on a server, which the first worker of each group alone deals with.
+fn before_a_server(workers: u32, groups: u32, devices: DeviceTasks) -> Plan {
     let mut graph = Graph::new();
     let spec = TensorSpec::new(DType::F32, &[ROWS, 64]).unwrap();
     let w = graph.variable("w", spec.clone(), Init::Zeros).unwrap();
@@ -177,31 +175,46 @@ fn the_first_of_a_group_alone_deals_with_servers() {
     let run = RunSpec { name: "train", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
     let options = PlanOptions {
         all_reduce: AllReduceBy::Firsts { groups },
+        devices,
         ..by_edges(groups, SharedMemory::Unused)
     };
-    let plan = plan(&placed, &cluster.tasks(), &[run], options).unwrap();
-    let server = plan.parts.len() - 1;
-    let mut bytes_of_server = 0;
-    for edge in &plan.edges {
-        let (from, to) = (edge.from, edge.to);
-        match [from, to].contains(&server) {
-            true => {
-                assert!(from.min(to) < 2, "{from} → {to}: {}", edge.name);
-                bytes_of_server += edge.bytes().unwrap() as u64;
+    plan(&placed, &cluster.tasks(), &[run], options).unwrap()
+}
+
+/// It gives the weights to the others, and makes the means; with a server that has no device it does so by its host's memory.
+#[test]
+fn the_first_of_a_group_alone_deals_with_servers() {
+    for devices in [DeviceTasks::All, DeviceTasks::Workers] {
+        let plan = before_a_server(4, 2, devices);
+        let server = plan.parts.len() - 1;
+        let mut bytes_of_server = 0;
+        for edge in plan.edges.iter().filter(|edge| edge.bytes() != Some(0)) {
+            let (from, to) = (edge.from, edge.to);
+            let is_of_server = [from, to].contains(&server);
+            match is_of_server {
+                true => {
+                    assert!(from.min(to) < 2, "{from} → {to}: {}", edge.name);
+                    bytes_of_server += edge.bytes().unwrap() as u64;
+                }
+                false => assert_eq!(from % 2, to % 2, "{}", edge.name),
             }
-            false => assert_eq!(from % 2, to % 2, "{}", edge.name),
+            let on_host = is_of_server && devices == DeviceTasks::Workers;
+            assert_eq!(edge.space == Space::Host, on_host, "{}", edge.name);
         }
+        // the weights to each group, and a mean of each; and once more from its first to the other, and a gradient back
+        assert_eq!(bytes_of_server, 4 * LARGE);
+        let traffic = plan.traffic(RunId(0));
+        assert_eq!(traffic.written, 8 * LARGE);
+        let by_host = if devices == DeviceTasks::Workers { 2 * LARGE } else { 0 };
+        assert_eq!((traffic.to_host, traffic.to_device), (by_host, by_host));
+        for at in 0..2 {
+            let members = [0, 2].map(|member| Task::worker(member + at));
+            let of = self::means(&plan, at as usize);
+            assert_eq!(of[&format!("replica{at}/mean")], members);
+            assert_eq!(of[&format!("replica{at}/spread")].len(), 1);
+        }
+        assert!(self::means(&plan, 2).is_empty() && self::means(&plan, 3).is_empty());
     }
-    // the weights to each group, and a mean of each; and once more from its first to the other, and a gradient back
-    assert_eq!(bytes_of_server, 4 * LARGE);
-    assert_eq!(plan.traffic(RunId(0)).written, 8 * LARGE);
-    for at in 0..2 {
-        let members = [0, 2].map(|member| Task::worker(member + at));
-        let of = self::means(&plan, at as usize);
-        assert_eq!(of[&format!("replica{at}/mean")], members);
-        assert_eq!(of[&format!("replica{at}/spread")].len(), 1);
-    }
-    assert!(self::means(&plan, 2).is_empty() && self::means(&plan, 3).is_empty());
 }
 
 #[test]

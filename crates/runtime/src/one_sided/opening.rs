@@ -81,9 +81,14 @@ impl Opening {
         options: OneSidedOptions,
         deadline: Deadline,
     ) -> Result<Opening, ConnectEdgesError> {
+        let own = match options.registered {
+            Some(_) => 0,
+            None => plan.parts[part].memory.registered_bytes,
+        };
         // fits: the plan checked the sum against the address space
-        let lane = fabric.alloc_region(plan.parts[part].memory.registered_bytes as u64)?;
-        let mut storage = Storage::new(&plan.parts[part], &lane.slab())?;
+        let lane = fabric.alloc_region(own as u64)?;
+        let registered = options.registered.clone().unwrap_or_else(|| lane.slab());
+        let mut storage = Storage::new(&plan.parts[part], &registered)?;
         let peer = |edge: &Edge| if edge.from == part { edge.to } else { edge.from };
         let is_here = |edge: &&Edge| {
             (edge.from == part || edge.to == part) && !options.elsewhere.contains(&peer(edge))
@@ -495,7 +500,11 @@ impl OnDevice {
                     way = Some(format!("GPUDirect RDMA: the NIC reaches the GPU's memory {how}"));
                     Reach::ByNic(region)
                 }
-                Err(why @ (RegionError::NoNic | RegionError::Unreached { .. })) => {
+                Err(
+                    why @ (RegionError::NoNic
+                    | RegionError::NearPeers
+                    | RegionError::Unreached { .. }),
+                ) => {
                     way = Some(format!("tensors of GPUs go by way of pinned host memory: {why}"));
                     Reach::Staged(staged()?)
                 }

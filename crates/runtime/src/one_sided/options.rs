@@ -25,6 +25,8 @@ pub struct OneSidedOptions {
     pub maps_devices: bool,
     /// Memory of the first device for what the part has there, and its file, where others know of it, too; else it is allocated.
     pub memory: Option<(Slab, Arc<OwnedFd>)>,
+    /// Memory of another exchange's for all that the part has in registered memory, none of which crosses here; else it is allocated.
+    pub registered: Option<Slab>,
     /// Parts whose edges another exchange serves.
     pub elsewhere: Vec<usize>,
     /// Where peers do not reach a device's memory, its tensors go in pieces of so many bytes; the same everywhere.
@@ -44,6 +46,7 @@ impl OneSidedOptions {
             device: None,
             maps_devices: true,
             memory: None,
+            registered: None,
             elsewhere: Vec::new(),
             piece_bytes,
         }

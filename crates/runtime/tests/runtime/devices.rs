@@ -13,16 +13,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tensorwire_base::Rank;
+use tensorwire_base::{Rank, Space};
 use tensorwire_cuda::{CudaKernels, CudaOptions, RemoteWrites};
 use tensorwire_fabric::{Backend, Fabric, NicReach, SimKnobs, SimNetwork};
 use tensorwire_fakecuda::FakeNic;
 use tensorwire_graph::{
-    Cluster, DeviceCrossing, DeviceTasks, Graph, Hint, Op, Placement, Plan, PlanOptions, RunId,
-    RunSpec, SharedMemory, Transfer, place, plan,
+    Cluster, DeviceCrossing, DeviceTasks, Edge, Graph, Hint, Op, Placement, Plan, PlanOptions,
+    RunId, RunSpec, SharedMemory, Transfer, place, plan,
 };
 use tensorwire_kernels::SharedDevice;
-use tensorwire_memory::CopyPurpose;
+use tensorwire_memory::{CopyPurpose, Slab};
 use tensorwire_runtime::{
     Advance, Computing, OneSided, OneSidedOptions, Opening, Ports, Session, Storage,
 };
@@ -159,8 +159,17 @@ pub(crate) fn open_plan(
     });
     mesh::connect(&fabrics);
     let devices: Vec<SharedDevice> = (0..fabrics.len()).map(device).collect();
+    // another exchange may have what none crosses of here
+    let elsewhere = |part: usize| {
+        let here = |edge: &&Edge| edge.from == part || edge.to == part;
+        let on_host = |edge: &Edge| edge.space == Space::Host && edge.transfer != Transfer::Signal;
+        let bytes = plan.parts[part].memory.registered_bytes;
+        let is_free = !plan.edges.iter().filter(here).any(on_host);
+        (part % 2 == 1 && is_free).then(|| Slab::anonymous(bytes).unwrap())
+    };
     let told = |part: usize| OneSidedOptions {
         device: Some(devices[part].clone()),
+        registered: elsewhere(part),
         piece_bytes: PIECE_BYTES,
         ..OneSidedOptions::new(plan, pairs, options.dynamic_bytes_max)
     };
@@ -262,7 +271,7 @@ fn run_seed(seed: u64) -> Result<Seen, String> {
     let open = open.count();
     let is_read = fabrics.iter().any(|fabric| fabric.stats().bytes_read > 0);
     let by = |ways: &[Between]| if ways.contains(&between) && is_read { open } else { 0 };
-    let is_large = |edge: &&tensorwire_graph::Edge| edge.bytes() > Some(PIECE_BYTES);
+    let is_large = |edge: &&Edge| edge.bytes() > Some(PIECE_BYTES);
     Ok(Seen {
         verified: expected.verified,
         staged: edges().count(),

@@ -171,9 +171,7 @@ impl TrainConfig {
             Exchange::ZeroCopy => Ok(()),
             // what devices reduce crosses over edges
             Exchange::Write
-                if self.device != DeviceChoice::Cpu
-                    && self.transport != Transport::Tcp
-                    && topology.reduces_apart_from_store() =>
+                if self.device != DeviceChoice::Cpu && topology.reduces_apart_from_store() =>
             {
                 Ok(())
             }

@@ -10,7 +10,7 @@ use tensorwire_collectives::Design;
 use tensorwire_cuda::{Gpus, LibrarySearch, Nccl, Rounding};
 use tensorwire_graph::{
     AllReduceBy, AmongDevices, DeviceCrossing, DeviceTasks, Graph, Op, Placement, PlanOptions,
-    SendFrom, SharedMemory,
+    SharedMemory,
 };
 use tensorwire_kvstore::DeviceReach;
 use tensorwire_launch::Transport;
@@ -138,9 +138,9 @@ impl MathMode {
 }
 
 impl DeviceChoice {
-    /// Which tasks of a plan compute on a GPU, and how tensors cross between them. Where processes run parts of one graph, on
-    /// one host or by writes into each other's memory, servers have GPUs, too, and tensors go from memory to memory, but for
-    /// `by_way_of_host`: what groups all-reduce as well, but over TCP. By NCCL they reduce what stays where it is.
+    /// Which tasks of a plan compute on a GPU, and how tensors cross between them. Where processes run parts of one graph, servers
+    /// have GPUs, too, and tensors go from memory to memory, but for `by_way_of_host`: what groups all-reduce as well. By NCCL they
+    /// reduce what stays where it is. Before a store groups reduce so, whether or not they reach its values there.
     pub(crate) fn plan_options(
         self,
         options: PlanOptions,
@@ -154,7 +154,7 @@ impl DeviceChoice {
             let (devices, device_crossing) = (DeviceTasks::Workers, DeviceCrossing::ByHost);
             return PlanOptions { devices, device_crossing, all_reduce, ..options };
         }
-        let keeps_store = config.store_reach(topology, program) == Some(DeviceReach::Mapped);
+        let reach = config.store_reach(topology, program);
         let among_devices = match (config.design, topology.averaging) {
             _ if config.devices_per_worker < 2 => AmongDevices::First,
             (DeviceDesign::Reg, _) => AmongDevices::First,
@@ -165,18 +165,20 @@ impl DeviceChoice {
             (DeviceDesign::MultiRing, Some(_)) => AmongDevices::Shares { split_above: usize::MAX },
         };
         let options = PlanOptions { among_devices, ..options };
-        let all_share = matches!(options.shared_memory, SharedMemory::Unused | SharedMemory::Used);
         // whoever has weights of his own shares no more than what his group reduces
         let is_of_groups = topology.reduces_apart_from_store();
         let is_one_graph = topology.weights == Weights::Servers && !topology.is_asynchronous();
+        // a message is made of bytes that the host reads, and so is a copy
         let is_written = matches!(config.exchange, Exchange::ZeroCopy | Exchange::Write);
-        let by_nic = is_written && config.transport == Transport::Verbs;
-        let by_pieces = is_written && config.transport == Transport::Tcp && is_one_graph;
-        // a message is made of bytes that the host reads
-        let is_by_host = config.by_way_of_host || config.exchange.is_by_message();
-        let reaches = (all_share || by_nic || by_pieces) && !is_by_host;
-        let is_staged = options.send_from == SendFrom::Staging;
-        if !(is_one_graph || is_of_groups || keeps_store) || !reaches || is_staged {
+        let by_host = config.by_way_of_host || !is_written;
+        let is_before_store = topology.trains_over_store() && topology.is_grouped();
+        let crosses = match reach {
+            _ if is_one_graph || is_of_groups => true,
+            Some(DeviceReach::Mapped) => true,
+            Some(DeviceReach::ByNic | DeviceReach::ByHost) => is_before_store,
+            None => false,
+        };
+        if by_host || !crosses {
             let (devices, device_crossing) = (DeviceTasks::Workers, DeviceCrossing::ByHost);
             return PlanOptions { devices, device_crossing, ..options };
         }
@@ -193,13 +195,20 @@ impl DeviceChoice {
                 AllReduceBy::Edges { groups: topology.groups, split_above }
             }
         };
+        let all_share = config.settled_transport() == Some(Transport::Shm);
         // nothing is read in a memory that is out of reach
-        let options = match all_share && config.devices_apart {
-            true => PlanOptions { shared_memory: SharedMemory::Unused, ..options },
-            false => options,
+        let shared_memory = match (all_share, config.devices_apart) {
+            (true, false) => options.shared_memory,
+            (true, true) => SharedMemory::Unused,
+            (false, _) => SharedMemory::None,
         };
-        let (devices, device_crossing) = (DeviceTasks::All, DeviceCrossing::Direct);
-        PlanOptions { devices, device_crossing, all_reduce, ..options }
+        let devices = match reach {
+            // what a store that is out of reach takes and gives lies in the host's memory
+            Some(DeviceReach::ByHost) if is_before_store => DeviceTasks::Workers,
+            _ => DeviceTasks::All,
+        };
+        let device_crossing = DeviceCrossing::Direct;
+        PlanOptions { devices, shared_memory, device_crossing, all_reduce, ..options }
     }
 
     /// True if GPUs of this host's processes do not reach each other's memory.
@@ -275,19 +284,10 @@ impl DeviceChoice {
 impl TrainConfig {
     /// Why the values of a store lie in the host's memory where workers compute on GPUs; none: they lie in that of its servers'
     /// GPUs.
-    pub(crate) fn store_by_host(
-        &self,
-        topology: &Topology,
-        program: &Graph,
-    ) -> Option<&'static str> {
+    pub(crate) fn store_by_host(&self) -> Option<&'static str> {
         let is_whole = matches!(self.exchange, Exchange::ZeroCopy | Exchange::Write);
-        // they go by no pinned memory
-        let is_mapped_alone = topology.averaging.is_some() || topology.is_grouped();
-        let staged = || self.store_is_staged(topology, program).filter(|_| is_mapped_alone);
-        match self.by_way_of_host || !is_whole {
-            true => Some("tensors go by way of it"),
-            false => staged(),
-        }
+        let is_by_host = self.by_way_of_host || !is_whole;
+        is_by_host.then_some("tensors go by way of it")
     }
 
     /// Why what is pushed to values in the memory of servers' GPUs, and pulled from there, goes by pinned memory of the host; none:
@@ -330,7 +330,7 @@ impl TrainConfig {
     pub(crate) fn store_reach(&self, topology: &Topology, program: &Graph) -> Option<DeviceReach> {
         let is_on_devices = self.device != DeviceChoice::Cpu
             && (topology.trains_over_store() || topology.averaging.is_some())
-            && self.store_by_host(topology, program).is_none();
+            && self.store_by_host().is_none();
         let by_nic = || {
             self.settled_transport() == Some(Transport::Verbs)
                 && topology.averaging.is_none()
@@ -463,6 +463,43 @@ mod tests {
         assert_eq!(of(DeviceChoice::Cpu, true), (options.devices, options.device_crossing));
     }
 
+    /// What groups reduce, and parts of one graph, is on devices everywhere; what is mapped alone depends on who reaches whom.
+    #[test]
+    fn tensors_of_devices_are_mapped_where_all_reach_each_other_and_written_else() {
+        let device = DeviceChoice::Cuda { ordinal: None };
+        let spread: tensorwire_launch::Hosts = "192.0.2.1,192.0.2.2".parse().unwrap();
+        let of = |strategy| TrainConfig { strategy, workers: 4, device, ..tests::config() };
+        let planned = |config: &TrainConfig| {
+            let hosts = config.host_numbers();
+            let options = config.exchange.plan_options(config.transport, &hosts);
+            device.plan_options(options, &config.topology(), (config, &Graph::new()))
+        };
+        for strategy in [Strategy::Ps, Strategy::AllReduce, Strategy::MpiSgd, Strategy::MpiEsgd] {
+            let mapped = planned(&of(strategy));
+            assert_eq!(mapped.device_crossing, DeviceCrossing::Direct, "{strategy:?}");
+            assert!(matches!(mapped.shared_memory, SharedMemory::Used), "{strategy:?}");
+            let (by_edges, devices) = (mapped.all_reduce, mapped.devices);
+            assert_eq!(devices, DeviceTasks::All, "{strategy:?}");
+            assert_eq!(by_edges == AllReduceBy::Group, strategy == Strategy::Ps, "{strategy:?}");
+            for config in [
+                TrainConfig { transport: Transport::Tcp, ..of(strategy) },
+                TrainConfig { transport: Transport::Verbs, ..of(strategy) },
+                TrainConfig { hosts: spread.clone(), ..of(strategy) },
+                TrainConfig { devices_apart: true, ..of(strategy) },
+            ] {
+                let written = planned(&config);
+                assert_eq!(written.device_crossing, DeviceCrossing::Direct, "{config:?}");
+                assert_eq!(written.all_reduce, by_edges, "{config:?}");
+                // nothing of a device is read where it lies
+                let shared = written.shared_memory;
+                assert!(matches!(shared, SharedMemory::None | SharedMemory::Unused), "{config:?}");
+                // a store's servers take what the host gives
+                let is_before_store = strategy == Strategy::MpiSgd;
+                assert_eq!(written.devices == DeviceTasks::Workers, is_before_store, "{config:?}");
+            }
+        }
+    }
+
     #[test]
     fn a_store_lies_on_gpus_where_nothing_needs_the_host_and_is_mapped_where_workers_reach_them() {
         let (strategy, device) = (Strategy::DistSgd, DeviceChoice::Cuda { ordinal: None });
@@ -481,35 +518,30 @@ mod tests {
         ] {
             assert_eq!(reach(&config), Some(DeviceReach::Mapped));
         }
-        for (config, said) in [
-            (TrainConfig { transport: Transport::Tcp, ..config() }, "share no memory"),
-            (TrainConfig { devices_apart: true, ..config() }, "do not reach"),
-            (
-                TrainConfig {
-                    transport: Transport::Verbs,
-                    wire: super::super::WireType::Bf16,
-                    ..config()
-                },
-                "travel rounded",
-            ),
-        ] {
-            assert_eq!(reach(&config), Some(DeviceReach::ByHost));
-            let why = config.store_is_staged(&config.topology(), &program).unwrap();
-            assert!(why.contains(said), "{why}: {said}");
+        for strategy in [Strategy::DistSgd, Strategy::DistEsgd, Strategy::MpiSgd] {
+            for (config, said) in [
+                (TrainConfig { transport: Transport::Tcp, ..of(strategy) }, "share no memory"),
+                (TrainConfig { devices_apart: true, ..of(strategy) }, "do not reach"),
+                (
+                    TrainConfig {
+                        transport: Transport::Verbs,
+                        wire: super::super::WireType::Bf16,
+                        ..of(strategy)
+                    },
+                    "travel rounded",
+                ),
+            ] {
+                assert_eq!(reach(&config), Some(DeviceReach::ByHost));
+                let why = config.store_is_staged(&config.topology(), &program).unwrap();
+                assert!(why.contains(said), "{why}: {said}");
+            }
         }
-        for (config, said) in [
-            (TrainConfig { by_way_of_host: true, ..config() }, "by way of it"),
-            (
-                TrainConfig { strategy: Strategy::MpiSgd, transport: Transport::Tcp, ..config() },
-                "share no",
-            ),
-        ] {
-            assert_eq!(reach(&config), None);
-            let why = config.store_by_host(&config.topology(), &program).unwrap();
-            assert!(why.contains(said), "{why}: {said}");
-        }
-        let by_nic = TrainConfig { transport: Transport::Verbs, ..config() };
-        assert_eq!(reach(&by_nic), Some(DeviceReach::ByNic));
+        let by_host = TrainConfig { by_way_of_host: true, ..config() };
+        assert_eq!(reach(&by_host), None);
+        assert!(by_host.store_by_host().unwrap().contains("by way of it"));
+        let by_nic = |strategy| TrainConfig { transport: Transport::Verbs, ..of(strategy) };
+        assert_eq!(reach(&by_nic(Strategy::DistSgd)), Some(DeviceReach::ByNic));
+        assert_eq!(reach(&by_nic(Strategy::MpiSgd)), Some(DeviceReach::ByHost));
         assert_eq!(reach(&TrainConfig { device: DeviceChoice::Cpu, ..config() }), None);
     }
 }

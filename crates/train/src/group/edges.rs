@@ -1,5 +1,5 @@
-//! A group before a store whose members' devices reach each other's memory: what it reduces, and what its first member gives the
-//! others, crosses over edges of the plan, beside those to the store, which another exchange serves.
+//! A group before a store: what its members' devices reduce, and what its first member gives the others, crosses over edges of the
+//! plan, beside those to the store, which another exchange serves.
 //!
 //! The plan's proofs of reuse take its server for one task that does all in order, which a store is not. Nothing hangs on that
 //! here: whatever orders two members by way of the server passes their first member, who does all in that order itself.
@@ -9,11 +9,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorwire_base::{Deadline, Rank};
+use tensorwire_base::{Deadline, Rank, Space};
 use tensorwire_fabric::Fabric;
-use tensorwire_graph::{Edge, EdgeId, Job, Plan};
+use tensorwire_graph::{Edge, EdgeId, Job, Plan, Transfer};
 use tensorwire_kernels::{SharedDevice, Shown};
-use tensorwire_launch::QUEUE_PAIRS;
 use tensorwire_memory::{Buffer, Slab};
 use tensorwire_nn::Program;
 use tensorwire_runtime::{
@@ -23,7 +22,7 @@ use tensorwire_runtime::{
 use tensorwire_tensor::TensorSpec;
 
 use super::exchange::TURN;
-use crate::open_part::PartError;
+use crate::open_part::{PartError, queue_pairs};
 use crate::store::StoreExchange;
 
 /// True if an edge is between two workers.
@@ -41,6 +40,13 @@ pub(crate) fn sent_in_group(plan: &Plan, part: usize) -> u64 {
     sent.filter_map(Edge::bytes).sum::<usize>() as u64
 }
 
+/// True if a part gives other workers something from the host's memory, or gets it there.
+pub(crate) fn crosses_on_host(plan: &Plan, part: usize) -> bool {
+    let here = |edge: &&Edge| edge.from == part || edge.to == part;
+    let mut here = plan.edges.iter().filter(here).filter(|edge| is_of_group(plan, edge));
+    here.any(|edge| edge.space == Space::Host && edge.transfer != Transfer::Signal)
+}
+
 /// The members' edges to each other, to be opened: whose they are, and where.
 pub(crate) struct GroupEdges {
     pub(crate) fabric: Fabric,
@@ -49,6 +55,10 @@ pub(crate) struct GroupEdges {
     pub(crate) device: SharedDevice,
     /// What the part has on the device lies here, if others know of that.
     pub(crate) memory: Option<(Slab, Arc<OwnedFd>)>,
+    /// What the part has in registered memory lies here, where none of it goes to other members.
+    pub(crate) registered: Option<Slab>,
+    /// Devices of the members map each other's memory, should they share one.
+    pub(crate) maps_devices: bool,
     pub(crate) dynamic_bytes_max: usize,
 }
 
@@ -60,14 +70,17 @@ impl GroupEdges {
         part: usize,
         deadline: Deadline,
     ) -> Result<(OneSided, Storage), PartError> {
-        let GroupEdges { fabric, ranks, device, memory, dynamic_bytes_max } = self;
+        let GroupEdges { fabric, ranks, device, memory, registered, .. } = self;
+        let (maps_devices, dynamic_bytes_max) = (self.maps_devices, self.dynamic_bytes_max);
         let is_server = |part: &usize| plan.parts[*part].task.job != Job::Worker;
         let options = OneSidedOptions {
             ranks,
             device: Some(device),
             memory,
+            registered,
+            maps_devices,
             elsewhere: (0..plan.parts.len()).filter(is_server).collect(),
-            ..OneSidedOptions::new(plan, QUEUE_PAIRS, dynamic_bytes_max)
+            ..OneSidedOptions::new(plan, queue_pairs(&fabric.endpoint()), dynamic_bytes_max)
         };
         let opening = Opening::new(&fabric, plan, part, options, deadline)?;
         Ok(opening.complete(deadline)?)

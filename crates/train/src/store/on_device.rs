@@ -110,7 +110,8 @@ impl DeviceOfStore {
         Ok(target)
     }
 
-    fn wait(&self, mark: DeviceMark) -> Result<(), String> {
+    /// Waits until what a mark is behind, or a copy, is over.
+    pub(crate) fn wait(&self, mark: DeviceMark) -> Result<(), String> {
         let deadline = Deadline::after(self.patience);
         self.device.lock().wait(CopyId(mark.0), deadline).map_err(text)
     }

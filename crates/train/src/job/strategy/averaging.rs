@@ -44,7 +44,7 @@ pub(super) struct Averaging {
     /// Of whoever is not alone in its client.
     group: Option<SharedGroup>,
     weights: Vec<Weight>,
-    /// By weight: where the centre is put down, and on the host the group's name for that.
+    /// By weight: where the centre is put down, and in the host's memory the group's name for that.
     centres: Vec<Buffer>,
     vectors: Vec<VectorId>,
     /// By weight, at a master: what is pushed from.
@@ -79,45 +79,55 @@ fn places(weights: &[Weight]) -> (Vec<Place>, usize) {
 }
 
 impl Averaging {
-    /// A worker that averages `weights`, with room for the centre. All members of a client come here at once.
-    pub(super) fn open(
+    /// One without room for anything.
+    fn new(
         how: config::Averaging,
         kernels: Arc<Kernels>,
-        (mut store, group): (Option<KvWorker>, Option<SharedGroup>),
+        (store, group): (Option<KvWorker>, Option<SharedGroup>),
         weights: Vec<Weight>,
-        (carried, deadline): (Carried, Deadline),
-    ) -> Result<Averaging, TrainError> {
-        let (mut pushed, mut centres, mut vectors) = (Vec::new(), Vec::new(), Vec::new());
-        if let Some(store) = &mut store {
-            for weight in &weights {
-                pushed.push(store.alloc(&weight.value())?);
-                if group.is_none() {
-                    centres.push(store.alloc(&weight.value())?);
-                }
-            }
-        }
-        if let Some(group) = &group {
-            let mut group = group.lock();
-            let (places, end) = places(&weights);
-            let slab = group.alloc(end).map_err(ClientError::from)?;
-            let arena = Arena::new(&slab, &places).map_err(SessionError::from)?;
-            centres = arena.into_buffers();
-            vectors = group.bind(&centres, deadline).map_err(ClientError::from)?;
-        }
-        let (aside, on_device) = (Vec::new(), None);
-        Ok(Averaging {
+        carried: Carried,
+    ) -> Averaging {
+        Averaging {
             how,
             kernels,
             store,
             group,
             weights,
-            centres,
-            vectors,
-            pushed,
-            aside,
-            on_device,
+            centres: Vec::new(),
+            vectors: Vec::new(),
+            pushed: Vec::new(),
+            aside: Vec::new(),
+            on_device: None,
             carried,
-        })
+        }
+    }
+
+    /// A worker that averages `weights`, with room for the centre. All members of a client come here at once.
+    pub(super) fn open(
+        how: config::Averaging,
+        kernels: Arc<Kernels>,
+        ends: (Option<KvWorker>, Option<SharedGroup>),
+        weights: Vec<Weight>,
+        (carried, deadline): (Carried, Deadline),
+    ) -> Result<Averaging, TrainError> {
+        let mut opened = Averaging::new(how, kernels, ends, weights, carried);
+        if let Some(store) = &mut opened.store {
+            for weight in &opened.weights {
+                opened.pushed.push(store.alloc(&weight.value())?);
+                if opened.group.is_none() {
+                    opened.centres.push(store.alloc(&weight.value())?);
+                }
+            }
+        }
+        if let Some(group) = &opened.group {
+            let mut group = group.lock();
+            let (places, end) = places(&opened.weights);
+            let slab = group.alloc(end).map_err(ClientError::from)?;
+            let arena = Arena::new(&slab, &places).map_err(SessionError::from)?;
+            opened.centres = arena.into_buffers();
+            opened.vectors = group.bind(&opened.centres, deadline).map_err(ClientError::from)?;
+        }
+        Ok(opened)
     }
 
     /// Before `step`, from 1: in the first, and in every `interval`th from there.
@@ -167,7 +177,7 @@ impl Averaging {
     ) -> Result<(), TrainError> {
         self.fetch(deadline, !alone)?;
         if let Some(on_device) = &self.on_device {
-            return on_device.adopt(&self.centres, &self.carried);
+            return on_device.adopt(&self.carried);
         }
         for (weight, centre) in self.weights.iter().zip(&self.centres) {
             let (_, mut here) = session.write(weight.node.into())?;
@@ -184,7 +194,7 @@ impl Averaging {
         deadline: Deadline,
     ) -> Result<(), TrainError> {
         match &self.on_device {
-            Some(on_device) => on_device.set_aside(&self.carried)?,
+            Some(on_device) => on_device.set_aside(&self.pushed, &self.carried)?,
             None => {
                 for weight in &self.weights {
                     let here = session.read(weight.node.into())?.1.to_vec();
@@ -199,7 +209,7 @@ impl Averaging {
     /// The weights here become what they were.
     pub(super) fn restore(&mut self, session: &Session) -> Result<(), TrainError> {
         if let Some(on_device) = &self.on_device {
-            return on_device.put_back(&self.carried);
+            return on_device.put_back(&self.pushed, &self.carried);
         }
         for (weight, own) in self.weights.iter().zip(std::mem::take(&mut self.aside)) {
             session.write(weight.node.into())?.1.copy_from_slice(&own);
@@ -210,7 +220,7 @@ impl Averaging {
 
     /// Brings the centre here: from the store, and to the others of the client if it is to be broadcast.
     fn fetch(&mut self, deadline: Deadline, broadcast: bool) -> Result<(), TrainError> {
-        if self.on_device.is_some() {
+        if self.on_device.as_ref().is_some_and(OnDevice::is_mapped) {
             return self.fetch_on_device(deadline, broadcast);
         }
         let mut pulls = Vec::new();
@@ -234,12 +244,16 @@ impl Averaging {
                 broadcasts.push(started.map_err(ClientError::from)?);
             }
         }
-        for handle in broadcasts {
-            if let Some(group) = &self.group {
-                group.lock().wait(handle, deadline).map_err(ClientError::from)?;
+        for index in 0..self.weights.len() {
+            if let (Some(group), Some(handle)) = (&self.group, broadcasts.get(index)) {
+                group.lock().wait(*handle, deadline).map_err(ClientError::from)?;
+            }
+            // one is copied while others are on their way
+            if let Some(on_device) = &self.on_device {
+                on_device.bring(index, &self.centres[index], &self.carried)?;
             }
         }
-        Ok(())
+        self.on_device.as_ref().map_or(Ok(()), OnDevice::finish)
     }
 }
 

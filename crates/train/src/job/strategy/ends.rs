@@ -81,12 +81,14 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), Tr
             false => "the store's values lie in the memory of its servers' GPUs, which update them",
         };
         let staged = config.store_is_staged(topology, &program.graph);
-        let line = match (config.store_by_host(topology, &program.graph), staged) {
+        let line = match (config.store_by_host(), staged) {
             (None, None) => there.to_string(),
             // servers say what they find
             (None, Some(_)) if reach == Some(DeviceReach::ByNic) => there.to_string(),
             (None, Some(why)) => {
-                format!("{there}; gradients and weights go by pinned memory of the host: {why}")
+                let what =
+                    if keeps_centre { "it and weights go" } else { "gradients and weights go" };
+                format!("{there}; {what} by pinned memory of the host: {why}")
             }
             (Some(why), _) => format!("the store's values lie in the host's memory: {why}"),
         };
@@ -112,7 +114,10 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), Tr
     };
     let store = match member.store() {
         Some(_) => {
-            let reached = (fabric, of_store.clone());
+            // a worker's end has to do with what it reaches alone
+            let reaches =
+                |(_, reach): &(_, DeviceReach)| is_server || *reach == DeviceReach::Mapped;
+            let reached = (fabric, of_store.clone().filter(reaches));
             Some(open_store_on(member, options, reached, keep(member, part)?)?)
         }
         None => None,
@@ -125,7 +130,8 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), Tr
     };
     let (Role::Worker(worker) | Role::Server(worker)) = topology.role(member.rank());
     let gpus = gpus.zip(of_store).filter(|_| keeps_centre);
-    let gpus = gpus.map(|(gpus, (device, _))| Box::new(GpusOfCentre { gpus, device, client }));
+    let of_centre = |(gpus, (device, reach))| GpusOfCentre { gpus, device, reach, client };
+    let gpus = gpus.map(of_centre).map(Box::new);
     Ok((Ends::Worker { worker, store, group, edges, nccl, gpus }, computing))
 }
 

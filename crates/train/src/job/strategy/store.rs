@@ -2,16 +2,17 @@
 //! they appear and pull weights as they are needed; servers reduce and update (Li et al.; ps-lite). In groups, a group's
 //! master alone deals with the store (Mamidala et al.).
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::Fabric;
 use tensorwire_graph::{Edge, Plan, PlanOptions, Transfer};
-use tensorwire_kernels::DeviceFailure;
-use tensorwire_kvstore::{Key, KvWorker, StoreError, ValueSpec};
+use tensorwire_kernels::{DeviceFailure, SharedDevice};
+use tensorwire_kvstore::{DeviceReach, Key, KvWorker, StoreError, ValueSpec};
 use tensorwire_launch::Member;
-use tensorwire_memory::{Buffer, CopyPurpose, TensorMut};
+use tensorwire_memory::{Buffer, CopyPurpose, Slab, TensorMut};
 use tensorwire_nn::{Program, Variable};
 use tensorwire_runtime::{Computing, OneSided, Ports, Session, SessionError, Storage};
 
@@ -25,7 +26,7 @@ use crate::checkpoint::Resumed;
 use crate::config::TrainConfig;
 use crate::group::{
     BesideGroup, Bound, ClientError, GroupEdges, OpenEdges, OrderOnly, SharedGroup, bind_part,
-    master_ports, member_ports, sent_in_group,
+    crosses_on_host, master_ports, member_ports, sent_in_group,
 };
 use crate::job::computing::{computing, computing_on};
 use crate::job::trainer::Trainer;
@@ -170,7 +171,8 @@ fn computing_here(
     }
 }
 
-/// Opens a worker's edges to the others of its group, and the memory that these reach; so do the servers of a `store`.
+/// Opens a worker's edges to the others of its group, and the memory that these reach. Of one that deals with a `store` servers
+/// reach it, too, or what goes there and comes from there lies in memory of the store's.
 fn by_edges(
     member: &Member,
     part: &Part,
@@ -178,30 +180,57 @@ fn by_edges(
     (store, computing): (Option<&mut KvWorker>, &Computing),
     patience: Deadline,
 ) -> Result<Met, TrainError> {
-    let Part { config, topology, plan, .. } = part;
+    let Part { config, topology, plan, program, .. } = part;
     let here = topology.part(member.rank());
-    let failed = |source| SessionError::Device { name: plan.parts[here].task.to_string(), source };
     let device = computing.device.clone().ok_or(SessionError::NoDevice { part: here })?;
-    let memory = match store {
-        Some(store) => {
-            let allocated = device.lock().alloc_shared(0, first_device_bytes(plan, here));
-            let (memory, file) = allocated.map_err(failed)?;
-            let file = file.map_err(failed)?;
-            let copied = file.try_clone();
-            let copied = copied.map_err(|error| DeviceFailure::Device(Box::new(error)));
-            store.show_on_device(&memory, copied.map_err(failed)?)?;
-            Some((memory, Arc::new(file)))
+    let (mut memory, mut registered) = (None, None);
+    match (store, config.store_reach(topology, &program.graph)) {
+        (Some(store), Some(DeviceReach::Mapped)) => {
+            memory = Some(shown_to_servers(store, part, here, &device)?);
         }
-        None => None,
-    };
+        // else the store takes a copy
+        (Some(store), _) if !crosses_on_host(plan, here) => {
+            registered = Some(store.alloc_slab(plan.parts[here].memory.registered_bytes)?);
+        }
+        _ => {}
+    }
     let workers = (0..topology.workers).map(|worker| topology.rank_of(worker));
     // the store's servers are one part, which nobody is asked for here
     let ranks = workers.chain([topology.rank_of(0)]).collect();
-    let dynamic_bytes_max = config.dynamic_bytes_max;
-    let edges = GroupEdges { fabric: fabric.clone(), ranks, device, memory, dynamic_bytes_max };
+    let edges = GroupEdges {
+        fabric: fabric.clone(),
+        ranks,
+        device,
+        memory,
+        registered,
+        maps_devices: !config.devices_apart,
+        dynamic_bytes_max: config.dynamic_bytes_max,
+    };
     let (exchange, storage) = edges.open(plan, here, patience)?;
+    if let Some(way) = exchange.device_way() {
+        // a launcher that is gone is noticed by the thread that watches it
+        let _ = member.say(way);
+    }
     let open = OpenEdges { fabric, sent: sent_in_group(plan, here) };
     Ok(Met { storage, in_group: InGroup::Edges(Box::new(exchange)), edges: Some(open) })
+}
+
+/// Allocates what a part has on its first device, which servers of a store map.
+fn shown_to_servers(
+    store: &mut KvWorker,
+    part: &Part,
+    here: usize,
+    device: &SharedDevice,
+) -> Result<(Slab, Arc<OwnedFd>), TrainError> {
+    let plan = &part.plan;
+    let failed = |source| SessionError::Device { name: plan.parts[here].task.to_string(), source };
+    let allocated = device.lock().alloc_shared(0, first_device_bytes(plan, here));
+    let (memory, file) = allocated.map_err(failed)?;
+    let file = file.map_err(failed)?;
+    let copied = file.try_clone();
+    let copied = copied.map_err(|error| DeviceFailure::Device(Box::new(error)));
+    store.show_on_device(&memory, copied.map_err(failed)?)?;
+    Ok((memory, Arc::new(file)))
 }
 
 /// The store, and the worker's group if it is not alone there.

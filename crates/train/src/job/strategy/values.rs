@@ -135,15 +135,19 @@ pub(super) fn server_bytes(program: &Program, config: &TrainConfig, topology: &T
 
 /// What workers here take of the host's memory for a centre beside their weights: room for it, and for what a master pushes.
 pub(super) fn centre_bytes(program: &Program, config: &TrainConfig, topology: &Topology) -> u64 {
-    if topology.averaging.is_none() || config.store_reach(topology, &program.graph).is_some() {
+    let reach = config.store_reach(topology, &program.graph);
+    if topology.averaging.is_none() || reach == Some(DeviceReach::Mapped) {
         return 0;
     }
     // fits: sizes in memory
     let weights: u64 = program.weights().map(|variable| variable.spec.bytes() as u64).sum();
+    let looks = config.evaluate_each_epoch || config.evaluate_every.is_some();
+    // on a device they stand aside in what is pushed from
+    let sets_aside = looks && reach.is_none();
     let here = (0..config.workers).filter(|worker| config.hosts.is_here(topology.rank_of(*worker)));
     let copies = here.map(|worker| match worker {
         // its own stand aside while it evaluates the centre
-        0 if config.evaluate_each_epoch || config.evaluate_every.is_some() => 3,
+        0 if sets_aside => 3,
         worker if worker < topology.masters() => 2,
         _ => 1,
     });

@@ -1,18 +1,20 @@
 //! Elastic averaging on GPUs. The centre lies in the memory of its servers' GPUs, which move it; each worker's GPUs move its
-//! weights. A master's GPU copies the centre from there, and its weights to where the servers' GPUs read them; the others of its
-//! client read the centre where the master's GPU has put it. No byte of either goes by the host, which tells others when
-//! something is done: once the GPU has passed a mark behind it.
+//! weights. Where all of them reach each other, a master's GPU copies the centre from there, and its weights to where the servers'
+//! GPUs read them; the others of its client read the centre where the master's GPU has put it. No byte of either goes by the host,
+//! which tells others when something is done: once the GPU has passed a mark behind it. Else the centre comes, and weights go, as
+//! between hosts' memories, and the GPUs copy from there and to there.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tensorwire_base::{Deadline, Rank};
+use tensorwire_base::{Deadline, Rank, Space};
 use tensorwire_collectives::GroupError;
 use tensorwire_cuda::OpenedGpus;
 use tensorwire_fabric::{Fabric, Region, RegionDescriptor};
 use tensorwire_graph::{NodeId, Op};
 use tensorwire_kernels::Kernels;
-use tensorwire_kvstore::{KvWorker, StoreDevice, StoreError};
-use tensorwire_memory::{Arena, Buffer, CopyPurpose, Place, Slab};
+use tensorwire_kvstore::{DeviceMark, DeviceReach, KvWorker, StoreDevice, StoreError};
+use tensorwire_memory::{Arena, Buffer, CopyPurpose, Keepalive, Place, Slab};
 use tensorwire_runtime::{Session, SessionError};
 
 use super::{Averaging, Weight, places};
@@ -30,6 +32,8 @@ pub(in crate::job) struct GpusOfCentre {
     pub(in crate::job) gpus: OpenedGpus,
     /// The same, as its end of the store has them.
     pub(in crate::job) device: Arc<DeviceOfStore>,
+    /// How the centre gets there.
+    pub(in crate::job) reach: DeviceReach,
     /// The way to the others of its client, if there are some, and who is the first of them.
     pub(in crate::job) client: Option<(Fabric, Rank)>,
 }
@@ -37,14 +41,19 @@ pub(in crate::job) struct GpusOfCentre {
 /// What a worker's GPUs do when it meets the centre.
 pub(super) struct OnDevice {
     device: Arc<DeviceOfStore>,
+    reach: DeviceReach,
     /// By weight: where the session has it.
     homes: Vec<Buffer>,
-    /// By weight, in the first GPU's memory: what servers read of a master's, and what stands for a weight of another GPU.
-    copies: Vec<Option<Buffer>>,
+    /// By weight, in the first GPU's memory: where the centre is read.
+    centres: Vec<Buffer>,
+    /// By weight of another GPU: what stands for it in the first one's memory, if that is not what is pushed.
+    stands: Vec<Option<Buffer>>,
     /// Behind those of the session: by which the GPU knows what it has made ready for a weight.
     first_node: usize,
     /// By which the others of the client map the centre.
     _shown: Option<Region>,
+    /// Of the host's memory by which it comes and weights go.
+    _pinned: Vec<Keepalive>,
 }
 
 fn failed(what: String) -> StoreError {
@@ -61,8 +70,8 @@ fn cut(slab: &Slab, places: &[Place]) -> Result<Vec<Buffer>, SessionError> {
 
 fn number_of(buffer: &Buffer) -> u32 {
     match buffer.space() {
-        tensorwire_base::Space::Device(number) => number,
-        tensorwire_base::Space::Host => FIRST,
+        Space::Device(number) => number,
+        Space::Host => FIRST,
     }
 }
 
@@ -97,11 +106,18 @@ fn room(
     Ok((device.import(file, bytes).map_err(failed)?, None))
 }
 
+/// Pins memory of the host that a GPU copies from and to. What is not pinned is copied all the same.
+fn pinned<'a>(device: &DeviceOfStore, buffers: impl Iterator<Item = &'a Buffer>) -> Vec<Keepalive> {
+    let slabs: BTreeMap<usize, &Slab> =
+        buffers.map(|buffer| (buffer.slab().address(), buffer.slab())).collect();
+    slabs.into_values().filter_map(|slab| device.pin(slab).ok()).collect()
+}
+
 impl Averaging {
     /// As [`Averaging::open`], where weights and centre lie on devices.
     pub(in crate::job) fn open_on_device(
         (how, kernels): (config::Averaging, Arc<Kernels>),
-        (mut store, group): (Option<KvWorker>, Option<SharedGroup>),
+        (store, group): (Option<KvWorker>, Option<SharedGroup>),
         (weights, session): (Vec<Weight>, &Session),
         gpus: &GpusOfCentre,
         (carried, deadline): (Carried, Deadline),
@@ -109,35 +125,47 @@ impl Averaging {
         let homes = weights.iter().map(|weight| session.buffer(weight.node.into()));
         let homes = homes.collect::<Result<Vec<Buffer>, SessionError>>()?;
         let (places, bytes) = places(&weights);
-        let (slab, shown) = room(gpus, (store.is_some(), bytes), group.as_ref(), deadline)?;
-        let centres = cut(&slab, &places)?;
-        let copies = match &mut store {
-            Some(store) => {
-                let copies = cut(&store.alloc_on_device(bytes)?, &places)?;
-                copies.into_iter().map(Some).collect()
+        let device = gpus.device.clone();
+        let ends = (store, group);
+        let (mut averaging, centres, shown, pinned) = match gpus.reach {
+            DeviceReach::ByNic | DeviceReach::ByHost => {
+                let averaging = Averaging::open(how, kernels, ends, weights, (carried, deadline))?;
+                let by_host = averaging.centres.iter().chain(&averaging.pushed);
+                let pinned = pinned(&device, by_host);
+                let room = device.alloc_unseen(bytes).map_err(failed)?;
+                (averaging, cut(&room, &places)?, None, pinned)
             }
-            None => {
-                let far = homes.iter().map(|home| (number_of(home) != FIRST).then_some(home));
-                let copy = |home: &Buffer| gpus.device.zeros(home.bytes()).map_err(failed);
-                let copies = far.map(|home| home.map(copy).transpose());
-                copies.collect::<Result<Vec<_>, StoreError>>()?
+            DeviceReach::Mapped => {
+                let mut averaging = Averaging::new(how, kernels, ends, weights, carried);
+                let is_master = averaging.store.is_some();
+                let group = averaging.group.as_ref();
+                let (slab, shown) = room(gpus, (is_master, bytes), group, deadline)?;
+                averaging.centres = cut(&slab, &places)?;
+                if let Some(store) = &mut averaging.store {
+                    averaging.pushed = cut(&store.alloc_on_device(bytes)?, &places)?;
+                }
+                let centres = averaging.centres.clone();
+                (averaging, centres, shown, Vec::new())
             }
         };
-        let (device, first_node) = (gpus.device.clone(), session.part().graph.len());
-        let on_device = OnDevice { device, homes, copies, first_node, _shown: shown };
-        Ok(Averaging {
-            how,
-            kernels,
-            store,
-            group,
-            weights,
+        // what is pushed may be in the first GPU's memory already
+        let needs_stand = gpus.reach != DeviceReach::Mapped || averaging.pushed.is_empty();
+        let stand = |home: &Buffer| {
+            let is_far = needs_stand && number_of(home) != FIRST;
+            is_far.then(|| device.zeros(home.bytes())).transpose().map_err(failed)
+        };
+        let stands = homes.iter().map(stand).collect::<Result<Vec<_>, StoreError>>()?;
+        averaging.on_device = Some(OnDevice {
+            device: device.clone(),
+            reach: gpus.reach,
+            homes,
             centres,
-            vectors: Vec::new(),
-            pushed: Vec::new(),
-            aside: Vec::new(),
-            on_device: Some(on_device),
-            carried,
-        })
+            stands,
+            first_node: session.part().graph.len(),
+            _shown: shown,
+            _pinned: pinned,
+        });
+        Ok(averaging)
     }
 
     /// Brings the centre to the first member of the client, for the others to read there if it is to be `broadcast`. Who fetches
@@ -173,35 +201,36 @@ impl Averaging {
 
     /// Moves the weights here towards the centre that was fetched, and has the servers move theirs towards a master's.
     pub(super) fn move_on_device(&mut self, deadline: Deadline) -> Result<(), TrainError> {
-        let Averaging { how, store, weights, centres, on_device, carried, .. } = self;
+        let Averaging { how, store, weights, pushed, on_device, carried, .. } = self;
         let Some(on_device) = on_device else { return Ok(()) };
-        on_device.set_aside(carried)?;
+        let copies = on_device.start_aside(pushed, carried)?;
         let mut pushes = Vec::new();
-        for (weight, copy) in weights.iter().zip(&on_device.copies) {
-            if let (Some(store), Some(copy)) = (store.as_mut(), copy) {
-                pushes.push(store.push(&[weight.key], &[vec![copy.clone()]], 0)?);
-                carried.to_store(copy.bytes());
+        for ((weight, from), copy) in weights.iter().zip(&*pushed).zip(copies) {
+            // one is on its way while the next is copied
+            on_device.device.wait(copy).map_err(failed)?;
+            if let Some(store) = store.as_mut() {
+                pushes.push(store.push(&[weight.key], &[vec![from.clone()]], 0)?);
+                carried.to_store(from.bytes());
             }
         }
         let op = Op::ApplyAverage { rate: how.alpha };
-        let each = || weights.iter().zip(&*centres).enumerate();
-        for (index, (weight, centre)) in each() {
-            let home = &on_device.homes[index];
+        for (index, (weight, home)) in weights.iter().zip(&on_device.homes).enumerate() {
             if number_of(home) == FIRST {
-                on_device.moves(index, &op, (weight, home), centre)?;
+                on_device.moves(index, &op, (weight, home))?;
             }
         }
         if let Some(store) = store {
             pushes.into_iter().try_for_each(|push| store.wait(push, deadline))?;
         }
-        // the servers have read what stands for a weight of another GPU
-        for (index, (weight, centre)) in each() {
-            let home = &on_device.homes[index];
-            if let Some(copy) =
-                on_device.copies[index].as_ref().filter(|_| number_of(home) != FIRST)
-            {
-                on_device.moves(index, &op, (weight, copy), centre)?;
-                on_device.copy(copy, home, carried)?;
+        // what stands for a weight of another GPU is there, and the servers have read it
+        if on_device.homes.iter().any(|home| number_of(home) != FIRST) {
+            on_device.finish()?;
+        }
+        for (index, (weight, home)) in weights.iter().zip(&on_device.homes).enumerate() {
+            let stand = on_device.stands[index].as_ref().or(pushed.get(index));
+            if let Some(stand) = stand.filter(|_| number_of(home) != FIRST) {
+                on_device.moves(index, &op, (weight, stand))?;
+                on_device.copy(stand, home, carried)?;
             }
         }
         on_device.finish()
@@ -209,59 +238,92 @@ impl Averaging {
 }
 
 impl OnDevice {
+    /// True if the centre comes to where it is read, and to the others of the client.
+    pub(super) fn is_mapped(&self) -> bool {
+        self.reach == DeviceReach::Mapped
+    }
+
+    /// Starts to copy a weight's centre from where it came to.
+    pub(super) fn bring(
+        &self,
+        index: usize,
+        centre: &Buffer,
+        carried: &Carried,
+    ) -> Result<(), StoreError> {
+        self.copy(centre, &self.centres[index], carried).map(|_| ())
+    }
+
     /// Starts to move a weight towards the centre, on the first GPU.
     fn moves(
         &self,
         index: usize,
         op: &Op,
         (weight, here): (&Weight, &Buffer),
-        centre: &Buffer,
     ) -> Result<(), StoreError> {
         // fits: nodes are counted so
         let node = NodeId((self.first_node + index) as u32);
         let named = (node, weight.name.as_str(), FIRST);
-        let operands = (&[(&weight.spec, centre)][..], &[(&weight.spec, here)][..]);
+        let inputs = [(&weight.spec, &self.centres[index])];
+        let operands = (&inputs[..], &[(&weight.spec, here)][..]);
         self.device.start(named, op, operands, false).map_err(failed)
     }
 
     /// Starts to copy a weight, or the centre of one.
-    fn copy(&self, from: &Buffer, to: &Buffer, carried: &Carried) -> Result<(), StoreError> {
-        self.device.copy(from, to, 0, from.bytes()).map_err(failed)?;
-        let purpose = match number_of(from) == number_of(to) {
-            true => CopyPurpose::Averaging,
-            false => CopyPurpose::BetweenDevices,
+    fn copy(
+        &self,
+        from: &Buffer,
+        to: &Buffer,
+        carried: &Carried,
+    ) -> Result<DeviceMark, StoreError> {
+        let copy = self.device.copy(from, to, 0, from.bytes()).map_err(failed)?;
+        let purpose = match (from.space(), to.space()) {
+            (Space::Device(from), Space::Device(to)) if from != to => CopyPurpose::BetweenDevices,
+            (Space::Device(_), Space::Host) => CopyPurpose::ToHost,
+            (Space::Host, Space::Device(_)) => CopyPurpose::ToDevice,
+            _ => CopyPurpose::Averaging,
         };
         carried.copied(purpose, from.bytes());
-        Ok(())
+        Ok(copy)
     }
 
     /// Waits until the GPUs have done all that they were told.
-    fn finish(&self) -> Result<(), TrainError> {
+    pub(super) fn finish(&self) -> Result<(), TrainError> {
         Ok(self.device.finish().map_err(failed)?)
     }
 
     /// Makes the weights here what the centre is that was fetched.
-    pub(super) fn adopt(&self, centres: &[Buffer], carried: &Carried) -> Result<(), TrainError> {
-        let mut both = centres.iter().zip(&self.homes);
-        both.try_for_each(|(centre, home)| self.copy(centre, home, carried))?;
+    pub(super) fn adopt(&self, carried: &Carried) -> Result<(), TrainError> {
+        for (centre, home) in self.centres.iter().zip(&self.homes) {
+            self.copy(centre, home, carried)?;
+        }
         self.finish()
     }
 
-    /// Copies the weights to where servers read them, or what stands for them is moved.
-    pub(super) fn set_aside(&self, carried: &Carried) -> Result<(), TrainError> {
-        let mut both = self.homes.iter().zip(&self.copies);
-        both.try_for_each(|(home, copy)| {
-            copy.as_ref().map_or(Ok(()), |copy| self.copy(home, copy, carried))
-        })?;
+    /// Copies a master's weights to where they are pushed from, and those of other GPUs to what stands for them.
+    pub(super) fn set_aside(&self, pushed: &[Buffer], carried: &Carried) -> Result<(), TrainError> {
+        self.start_aside(pushed, carried)?;
         self.finish()
     }
 
-    /// Makes the weights here what they were when they were set aside.
-    pub(super) fn put_back(&self, carried: &Carried) -> Result<(), TrainError> {
-        let mut both = self.homes.iter().zip(&self.copies);
-        both.try_for_each(|(home, copy)| {
-            copy.as_ref().map_or(Ok(()), |copy| self.copy(copy, home, carried))
-        })?;
+    /// Starts to do so; returns, by weight, the copy to where it is pushed from.
+    fn start_aside(
+        &self,
+        pushed: &[Buffer],
+        carried: &Carried,
+    ) -> Result<Vec<DeviceMark>, StoreError> {
+        let stands = self.homes.iter().zip(&self.stands);
+        for (home, stand) in stands.filter_map(|(home, stand)| Some((home, stand.as_ref()?))) {
+            self.copy(home, stand, carried)?;
+        }
+        let both = self.homes.iter().zip(pushed);
+        both.map(|(home, pushed)| self.copy(home, pushed, carried)).collect()
+    }
+
+    /// Makes a master's weights what they were when they were set aside.
+    pub(super) fn put_back(&self, pushed: &[Buffer], carried: &Carried) -> Result<(), TrainError> {
+        for (home, pushed) in self.homes.iter().zip(pushed) {
+            self.copy(pushed, home, carried)?;
+        }
         self.finish()
     }
 }
