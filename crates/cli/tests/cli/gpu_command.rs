@@ -59,7 +59,7 @@ fn a_run_says_of_each_part_what_became_of_it() {
     let machine = lines.iter().find(|line| line["part"] == "machine").unwrap();
     assert_eq!(machine["gpus"][0]["name"], "Fake GPU");
     let jobs = lines.iter().filter(|line| line["job"].is_string());
-    assert_eq!(jobs.count(), 9, "{said}");
+    assert_eq!(jobs.count(), 10, "{said}");
 }
 
 #[test]

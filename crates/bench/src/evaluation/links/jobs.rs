@@ -277,6 +277,7 @@ pub(in crate::evaluation) fn verdict(rows: &[LinkRow]) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tensorwire_collectives::Algorithm;
     use tensorwire_simulate::Network;
     use tensorwire_zoo::Mlp;
 
@@ -311,10 +312,11 @@ mod tests {
     fn simulated_jobs_send_what_the_measured_ones_must() {
         let here = Network::preset("loopback").unwrap();
         let bytes = 4.0 * f64::from(784 * 2048 + 2048 + 2048 * 2048 + 2048 + 2048 * 10 + 10);
-        for (strategy, servers_a_host) in [
-            (SimulatedStrategy::Ps, 0),
-            (SimulatedStrategy::DistSgd, 1),
-            (SimulatedStrategy::AllReduce, 0),
+        for (strategy, algorithm, servers_a_host) in [
+            (SimulatedStrategy::Ps, None, 0),
+            (SimulatedStrategy::DistSgd, None, 1),
+            (SimulatedStrategy::AllReduce, Some(Algorithm::Hierarchical), 0),
+            (SimulatedStrategy::AllReduce, Some(Algorithm::Ring), 0),
         ] {
             for a_host in [1, 2, 4] {
                 let job = job(a_host, strategy);
@@ -326,10 +328,13 @@ mod tests {
                 (machine.fold_gbs, machine.copy_gbs, machine.memory_gbs) = (1e3, 1e3, 1e3);
                 let compute = Compute::Given { alone_s: 1e-3, crowded_s: None };
                 let servers = HOSTS * servers_a_host * a_host;
-                let found = simulate(&job.spec(Some(servers)), &network, compute).unwrap();
-                let times = match strategy {
-                    SimulatedStrategy::AllReduce => 1.0,
-                    _ => f64::from(a_host),
+                let spec = SimulateSpec { algorithm, ..job.spec(Some(servers)) };
+                let found = simulate(&spec, &network, compute).unwrap();
+                let workers = f64::from(HOSTS * a_host);
+                let times = match algorithm {
+                    Some(Algorithm::Ring) => 2.0 * (workers - 1.0) / workers,
+                    Some(_) => 1.0,
+                    None => f64::from(a_host),
                 };
                 let wire_s = times * bytes / (network.link.bandwidth_gbs * 1e9);
                 let over = found.estimate.step_s / wire_s;
