@@ -1,8 +1,8 @@
 """What two workers learn, by tensorwire and by PyTorch, TensorFlow and MXNet: the same recipe and as many steps, each
 from first weights of its own, once for each seed. peer_converge.py says what the tasks are. Writes a file of metrics
 for each run, which `tensorwire report` draws beside each other. A peer that is not there is left out, with a line that
-says what makes it. Exit status: 0 each mean is as near to that of tensorwire's first strategy as the seeds' spread
-allows, 1 one is not, or a run failed.
+says what makes it. Exit status: 0 each mean is as near to that of tensorwire's first strategy as twice the standard
+error of the difference and what is no difference (RESOLUTION), 1 one is not, or a run failed.
 """
 
 import argparse

@@ -199,7 +199,12 @@ fn judge(better: Better, claim: &Claim, plot: &Plot) -> Option<Found> {
             }
         },
         Wants::Within(_) => {
-            let worst = ratios.iter().map(|&(at, ratio)| (at, (ratio - 1.0).abs()));
+            // of the other, whichever is better
+            let of_other = |ratio: f64| match better {
+                Better::Lower => 1.0 / ratio,
+                Better::Higher => ratio,
+            };
+            let worst = ratios.iter().map(|&(at, ratio)| (at, (of_other(ratio) - 1.0).abs()));
             let (at, figure) = worst.max_by(|a, b| a.1.total_cmp(&b.1))?;
             Some(Found::new(wants, figure, Some(at)))
         }
@@ -239,6 +244,8 @@ fn time_ratio(better: Better, ours: &Series, other: &Series) -> Option<f64> {
 pub(crate) fn times(ratio: f64) -> String {
     let digits = match ratio.abs() {
         r if r > 0.0 && r < 0.1 => format!("{ratio:.4}"),
+        // more than 1, if not by much
+        r if r > 1.0 && r < 1.005 => format!("{ratio:.3}"),
         r if r < 10.0 => format!("{ratio:.2}"),
         r if r < 100.0 => format!("{ratio:.1}"),
         _ => format!("{ratio:.0}"),
@@ -297,11 +304,13 @@ mod tests {
             (Wants::Mean(2.0), "met: 2.33× of 2×"),
             (Wants::At(2.0, 4.5), "short: 4× of 4.5×"),
             (Wants::At(7.0, 1.0), "not measured there: 1×"),
-            (Wants::Within(0.15), "short: 300 % off, at most 15 %"),
+            (Wants::Within(0.15), "short: 75 % off, at most 15 %"),
             (Wants::Reaches(0.72), "met: 4 of 0.72"),
         ] {
             assert_eq!(judged(Better::Lower, wants, &ours, &other), says);
         }
+        let near = judged(Better::Lower, Wants::Within(0.15), &[(1.0, 0.86)], &[(1.0, 1.0)]);
+        assert_eq!(near, "met: 14 % off, at most 15 %");
         let higher = judged(Better::Higher, Wants::Best(0.5), &ours, &other);
         assert_eq!(higher, "met: 1× of 0.5×");
     }

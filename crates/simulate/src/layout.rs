@@ -32,8 +32,8 @@ impl Class {
 }
 
 /// The machines of a job: workers in a row, so many a machine; servers round-robin over the same machines, as many in a
-/// row as there are workers of one (as a launcher gives out slots), or on others. Where more than a few machines have servers, servers count as apart: then all workers are alike, and what
-/// is left out is that a worker and a server share a NIC, one of many.
+/// row as there are workers of one (as a launcher gives out slots), or on others. Where more than a few machines have servers,
+/// servers count as apart: then all workers are alike, and what is left out is that a worker and a server share a NIC, one of many.
 pub(crate) fn layout(network: &Network, workers: u32, masters: u32, servers: u32) -> Vec<Class> {
     let a_machine = match network.machine.workers {
         0 => workers,

@@ -148,9 +148,15 @@ impl Shards {
         has_slot: &[bool],
     ) -> Result<(), StoreError> {
         let slots = has_slot.iter().filter(|has_slot| **has_slot).count();
-        let is_mapped = matches!(on_device, Some((_, DeviceReach::Mapped)));
-        let weights = if is_mapped { 0 } else { spec.bytes() };
-        let bytes = weights.saturating_add(spec.slot_bytes().saturating_mul(slots));
+        // what goes in messages is put together by the host
+        let is_written = wire.direct_from().is_some_and(|from| spec.bytes() >= from);
+        let of_slots = spec.slot_bytes().saturating_mul(slots);
+        // of the host
+        let bytes = match on_device {
+            Some((_, DeviceReach::ByNic)) if is_written => 0,
+            Some((_, DeviceReach::Mapped)) => of_slots,
+            _ => spec.bytes().saturating_add(of_slots),
+        };
         // a wire that is asked for more than there is may have taken all before it says so
         if bytes >= LOOKED_AT_BYTES {
             let room = tensorwire_fabric::memory_room();
@@ -161,8 +167,6 @@ impl Shards {
                 return Err(StoreError::Memory { bytes, what });
             }
         }
-        // what goes in messages is put together by the host
-        let is_written = wire.direct_from().is_some_and(|from| spec.bytes() >= from);
         let mut copy = None;
         let mut of_slots = None;
         let weights = match on_device {

@@ -149,14 +149,15 @@ impl LinkJob {
 
     /// As many replicas at once on this machine, with weights of their own.
     fn computing(&self) -> TrainConfig {
+        let workers = self.workers().min(self.computing_max);
         compute(&TrainConfig {
             model: self.model.name().to_string(),
             data: self.data.to_string(),
             strategy: Strategy::Ps,
-            workers: self.workers().min(self.computing_max),
+            workers,
             batch: self.batch,
             transport: Transport::Shm,
-            threads: Some(self.threads()),
+            threads: Some((cores() / workers as usize).max(1)),
             budget: Budget::Steps(self.steps.max(COMPUTE_STEPS)),
             optimizer: Optimizer::momentum(QUIET_RATE),
             deadline_ms: 1000 * DEADLINE_S,
