@@ -154,8 +154,8 @@ impl SimulatedJob<'_> {
         network.local.by_reference && (a_machine == 0 || self.workers <= a_machine)
     }
 
-    /// Do processes of one machine read each other's tensors where they lie? A store decides for all workers alike how a
-    /// value travels: where some are on other machines it is written.
+    /// Returns true if processes of one machine read each other's tensors where they lie. A store decides for all workers alike how
+    /// a value travels: where some are on other machines it is written.
     fn by_reference(&self, network: &Network) -> bool {
         let is_store =
             matches!(self.strategy, SimulatedStrategy::DistSgd | SimulatedStrategy::MpiSgd);
