@@ -3,6 +3,7 @@
 
 mod edges;
 mod exchange;
+mod mover;
 mod nccl;
 mod reducer;
 
@@ -39,7 +40,7 @@ pub fn link_cost(transport: Transport, spread: bool) -> LinkCost {
 }
 
 /// A group that a session and its trainer share.
-pub(crate) type SharedGroup = Arc<Mutex<Box<dyn Collectives>>>;
+pub(crate) type SharedGroup = Arc<Mutex<Group>>;
 
 /// Why a client cannot do what it is to do.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +94,7 @@ pub(crate) fn open_group(
             by(64 << 20)
         );
     }
-    Ok(Arc::new(Mutex::new(Box::new(group))))
+    Ok(Arc::new(Mutex::new(group)))
 }
 
 /// What the nodes of a part do in its group.

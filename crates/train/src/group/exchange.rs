@@ -1,17 +1,19 @@
 //! The ports of a worker in a client: collective operations of its group, beside the edges to a store where it has
-//! any. What a group does moves when the executor looks for events, between two kernels.
+//! any. What a group does moves when the executor looks for events, between two kernels; where members share no memory a
+//! thread moves it meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tensorwire_base::Deadline;
-use tensorwire_collectives::{CollectiveCall, GroupError, Handle};
+use tensorwire_collectives::{CollectiveCall, Collectives, GroupError, Handle};
 use tensorwire_graph::{EdgeId, NodeId};
 use tensorwire_memory::{Buffer, Slab, SlabError};
 use tensorwire_runtime::{Events, ExchangeError, GroupOps, Ports, Sending, TensorExchange};
 use tensorwire_tensor::TensorSpec;
 
+use super::mover::{Mover, Moving};
 use super::{Bound, SharedGroup};
 use crate::carried::Carried;
 use crate::store::{StoreEvents, StoreExchange};
@@ -28,18 +30,33 @@ struct Operations {
     bound: Bound,
     under_way: UnderWay,
     carried: Carried,
+    mover: Option<Mover>,
 }
 
 impl Operations {
     fn new(group: SharedGroup, bound: Bound, carried: Carried) -> Operations {
-        Operations { group, bound, under_way: UnderWay::default(), carried }
+        // those who share memory wait for each other's kernels, not for a wire
+        let has_wire = !bound.calls.is_empty() && !group.lock().shares_memory();
+        let mover = has_wire.then(|| Mover::new(group.clone()));
+        Operations { group, bound, under_way: UnderWay::default(), carried, mover }
+    }
+
+    fn moving(&self) -> Option<Arc<Moving>> {
+        self.mover.as_ref().map(Mover::moving)
+    }
+
+    fn under_way_changed(&self, under_way: &[(Handle, NodeId)]) {
+        if let Some(mover) = &self.mover {
+            mover.has_work(!under_way.is_empty());
+        }
     }
 }
 
 /// The ports of a client's member: its group's operations on the vectors of `bound`, and no edges.
 pub(crate) fn member_ports(group: &SharedGroup, bound: Bound, carried: Carried) -> Ports {
     let operations = Operations::new(group.clone(), bound, carried);
-    Ports::new(GroupEvents { group: group.clone() }).with_group(operations)
+    let events = GroupEvents { group: group.clone(), moving: operations.moving() };
+    Ports::new(events).with_group(operations)
 }
 
 /// The ports of a client's master, whose edges go over `store`.
@@ -50,8 +67,8 @@ pub(crate) fn master_ports(
     carried: Carried,
 ) -> Ports {
     let operations = Operations::new(group.clone(), bound, carried);
-    let under_way = operations.under_way.clone();
-    let events = MasterEvents { group: group.clone(), store: store.events(), under_way };
+    let (under_way, moving) = (operations.under_way.clone(), operations.moving());
+    let events = MasterEvents { group: group.clone(), store: store.events(), under_way, moving };
     Ports::new(events).with_exchange(store).with_group(operations)
 }
 
@@ -72,7 +89,9 @@ impl GroupOps for Operations {
             _ => self.carried.reduced(tensor.bytes(), group.size()),
         }
         let handle = group.start(*vector, call.clone()).map_err(group_error)?;
-        self.under_way.lock().push((handle, node));
+        let mut under_way = self.under_way.lock();
+        under_way.push((handle, node));
+        self.under_way_changed(&under_way);
         Ok(())
     }
 
@@ -81,8 +100,17 @@ impl GroupOps for Operations {
         if under_way.is_empty() {
             return Ok(());
         }
-        let mut group = self.group.lock();
-        group.progress().map_err(group_error)?;
+        let mut group = match &self.mover {
+            None => {
+                let mut group = self.group.lock();
+                group.progress().map_err(group_error)?;
+                group
+            }
+            Some(mover) => match mover.moved().map_err(group_error)? {
+                Some(group) => group,
+                None => return Ok(()),
+            },
+        };
         under_way.retain(|(handle, node)| {
             let is_done = group.is_done(*handle);
             if is_done {
@@ -90,6 +118,7 @@ impl GroupOps for Operations {
             }
             !is_done
         });
+        self.under_way_changed(&under_way);
         Ok(())
     }
 }
@@ -97,16 +126,32 @@ impl GroupOps for Operations {
 /// What happens in a group, as a source of [`Events`].
 struct GroupEvents {
     group: SharedGroup,
+    moving: Option<Arc<Moving>>,
 }
 
 impl Events for GroupEvents {
     fn observe(&mut self) {
-        self.group.lock().observe();
+        observe(&self.group, self.moving.as_deref());
     }
 
     fn wait(&mut self, deadline: Deadline) -> Result<(), ExchangeError> {
-        self.group.lock().wait_for_news(deadline);
+        let mut group = self.group.lock();
+        if !self.moving.as_ref().is_some_and(|moving| moving.has_news()) {
+            group.wait_for_news(deadline);
+        }
         Ok(())
+    }
+}
+
+/// Takes note of this moment, unless another thread moves the group: then there is news in any case.
+fn observe(group: &SharedGroup, moving: Option<&Moving>) {
+    match moving {
+        None => group.lock().observe(),
+        Some(_) => {
+            if let Some(mut group) = group.try_lock() {
+                group.observe();
+            }
+        }
     }
 }
 
@@ -115,11 +160,12 @@ struct MasterEvents {
     group: SharedGroup,
     store: StoreEvents,
     under_way: UnderWay,
+    moving: Option<Arc<Moving>>,
 }
 
 impl Events for MasterEvents {
     fn observe(&mut self) {
-        self.group.lock().observe();
+        observe(&self.group, self.moving.as_deref());
         self.store.observe();
     }
 
@@ -129,7 +175,8 @@ impl Events for MasterEvents {
         }
         self.store.wait(deadline.min(Deadline::after(Duration::ZERO)))?;
         let mut group = self.group.lock();
-        if !group.progress().map_err(group_error)? {
+        let has_news = self.moving.as_ref().is_some_and(|moving| moving.has_news());
+        if !has_news && !group.progress().map_err(group_error)? {
             group.wait_for_news(deadline.min(Deadline::after(TURN)));
         }
         Ok(())
@@ -205,11 +252,103 @@ impl TensorExchange for OrderOnly {
 
 #[cfg(test)]
 mod tests {
-    use tensorwire_base::Rank;
-    use tensorwire_collectives::{Collectives, Group, GroupOptions};
-    use tensorwire_fabric::{Backend, Fabric, FabricConfig, Identity, JobCredentials, Secret};
+    use std::collections::HashMap;
 
+    use tensorwire_base::Rank;
+    use tensorwire_collectives::{Group, GroupOptions};
+    use tensorwire_fabric::{Backend, Fabric, FabricConfig, Identity, JobCredentials, Secret};
+    use tensorwire_kernels::FoldKind;
+    use tensorwire_memory::{Arena, Place};
+    use tensorwire_tensor::DType;
+    use tensorwire_testkit::mesh::mesh;
+
+    use super::super::VectorReducer;
     use super::*;
+
+    const NODE: NodeId = NodeId(0);
+
+    /// A member of a group of two, whose one vector is the mean of all at `NODE`.
+    fn member(fabric: Fabric, me: usize) -> (Operations, Buffer) {
+        let soon = Deadline::after(Duration::from_secs(20));
+        let ranks = [Rank(0), Rank(1)];
+        let mut group = Group::open(fabric, &ranks, me, GroupOptions::default(), soon).unwrap();
+        let bytes = 4 << 20;
+        let slab = group.alloc(bytes).unwrap();
+        let places = [Place { offset: 0, bytes }];
+        let buffer = Arena::new(&slab, &places).unwrap().into_buffers().remove(0);
+        let value = if me == 0 { 1.0f32 } else { 4.0 };
+        let values = vec![value; bytes / 4];
+        buffer.write().unwrap().copy_from_slice(bytemuck::cast_slice(&values));
+        let vectors = group.bind(std::slice::from_ref(&buffer), soon).unwrap();
+        let reducer = VectorReducer::new(DType::F32, FoldKind::Mean).unwrap();
+        let call = CollectiveCall::AllReduce(Arc::new(reducer));
+        let bound = Bound { calls: HashMap::from([(NODE, (vectors[0], call))]), widest: None };
+        (Operations::new(Arc::new(Mutex::new(group)), bound, Carried::default()), buffer)
+    }
+
+    fn members(backend: fn() -> Backend) -> Vec<(Operations, Buffer)> {
+        let fabrics = mesh(backend, 2);
+        std::thread::scope(|scope| {
+            let open = |(me, fabric)| scope.spawn(move || member(fabric, me));
+            let opening: Vec<_> = fabrics.into_iter().enumerate().map(open).collect();
+            opening.into_iter().map(|opening| opening.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn without_shared_memory_a_group_reduces_while_its_session_does_other_things() {
+        let mut members = members(|| Backend::Tcp);
+        for (operations, buffer) in &mut members {
+            operations.start(NODE, buffer).unwrap();
+        }
+        let soon = Deadline::after(Duration::from_secs(20));
+        // who looks moves nothing
+        let is_over = |(operations, _): &(Operations, Buffer)| {
+            let (handle, _) = operations.under_way.lock()[0];
+            operations.group.lock().is_done(handle)
+        };
+        while !members.iter().all(is_over) {
+            assert!(!soon.passed(), "nobody moved the group");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for (operations, buffer) in &mut members {
+            let mut finished = Vec::new();
+            while finished.is_empty() {
+                operations.finished(&mut finished).unwrap();
+            }
+            assert_eq!(finished, [NODE]);
+            let means = buffer.read().unwrap();
+            assert!(bytemuck::cast_slice::<u8, f32>(&means).iter().all(|mean| *mean == 2.5));
+        }
+    }
+
+    #[test]
+    fn a_session_hears_what_its_group_was_moved_by_a_thread() {
+        let mut members = members(|| Backend::Tcp);
+        let moving: Vec<_> =
+            members.iter().map(|(operations, _)| operations.moving().unwrap()).collect();
+        assert!(moving.iter().all(|moving| !moving.has_news()));
+        for (operations, buffer) in &mut members {
+            operations.start(NODE, buffer).unwrap();
+        }
+        let soon = Deadline::after(Duration::from_secs(20));
+        while !moving.iter().all(|moving| moving.has_news()) {
+            assert!(!soon.passed(), "nobody moved the group");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (group, moving) = (members[0].0.group.clone(), Some(moving[0].clone()));
+        let mut events = GroupEvents { group, moving };
+        // there is nothing to wait for until the session has looked
+        events.observe();
+        let patience = Duration::from_secs(600);
+        events.wait(Deadline::after(patience)).unwrap();
+    }
+
+    #[test]
+    fn with_shared_memory_no_thread_moves_a_group() {
+        let members = members(|| Backend::Shm);
+        assert!(members.iter().all(|(operations, _)| operations.mover.is_none()));
+    }
 
     /// A group of one process.
     fn alone() -> SharedGroup {
@@ -218,7 +357,6 @@ mod tests {
         let fabric = Fabric::open(Backend::Shm, FabricConfig::new(me, job)).unwrap();
         let soon = Deadline::after(Duration::from_secs(10));
         let group = Group::open(fabric, &[Rank(0)], 0, GroupOptions::default(), soon).unwrap();
-        let group: Box<dyn Collectives> = Box::new(group);
         Arc::new(Mutex::new(group))
     }
 

@@ -8,7 +8,7 @@ mod on_device;
 use std::sync::Arc;
 
 use tensorwire_base::Deadline;
-use tensorwire_collectives::{CollectiveCall, VectorId};
+use tensorwire_collectives::{CollectiveCall, Collectives, VectorId};
 use tensorwire_graph::{NodeId, Op};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::{Key, KvWorker, StoreError, ValueSpec};

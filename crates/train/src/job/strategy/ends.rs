@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_collectives::GroupStats;
+use tensorwire_collectives::{Collectives, GroupStats};
 use tensorwire_cuda::OpenedGpus;
 use tensorwire_fabric::{Endpoint, Fabric, pulse};
 use tensorwire_kernels::Kernels;

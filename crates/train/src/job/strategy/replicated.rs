@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use tensorwire_base::Deadline;
+use tensorwire_collectives::Collectives;
 use tensorwire_cuda::{CudaKernels, OpenedGpus};
 use tensorwire_fabric::Fabric;
 use tensorwire_graph::{Node, NodeId, Op};

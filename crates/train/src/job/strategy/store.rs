@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Rank};
+use tensorwire_collectives::Collectives;
 use tensorwire_fabric::Fabric;
 use tensorwire_graph::{Edge, Plan, PlanOptions, Transfer};
 use tensorwire_kernels::{DeviceFailure, SharedDevice};

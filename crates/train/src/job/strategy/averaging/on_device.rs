@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tensorwire_base::{Deadline, Rank, Space};
-use tensorwire_collectives::GroupError;
+use tensorwire_collectives::{Collectives, GroupError};
 use tensorwire_cuda::OpenedGpus;
 use tensorwire_fabric::{Fabric, Region, RegionDescriptor};
 use tensorwire_graph::{NodeId, Op};
