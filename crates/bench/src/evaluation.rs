@@ -25,7 +25,9 @@ use crate::transfer::{TransferSpec, transfers};
 
 pub use data::{DataFolder, NoData};
 pub use figures::{FIGURES, Figure, FigureScope};
-pub use links::{LinkJob, LinkRate, LinkSteps, no_links};
+pub use links::{
+    LinkCores, LinkJob, LinkRate, LinkSteps, no_links, receive_over_link, send_over_link,
+};
 pub use nodes::{NodesDesign, NodesOf, SimulatedNodes};
 
 /// Something to measure.
@@ -148,6 +150,8 @@ pub struct Runner<'a> {
     local_ms: HashMap<String, f64>,
     /// By job, in milliseconds a step of workers who exchange nothing.
     computing_ms: HashMap<String, f64>,
+    /// By link, what a core sends or receives of it in a second, in 10⁹ bytes.
+    link_core_gbs: HashMap<&'static str, f64>,
     /// How simulated steps compare with measured ones, until [`Runner::verdict`] is asked.
     link_rows: Vec<links::LinkRow>,
     /// This machine, once something was simulated on it.
@@ -159,8 +163,19 @@ impl<'a> Runner<'a> {
     pub fn new(job: &'a JobSpec, alone: &'a AtomicBool, quick: bool) -> Runner<'a> {
         let repetitions = if quick { 1 } else { 3 };
         let [local_ms, computing_ms] = [HashMap::new(), HashMap::new()];
-        let (weights, link_rows, here) = (HashMap::new(), Vec::new(), None);
-        Runner { job, alone, repetitions, weights, local_ms, computing_ms, link_rows, here }
+        let (weights, link_core_gbs) = (HashMap::new(), HashMap::new());
+        let (link_rows, here) = (Vec::new(), None);
+        Runner {
+            job,
+            alone,
+            repetitions,
+            weights,
+            local_ms,
+            computing_ms,
+            link_core_gbs,
+            link_rows,
+            here,
+        }
     }
 
     /// Does a case, and tells of each line that it gives.

@@ -38,7 +38,7 @@ use tensorwire_train::TrainConfig;
 
 pub(crate) use allreduce::AllreduceArgs;
 pub(crate) use batches::BatchesArgs;
-pub(crate) use bench::{BenchArgs, Scenario};
+pub(crate) use bench::{BenchArgs, Scenario, SocketsArgs};
 pub(crate) use check::CheckArgs;
 pub(crate) use checkpoint::{CheckpointArgs, CheckpointCommand};
 pub(crate) use clients::read_table;

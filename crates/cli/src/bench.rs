@@ -19,12 +19,14 @@ use tensorwire::program::detected;
 use tensorwire_base::{human_bytes, human_seconds};
 use tensorwire_bench::{
     BenchError, Machine, Overlap, Quantiles, StepEvent, StepOptions, StepResult, TransferResult,
-    TransferSpec, step, transfer_sizes, transfers,
+    TransferSpec, receive_over_link, send_over_link, step, transfer_sizes, transfers,
 };
 use tensorwire_launch::{JobSpec, Transport, verbs_usable};
 use tensorwire_train::{ConfigError, Strategy};
 
-use super::args::{BenchArgs, Scenario, StepArgs, TransferArgs, TransportArg, WireArgs};
+use super::args::{
+    BenchArgs, Scenario, SocketsArgs, StepArgs, TransferArgs, TransportArg, WireArgs,
+};
 use super::job::{end_at_once_while, job_spec};
 use super::output::{note, print};
 use super::{Failure, table::table};
@@ -43,6 +45,7 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), Failure> {
         Scenario::Modes(args) => modes::run(&args),
         Scenario::Evaluation(args) => evaluation::run(&args),
         Scenario::Check(args) => check::run(&args),
+        Scenario::Sockets(args) => run_sockets(&args),
     }
 }
 
@@ -61,6 +64,19 @@ fn is_to_measure() -> bool {
         ));
     }
     measures
+}
+
+fn run_sockets(args: &SocketsArgs) -> Result<(), Failure> {
+    if let Some(at) = args.receive_at {
+        let failed = |error| Failure::other(format!("receiving at {at}: {error}"));
+        receive_over_link(at).map_err(failed)?;
+    }
+    if let Some(to) = args.send_to {
+        let failed = |error| Failure::other(format!("sending to {to}: {error}"));
+        let took = send_over_link(to).map_err(failed)?;
+        Lines::open(args.json.as_deref())?.append(&took)?;
+    }
+    Ok(())
 }
 
 fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {

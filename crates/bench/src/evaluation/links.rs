@@ -2,6 +2,7 @@
 //! (`jobs.rs`). The hosts are network namespaces of this machine, which `bench/link.sh` makes; in them this program measures by its
 //! `bench step`.
 
+mod cores;
 mod jobs;
 
 use std::ffi::OsString;
@@ -18,13 +19,14 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
 };
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tempfile::TempDir;
 use tensorwire_base::{Deadline, human_seconds};
 use tensorwire_launch::Transport;
 use tensorwire_nn::Optimizer;
 use tensorwire_simulate::{
-    Link, LocalLink, Network, SimulatedExchange, SimulatedMachine, SimulatedStrategy,
+    Link, LocalLink, Network, Rpc, SimulatedExchange, SimulatedMachine, SimulatedStrategy,
 };
 use tensorwire_train::{Budget, Exchange, TrainConfig};
 use tensorwire_zoo::Shipped;
@@ -34,6 +36,7 @@ use crate::error::BenchError;
 use crate::job::QUIET_RATE;
 use crate::simulate::{Compute, SimulateSpec, simulate};
 
+pub use cores::{LinkCores, receive_over_link, send_over_link};
 pub use jobs::LinkJob;
 pub(super) use jobs::{LinkRow, verdict};
 
@@ -48,6 +51,12 @@ const LAST_WORDS: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Of what a link carries, what is not headers: 1,448 bytes of a frame of 1,514.
 const PAYLOAD: f64 = 1448.0 / 1514.0;
+/// Has this program ($1) receive on the second host and send on the first, which appends to a file ($2) what that took.
+const BOTH_ENDS: &str = r#"there=${LINK_HOSTS#*,}
+$LINK_RSH "$there" "exec '$1' bench sockets --receive-at $there:7777" &
+"$1" bench sockets --send-to "$there:7777" --json "$2" || exit
+wait $!
+"#;
 
 /// How fast a link is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,14 +81,20 @@ pub struct LinkSteps {
 }
 
 impl LinkRate {
-    /// Hosts of half of this machine each, with so many workers, and this link between them.
-    fn hosts(self, here: &Network, workers: u32) -> Network {
+    /// Hosts of half of this machine each, with so many workers, and this link between them, of which a core sends or receives
+    /// so many 10⁹ bytes in a second.
+    fn hosts(self, here: &Network, core_gbs: f64, workers: u32) -> Network {
         let half = |gbs: f64| gbs / f64::from(HOSTS);
         let SimulatedMachine { cores, memory_gbs, update_gbs, own_update_gbs, fold_gbs, .. } =
             here.machine;
         Network {
             name: format!("{HOSTS} hosts, {}", self.name),
-            link: Link { bandwidth_gbs: self.bits_per_second / 8e9 * PAYLOAD, ..here.link.clone() },
+            link: Link {
+                bandwidth_gbs: self.bits_per_second / 8e9 * PAYLOAD,
+                core_gbs: Some(core_gbs),
+                ..here.link.clone()
+            },
+            rpc: Rpc { tcp_gbs: core_gbs, ..here.rpc.clone() },
             machine: SimulatedMachine {
                 cores: (cores / HOSTS).max(1),
                 workers,
@@ -163,9 +178,9 @@ impl LinkSteps {
     }
 
     /// Those of one host talk through sockets, too: they are told of TCP alone.
-    fn network(&self, here: &Network) -> Network {
-        let network = self.rate.hosts(here, 1);
-        let Link { latency_us, message_us, core_gbs, .. } = network.link;
+    fn network(&self, here: &Network, core_gbs: f64) -> Network {
+        let network = self.rate.hosts(here, core_gbs, 1);
+        let Link { latency_us, message_us, core_gbs, .. } = here.link;
         // a core does both ends
         let core_gbs = core_gbs.unwrap_or(network.local.core_gbs) / 2.0;
         let local = LocalLink { latency_us, message_us, by_reference: false, core_gbs };
@@ -175,7 +190,7 @@ impl LinkSteps {
     fn simulated_s(
         &self,
         exchange: Option<&str>,
-        here: &Network,
+        network: &Network,
         alone_s: f64,
     ) -> Result<Option<f64>, BenchError> {
         let exchange = match exchange {
@@ -196,7 +211,7 @@ impl LinkSteps {
             batch: self.batch,
         };
         let compute = Compute::Given { alone_s, crowded_s: None };
-        Ok(Some(simulate(&spec, &self.network(here), compute)?.estimate.step_s))
+        Ok(Some(simulate(&spec, network, compute)?.estimate.step_s))
     }
 }
 
@@ -207,11 +222,12 @@ impl Runner<'_> {
         on_line: &mut dyn FnMut(Value),
     ) -> Result<(), BenchError> {
         let local_step_s = self.local_ms(&spec.config())? * 1e-3;
+        let core_gbs = self.core_gbs(spec.rate, &spec.scratch)?;
         let arguments = |json: &Path| spec.arguments(self.repetitions, json);
         for line in self.measured_over(spec.rate, 1, &spec.scratch, &arguments)? {
-            let here = self.here()?;
+            let network = spec.network(self.here()?, core_gbs);
             let simulated_step_s =
-                spec.simulated_s(line["exchange"].as_str(), here, local_step_s)?;
+                spec.simulated_s(line["exchange"].as_str(), &network, local_step_s)?;
             let step_s = |quantile: &str| step_s(&line, quantile);
             super::tell(
                 on_line,
@@ -259,14 +275,44 @@ impl Runner<'_> {
             ["--rate", rate.name, "--slots", &slots, "--"].map(OsString::from).to_vec();
         command.push(self.job.program.clone().into());
         command.extend(arguments(&json));
-        let ended = folder.run(&command, MEASUREMENT, &self.job.interrupt);
+        self.said_over(&folder, &command, &json)
+    }
+
+    /// What a core sends or receives in a second over such a link, in 10⁹ bytes, measured once for a rate.
+    fn core_gbs(&mut self, rate: LinkRate, scratch: &Path) -> Result<f64, BenchError> {
+        if let Some(gbs) = self.link_core_gbs.get(rate.name) {
+            return Ok(*gbs);
+        }
+        let folder = Folder::new(scratch).map_err(BenchError::Links)?;
+        let json = folder.0.path().join("cores.jsonl");
+        let mut command =
+            ["--rate", rate.name, "--plain", "--", "sh", "-c", BOTH_ENDS, "both-ends"]
+                .map(OsString::from)
+                .to_vec();
+        command.extend([self.job.program.clone().into(), json.clone().into()]);
+        let lines = self.said_over::<LinkCores>(&folder, &command, &json)?;
+        let gbs = lines.first().map(|took| took.core_gbs());
+        let none = || BenchError::Links(io::Error::other("the sender said nothing of its cores"));
+        let gbs = gbs.ok_or_else(none)?;
+        self.link_core_gbs.insert(rate.name, gbs);
+        Ok(gbs)
+    }
+
+    /// The lines of JSON that a command in the script's hosts writes to a file.
+    fn said_over<T: DeserializeOwned>(
+        &self,
+        folder: &Folder,
+        command: &[OsString],
+        json: &Path,
+    ) -> Result<Vec<T>, BenchError> {
+        let ended = folder.run(command, MEASUREMENT, &self.job.interrupt);
         let (status, said) = ended.map_err(BenchError::Links)?;
         if !status.success() {
             return Err(BenchError::Links(io::Error::other(reason(status, &said))));
         }
-        let text = std::fs::read_to_string(&json).map_err(BenchError::Links)?;
+        let text = std::fs::read_to_string(json).map_err(BenchError::Links)?;
         let read = |line| serde_json::from_str(line);
-        let lines: Result<Vec<Value>, _> = text.lines().map(read).collect();
+        let lines: Result<Vec<T>, _> = text.lines().map(read).collect();
         lines.map_err(|error| BenchError::Links(io::Error::other(error)))
     }
 }

@@ -1,5 +1,8 @@
 //! The command line of `tensorwire bench`.
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 
 use super::{
@@ -47,4 +50,21 @@ pub(crate) enum Scenario {
     /// For continuous integration.
     #[command(after_long_help = check::EXAMPLES)]
     Check(CheckArgs),
+    /// What bytes over a link cost cores (how `evaluation` measures between the hosts that it makes)
+    #[command(hide = true)]
+    Sockets(SocketsArgs),
+}
+
+/// Either end of a connection.
+#[derive(Args, Debug)]
+pub(crate) struct SocketsArgs {
+    /// Receive here what one sender sends, until it ends
+    #[arg(long, value_name = "ADDRESS", required_unless_present = "send_to")]
+    pub(crate) receive_at: Option<SocketAddr>,
+    /// Send to who receives there
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "receive_at", requires = "json")]
+    pub(crate) send_to: Option<SocketAddr>,
+    /// Append what that took to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
 }

@@ -189,12 +189,13 @@ impl Runner<'_> {
         on_line: &mut dyn FnMut(Value),
     ) -> Result<(), BenchError> {
         let worker_s = self.worker_s(spec)?;
+        let core_gbs = self.core_gbs(spec.rate, &spec.scratch)?;
         let repetitions = self.repetitions.min(spec.repetitions_max);
         let arguments = |json: &Path| spec.arguments(repetitions, json);
         for line in self.measured_over(spec.rate, spec.a_host, &spec.scratch, &arguments)? {
             // fits: servers are few
             let servers = line["servers"].as_u64().map(|servers| servers as u32);
-            let network = spec.rate.hosts(self.here()?, spec.a_host);
+            let network = spec.rate.hosts(self.here()?, core_gbs, spec.a_host);
             let compute = Compute::Given { alone_s: worker_s, crowded_s: None };
             let simulated = simulate(&spec.spec(servers), &network, compute)?.estimate;
             let Estimate { way_s, cores_s, bottleneck, utilization, .. } = simulated;
@@ -321,8 +322,7 @@ mod tests {
         ] {
             for a_host in [1, 2, 4] {
                 let job = job(a_host, strategy);
-                let mut network = job.rate.hosts(&here, a_host);
-                network.link.core_gbs = Some(5.0);
+                let mut network = job.rate.hosts(&here, 5.0, a_host);
                 // all else takes next to nothing
                 let machine = &mut network.machine;
                 (machine.update_gbs, machine.own_update_gbs) = (1e3, 1e3);
