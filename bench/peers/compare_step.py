@@ -25,7 +25,7 @@ NAMES = {
     "mxnet-dist-sync": "MXNet dist_sync",
     "pytorch-ddp": "PyTorch DDP",
 }
-# in the order of the table
+# in the order of the table, before what else was measured
 SYSTEMS = [
     *(
         f"tensorwire {strategy} {transport}"
@@ -106,7 +106,8 @@ def compare(rounds: list[list[Row]]) -> list[Comparison]:
     found = [by_case(rows) for rows in rounds]
     comparisons = []
     for model in dict.fromkeys(model for model, _ in found[0]):
-        for system in SYSTEMS:
+        others = (system for one in found for _, system in one)
+        for system in dict.fromkeys([*SYSTEMS, *others]):
             pairs = [one.get((model, system)) for one in found]
             whole = [pair for pair in pairs if pair]
             if whole and len(whole) == len(pairs):

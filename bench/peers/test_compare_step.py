@@ -71,6 +71,11 @@ class Compare(unittest.TestCase):
         ]
         self.assertEqual(found, expected)
 
+    def test_a_way_that_is_not_in_the_usual_table_comes_last(self) -> None:
+        rows = [own_local("gru", 4), own("mpi-sgd", "verbs", "gru", 12), own("ps", "tcp", "gru", 8)]
+        systems = [c.system for c in compare_step.compare([rows])]
+        self.assertEqual(systems, ["tensorwire ps tcp", "tensorwire mpi-sgd verbs"])
+
     def test_what_a_round_lacks_or_has_no_local_step_is_left_out(self) -> None:
         without_local = [row for row in ROUNDS[0] if row["workers"] > 1 or "system" not in row]
         systems = [c.system for c in compare_step.compare([*ROUNDS, without_local])]
