@@ -168,7 +168,7 @@ fn transports_of(
     }
     let (verbs, arrival) = wire.clone().options();
     if all.contains(&Transport::Verbs) {
-        let chosen = verbs_usable(&verbs).map_err(Failure::user)?;
+        let chosen = verbs_usable(&verbs, None).map_err(Failure::user)?;
         note(format_args!("verbs: {chosen}"));
         return Ok(all);
     }

@@ -60,7 +60,7 @@ fn rdma(tree: &Tree, options: &VerbsOptions) -> Rdma {
         files: tree.device_files(),
         nics,
         pick,
-        obstacle: verbs_usable(options).err().map(Obstacle::from),
+        obstacle: verbs_usable(options, None).err().map(Obstacle::from),
         default_interface: tree.default_interface(),
     }
 }

@@ -64,10 +64,11 @@ pub struct VerbsUnusable {
     pub mend: String,
 }
 
-/// Returns the NIC, port and GID that [`crate::Backend::Verbs`] would take here, with the reason, in one line.
+/// Returns the NIC, port and GID that [`crate::Backend::Verbs`] would take here, with the reason, in one line. `near` is where
+/// this process would listen, if that is known.
 ///
 /// # Errors
 /// If it would not open: the obstacle, and the fix.
-pub fn verbs_usable(options: &VerbsOptions) -> Result<String, VerbsUnusable> {
-    device::usable(options, None)
+pub fn verbs_usable(options: &VerbsOptions, near: Option<IpAddr>) -> Result<String, VerbsUnusable> {
+    device::usable(options, near)
 }

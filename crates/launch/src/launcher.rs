@@ -69,7 +69,7 @@ pub(crate) fn run(
     let world = spec.roles.len();
     let here = (0..world as u32).map(Rank).find(|rank| spec.hosts.is_here(*rank));
     if let (Some(options), Some(_)) = (&spec.verbs, here) {
-        let why = verbs_usable(options)?;
+        let why = verbs_usable(options, None)?;
         let choice = TransportChoice { transport: Transport::Verbs, why, fallback: false };
         on_update(JobUpdate::Transport(choice))?;
     }

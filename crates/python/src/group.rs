@@ -53,7 +53,7 @@ fn random(py: Python<'_>, count: usize) -> Bound<'_, PyBytes> {
 /// Returns what RDMA would go over here, or None with the reason why it cannot be used.
 #[pyfunction]
 fn verbs_offer(py: Python<'_>) -> (Option<String>, String) {
-    match py.detach(|| verbs_usable(&VerbsOptions::default())) {
+    match py.detach(|| verbs_usable(&VerbsOptions::default(), None)) {
         Ok(nic) => (Some(nic.to_string()), String::new()),
         Err(unusable) => (None, format!("{}; {}", unusable.reason, unusable.mend)),
     }

@@ -36,7 +36,7 @@ impl Setup {
         let Backend::Verbs(options) = (self.backend)() else {
             return true;
         };
-        match verbs_usable(&options) {
+        match verbs_usable(&options, None) {
             Ok(_) => true,
             Err(reason) => skip(&reason),
         }

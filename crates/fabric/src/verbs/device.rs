@@ -155,8 +155,12 @@ fn probe(
     nic: &Nic,
     inline_bytes: u32,
 ) -> Result<u32, VerbsUnusable> {
-    let made = ibv::CompletionQueue::new(context, 16)
-        .and_then(|queue| domain.create_queue_pair(&queue, 4, 4, inline_bytes));
+    // some refuse more than they take, and do not grant less
+    let fewest = NOTE_BYTES as u32; // fits: some bytes
+    let made = ibv::CompletionQueue::new(context, 16, 0).and_then(|queue| {
+        let make = |bytes| domain.create_queue_pair(&queue, 4, 4, bytes);
+        make(inline_bytes).or_else(|_| make(fewest))
+    });
     let made = made.map_err(|error| VerbsUnusable {
         reason: format!("{} makes no queue pair ({error})", nic.name),
         mend: match region::memlock_limit() {
@@ -273,8 +277,9 @@ impl VerbsDevice {
         let mut started = Vec::with_capacity(queues);
         let mut pollers = self.pollers.write();
         for index in 0..queues {
-            let completions = ibv::CompletionQueue::new(self.domain().context(), entries)
-                .map_err(system("make a completion queue"))?;
+            let completions =
+                ibv::CompletionQueue::new(self.domain().context(), entries, pollers.len())
+                    .map_err(system("make a completion queue"))?;
             let duties = Duties {
                 core: self.core.clone(),
                 end: self.end.clone(),

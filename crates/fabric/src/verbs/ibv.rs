@@ -414,8 +414,19 @@ impl Drop for MemoryRegion {
     }
 }
 
+/// Which of a device's interrupts a queue has; a device has at least one.
+fn vector_of(number: usize, vectors: i32) -> i32 {
+    // fits: less than what is an i32
+    usize::try_from(vectors).map_or(0, |vectors| number % vectors.max(1)) as i32
+}
+
 impl CompletionQueue {
-    pub(super) fn new(context: &Arc<Context>, entries: u32) -> io::Result<Arc<CompletionQueue>> {
+    /// The queue that is so manieth of this process. Processes, and their queues, have interrupts of different cores.
+    pub(super) fn new(
+        context: &Arc<Context>,
+        entries: u32,
+        nth: usize,
+    ) -> io::Result<Arc<CompletionQueue>> {
         // SAFETY: the context is open, and is held by the channel.
         let raw = unsafe { context.library.ibv_create_comp_channel(context.raw.as_ptr()) };
         let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
@@ -426,14 +437,17 @@ impl CompletionQueue {
         rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK)?;
         // fits: the caller keeps it under the device's limit, which is an i32
         let entries = entries as i32;
-        // SAFETY: context and channel are alive, the channel is held by the queue; vector 0 exists.
+        // SAFETY: the context is open.
+        let vectors = unsafe { (*context.raw.as_ptr()).num_comp_vectors };
+        let vector = vector_of(std::process::id() as usize + nth, vectors);
+        // SAFETY: context and channel are alive, the channel is held by the queue; the device has that vector.
         let raw = unsafe {
             context.library.ibv_create_cq(
                 context.raw.as_ptr(),
                 entries,
                 std::ptr::null_mut(),
                 channel.raw.as_ptr(),
-                0,
+                vector,
             )
         };
         let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;

@@ -389,7 +389,8 @@ impl QueuePair {
     /// Bytes of each request of a memcpy: few enough for the path, and not so few that they would not fit
     /// the send queue.
     fn piece_bytes(&self, state: &State, bytes: u64) -> u64 {
-        let wanted = PIECE_BYTES[state.path_failures.min(PIECE_BYTES.len() - 1)];
+        let failures = state.path_failures_at(Instant::now());
+        let wanted = PIECE_BYTES[failures.min(PIECE_BYTES.len() - 1)];
         wanted.max(bytes.div_ceil(u64::from(self.depth.sends / 2))).min(PIECE_BYTES[0])
     }
 

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::ibv::{self, Context, sys};
@@ -13,6 +14,8 @@ use super::{GidChoice, VerbsOptions, VerbsUnusable};
 pub struct Nic {
     pub name: String,
     pub firmware: String,
+    /// It speaks iWARP, RDMA over TCP, by which nobody is connected here.
+    pub is_iwarp: bool,
     pub vendor: u32,
     pub part: u32,
     pub memory_region_bytes_max: u64,
@@ -30,6 +33,8 @@ pub struct Port {
     pub number: u8,
     pub state: PortState,
     pub link: LinkLayer,
+    /// Mb/s; 0 where the driver does not say.
+    pub mbps: u32,
     pub mtu: u32,
     pub mtu_max: u32,
     pub lid: u16,
@@ -136,6 +141,7 @@ fn describe(name: &str, context: &Context) -> std::io::Result<Nic> {
     Ok(Nic {
         name: name.to_string(),
         firmware,
+        is_iwarp: is_iwarp(name),
         vendor: device.vendor_id,
         part: device.vendor_part_id,
         memory_region_bytes_max: device.max_mr_size,
@@ -146,6 +152,35 @@ fn describe(name: &str, context: &Context) -> std::io::Result<Nic> {
         read_targets_max: count(device.max_qp_rd_atom),
         ports,
     })
+}
+
+/// As the kernel says it: such a NIC is an `RNIC`, others are a `CA`.
+fn is_iwarp(name: &str) -> bool {
+    let kind = Path::new("/sys/class/infiniband").join(name).join("node_type");
+    std::fs::read_to_string(kind).is_ok_and(|kind| kind.trim_end().ends_with("RNIC"))
+}
+
+/// Mb/s of a link, by its lanes and the speed of each as the library has them; 0 where they say nothing.
+fn mbps(width: u8, speed: u8) -> u32 {
+    let lanes = match width {
+        1 => 1,
+        2 => 4,
+        4 => 8,
+        8 => 12,
+        16 => 2,
+        _ => 0,
+    };
+    let a_lane = match speed {
+        1 => 2_500,
+        2 => 5_000,
+        4 | 8 => 10_000,
+        16 => 14_000,
+        32 => 25_000,
+        64 => 50_000,
+        128 => 100_000,
+        _ => 0,
+    };
+    lanes * a_lane
 }
 
 fn describe_port(
@@ -182,6 +217,7 @@ fn describe_port(
             sys::VERBS_LINK_LAYER_ETHERNET => LinkLayer::Ethernet,
             _ => LinkLayer::InfiniBand,
         },
+        mbps: mbps(port.active_width, port.active_speed),
         mtu: ibv::mtu_bytes(port.active_mtu),
         mtu_max: ibv::mtu_bytes(port.max_mtu),
         lid: port.lid,
@@ -193,10 +229,11 @@ fn describe_port(
 /// that network.
 ///
 /// A GID is taken if the options ask for it. Among the others of active ports, these come first, in this
-/// order: the address `near` itself; RoCE v2 or InfiniBand; routable; private; link-local; IPv4.
+/// order: RoCE v2 or InfiniBand; the fastest link; the address `near` itself; routable, as all of InfiniBand are in
+/// their subnet; private; link-local; IPv4.
 ///
 /// # Errors
-/// If there is no NIC, port or GID as the options ask, or none of them is active.
+/// If there is no NIC, port or GID as the options ask, or none of them is active, or they speak iWARP.
 pub fn choose(
     nics: &[Nic],
     options: &VerbsOptions,
@@ -233,6 +270,15 @@ pub fn choose(
         let mend = format!("there is {}", names.join(", "));
         return unusable(format!("there is no NIC or port '{nic}'"), &mend);
     }
+    if let Some(&(nic, _)) =
+        places.iter().find(|_| places.iter().all(|(nic, _)| nics[*nic].is_iwarp))
+    {
+        return unusable(
+            format!("{} speaks iWARP, over which nothing is connected here", nics[nic].name),
+            "use --transport tcp, or a NIC with RoCE or InfiniBand (some can be switched to RoCE: devlink, or roce_ena of their driver)",
+        );
+    }
+    places.retain(|(nic, _)| !nics[*nic].is_iwarp);
     let active = |&(nic, port): &(usize, usize)| nics[nic].ports[port].state == PortState::Active;
     if !places.iter().any(active) {
         let (nic, port) = places[0];
@@ -257,7 +303,10 @@ pub fn choose(
             })
         })
         // the first of equals: `max_by_key` would take the last
-        .rev_max_by_key(|&(nic, port, gid)| Rank::of(&nics[nic].ports[port].gids[gid], near));
+        .rev_max_by_key(|&(nic, port, gid)| {
+            let port = &nics[nic].ports[port];
+            Rank::of(port, &port.gids[gid], near)
+        });
     let Some((nic, port, gid)) = best else {
         let reason = match options.gid {
             Some(GidChoice::Index(index)) => format!("no active port has GID index {index}"),
@@ -269,7 +318,7 @@ pub fn choose(
             "give its interface an address (ip addr add …), or leave --gid out",
         );
     };
-    let rank = Rank::of(&nics[nic].ports[port].gids[gid], near);
+    let rank = Rank::of(&nics[nic].ports[port], &nics[nic].ports[port].gids[gid], near);
     let why = if options.gid.is_some() { "as asked".into() } else { rank.to_string() };
     let (nic_name, port_number) = (&nics[nic].name, nics[nic].ports[port].number);
     let gid_entry = &nics[nic].ports[port].gids[gid];
@@ -283,8 +332,9 @@ pub fn choose(
 /// What speaks for a GID, most important first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
-    near: bool,
     current: bool,
+    mbps: u32,
+    near: bool,
     reach: Reach,
     /// Addresses that peers know are most often IPv4.
     ipv4: bool,
@@ -298,11 +348,12 @@ enum Reach {
 }
 
 impl Rank {
-    fn of(gid: &Gid, near: Option<IpAddr>) -> Rank {
+    fn of(port: &Port, gid: &Gid, near: Option<IpAddr>) -> Rank {
         let near = near.is_some_and(|near| {
             near == gid.address && !near.is_unspecified() && !near.is_loopback()
         });
         let reach = match gid.address {
+            _ if port.link == LinkLayer::InfiniBand => Reach::Routable,
             IpAddr::V4(address) if address.is_link_local() => Reach::LinkLocal,
             IpAddr::V6(address) if address.is_unicast_link_local() => Reach::LinkLocal,
             IpAddr::V4(address) if address.is_private() => Reach::Private,
@@ -312,7 +363,7 @@ impl Rank {
             _ => Reach::Routable,
         };
         let current = gid.kind != GidKind::RoceV1;
-        Rank { near, current, reach, ipv4: gid.address.is_ipv4() }
+        Rank { current, mbps: port.mbps, near, reach, ipv4: gid.address.is_ipv4() }
     }
 }
 
@@ -328,6 +379,9 @@ impl fmt::Display for Rank {
             Reach::Private => "a private address, routable among the hosts of a site",
             Reach::Routable => "routable",
         };
+        if self.mbps > 0 {
+            write!(f, "{} Gb/s, ", f64::from(self.mbps) / 1e3)?;
+        }
         if self.near {
             f.write_str("the address at which this process listens, ")?;
         }
@@ -391,10 +445,12 @@ mod tests {
 
     fn nic(name: &str, state: PortState, gids: Vec<Gid>) -> Nic {
         let link = LinkLayer::Ethernet;
-        let port = Port { number: 1, state, link, mtu: 1024, mtu_max: 4096, lid: 0, gids };
+        let (mbps, mtu, mtu_max, lid) = (0, 1024, 4096, 0);
+        let port = Port { number: 1, state, link, mbps, mtu, mtu_max, lid, gids };
         Nic {
             name: name.into(),
             firmware: String::new(),
+            is_iwarp: false,
             vendor: 0,
             part: 0,
             memory_region_bytes_max: u64::MAX,
@@ -442,6 +498,52 @@ mod tests {
         let nics = [nic("a", PortState::Active, other), nic("b", PortState::Active, typical())];
         assert_eq!(chosen(&nics, &VerbsOptions::default(), None).0, "a");
         assert_eq!(chosen(&nics, &VerbsOptions::default(), Some("10.0.0.1")).0, "b");
+    }
+
+    /// With a link of such a speed.
+    fn fast(mut nic: Nic, width: u8, speed: u8) -> Nic {
+        nic.ports[0].mbps = mbps(width, speed);
+        nic
+    }
+
+    #[test]
+    fn the_fastest_link_goes_before_the_address_of_the_control_connections() {
+        // four lanes of 50 Gb/s, and one of 25 on the network of the control connections
+        let other = vec![gid(3, GidKind::RoceV2, "192.168.7.1")];
+        let nics = [
+            fast(nic("board", PortState::Active, typical()), 1, 32),
+            fast(nic("fast", PortState::Active, other), 2, 64),
+        ];
+        assert_eq!(nics.each_ref().map(|nic| nic.ports[0].mbps), [25_000, 200_000]);
+        assert_eq!(chosen(&nics, &VerbsOptions::default(), Some("10.0.0.1")).0, "fast");
+        let asked = VerbsOptions { nic: Some("board".into()), gid: None };
+        assert_eq!(chosen(&nics, &asked, Some("10.0.0.1")).0, "board");
+        // the same speed
+        let nics = nics.map(|nic| fast(nic, 2, 64));
+        assert_eq!(chosen(&nics, &VerbsOptions::default(), Some("10.0.0.1")).0, "board");
+        assert_eq!(mbps(0, 0), 0, "a driver that does not say");
+    }
+
+    #[test]
+    fn infiniband_reaches_its_subnet_whatever_its_gid_looks_like() {
+        let mut fabric = nic("ib", PortState::Active, vec![gid(0, GidKind::InfiniBand, "fe80::1")]);
+        fabric.ports[0].link = LinkLayer::InfiniBand;
+        let nics = [nic("eth", PortState::Active, typical()), fabric];
+        assert_eq!(chosen(&nics, &VerbsOptions::default(), None).0, "ib");
+    }
+
+    #[test]
+    fn iwarp_is_passed_over_and_named_where_there_is_nothing_else() {
+        let mut iwarp =
+            nic("irdma", PortState::Active, vec![gid(0, GidKind::InfiniBand, "3cfd:fe9e::1")]);
+        iwarp.is_iwarp = true;
+        let nics = [iwarp.clone(), nic("roce", PortState::Active, typical())];
+        assert_eq!(chosen(&nics, &VerbsOptions::default(), None).0, "roce");
+        let alone = choose(&[iwarp], &VerbsOptions::default(), None).unwrap_err().to_string();
+        assert!(alone.contains("irdma speaks iWARP"), "{alone}");
+        let asked = VerbsOptions { nic: Some("irdma".into()), gid: None };
+        let refused = choose(&nics, &asked, None).unwrap_err().to_string();
+        assert!(refused.contains("irdma speaks iWARP"), "{refused}");
     }
 
     #[test]

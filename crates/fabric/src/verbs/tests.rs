@@ -27,7 +27,7 @@ fn soon() -> Deadline {
 
 /// True if there is a device to test with. Where one is expected its absence is a failure.
 fn there_is_a_device() -> bool {
-    match super::verbs_usable(&VerbsOptions::default()) {
+    match super::verbs_usable(&VerbsOptions::default(), None) {
         Ok(_) => true,
         Err(reason) => tensorwire_testkit::mesh::skip(&reason),
     }

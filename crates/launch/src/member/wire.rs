@@ -197,7 +197,7 @@ impl Member {
 
     /// Says whether this host can use RDMA, and hears what all will take.
     fn negotiate(&self, options: &VerbsOptions) -> Result<Transport, MemberError> {
-        let verbs = verbs_usable(options).map_err(Into::into);
+        let verbs = verbs_usable(options, Some(self.reached_at.ip())).map_err(Into::into);
         self.tell(&FromMember::Offer(Offer { verbs }))?;
         match self.told.recv_timeout(self.others_patience()) {
             Ok(Introduction::Transport(transport)) => Ok(transport),

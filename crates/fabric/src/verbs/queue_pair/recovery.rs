@@ -53,7 +53,10 @@ impl QueuePair {
         }
         let failure = self.failure_of(state);
         if failure.is_of_the_path() {
-            state.path_failures += usize::from(failure.status.is_some());
+            if failure.status.is_some() {
+                state.path_failures = state.path_failures_at(now) + 1;
+                state.path_failed = Some(now);
+            }
             tracing::warn!(me = %self.core.me().rank, peer = %self.link.rank(),
                 queue_pair = self.index, generation = state.generation, "{failure}; building it anew");
         }

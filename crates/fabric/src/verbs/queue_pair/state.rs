@@ -2,7 +2,7 @@
 //! ends have counted. Posts nothing.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::super::failure::Failure;
 use super::super::ibv::{self, Address, Path};
@@ -21,8 +21,9 @@ pub(super) struct State {
     pub(super) next_id: u64,
     pub(super) signals: Signals,
     pub(super) outage: Outage,
-    /// Failures of the path so far, in all lives.
+    /// Failures of the path, in all lives, none of which is long behind the one before it; and when the last one was.
     pub(super) path_failures: usize,
+    pub(super) path_failed: Option<Instant>,
     pub(super) theirs: Option<Theirs>,
     /// The peer's last word of readiness: the generation.
     pub(super) peer_ready: Option<u32>,
@@ -109,7 +110,16 @@ pub(super) enum Item {
     Note(Note),
 }
 
+/// A path that carried everything for so long is as good as new.
+const FORGIVEN: Duration = Duration::from_secs(60);
+
 impl State {
+    /// Failures of the path that still count.
+    pub(super) fn path_failures_at(&self, now: Instant) -> usize {
+        let is_recent = |failed| now.saturating_duration_since(failed) < FORGIVEN;
+        if self.path_failed.is_some_and(is_recent) { self.path_failures } else { 0 }
+    }
+
     /// Before the first life.
     pub(super) fn new() -> State {
         State {
@@ -122,6 +132,7 @@ impl State {
             signals: Signals::default(),
             outage: Outage::default(),
             path_failures: 0,
+            path_failed: None,
             theirs: None,
             peer_ready: None,
         }
@@ -176,5 +187,20 @@ impl Life {
     /// True if nothing is posted to the NIC any more.
     pub(super) fn is_drained(&self) -> bool {
         self.ends_out == 0 && self.receives_out == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_of_a_path_are_forgiven_once_it_carried_everything_for_a_while() {
+        let mut state = State::new();
+        let start = Instant::now();
+        assert_eq!(state.path_failures_at(start), 0);
+        (state.path_failures, state.path_failed) = (3, Some(start));
+        assert_eq!(state.path_failures_at(start + FORGIVEN / 2), 3);
+        assert_eq!(state.path_failures_at(start + FORGIVEN), 0);
     }
 }
