@@ -184,7 +184,7 @@ fn run_job(prepared: &Prepared, mut watcher: Watcher, lead: Option<Lead>) -> Res
 /// `began_behind`: the step behind which it began the last time, of which times and bytes are.
 fn show(prepared: &Prepared, summary: &Summary, outcome: &TrainOutcome) -> Result<(), Failure> {
     print(format_args!(
-        "{} steps in {:.2} s, {:.0} samples/s, loss {:.4}, {} bytes copied by the runtime",
+        "{} steps in {:.2} s, {:.0} samples/s, loss {:.4}, {} bytes copied between processes",
         summary.steps - outcome.began_behind,
         summary.seconds,
         summary.samples_per_second,

@@ -223,7 +223,12 @@ impl Abandoned {
         let failed = |source| TakeoverError::Record { path: record.to_path_buf(), source };
         let bytes = match std::fs::read(record) {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            // what this user may not read, no job of this user's has left
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) =>
+            {
+                return Ok(None);
+            }
             Err(error) => return Err(failed(error)),
         };
         let read: JobRecord = serde_json::from_slice(&bytes).map_err(|e| failed(e.into()))?;

@@ -159,6 +159,14 @@ pub enum CheckpointError {
         "{path} holds checkpoints of an earlier job; give --resume {path} to go on from them, or another folder"
     )]
     Taken { path: PathBuf },
+    #[error(
+        "another job keeps its checkpoints in {path} at this moment (tensorwire status); wait for its end, or name another folder"
+    )]
+    InUse { path: PathBuf },
+    #[error(
+        "no checkpoint can be written in {path}: {source}; name another folder by --checkpoint"
+    )]
+    Unusable { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Weights(#[from] WeightsError),
 }

@@ -325,7 +325,7 @@ impl TrainConfig {
             return Err(ConfigError::EvaluationOfAsync);
         }
         if self.early_stop.is_some() && self.evaluate_every.is_none() {
-            let (option, with) = ("--early-stop", "--val-every");
+            let (option, with) = ("--early-stop", "--val-every STEPS");
             return Err(ConfigError::Lacks { option, with });
         }
         let topology = self.topology();

@@ -118,6 +118,8 @@ pub enum JobFailure {
     Trace(#[from] TraceError),
     #[error(transparent)]
     Takeover(#[from] TakeoverError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
     #[error(
         "--restarts is of jobs whose processes tensorwire starts itself; let who started these start them again (torchrun \
          --max-restarts N, sbatch --requeue, a pod's restartPolicy), with --checkpoint DIR --resume auto"
@@ -151,7 +153,8 @@ impl JobFailure {
             JobFailure::RestartByOthers
             | JobFailure::ResizeByOthers
             | JobFailure::TakeoverByOthers
-            | JobFailure::Takeover(_) => true,
+            | JobFailure::Takeover(_)
+            | JobFailure::Checkpoint(_) => true,
             _ => false,
         }
     }
@@ -384,7 +387,7 @@ fn launch_once(
     on_update: &mut dyn FnMut(TrainUpdate),
 ) -> Result<TrainOutcome, JobFailure> {
     let mut collector = prepared.collector();
-    let keeper = prepared.keeper(how.abandoned.is_some());
+    let keeper = prepared.keeper(how.abandoned.is_some())?;
     let mut servers_replaced = 0;
     let outcome = launch::<Training>(&prepared.job(how), &mut |update| {
         match (&mut collector, &update) {

@@ -120,8 +120,9 @@ fn kind_of(model: &dyn Shipped, data: &Description) -> Result<SampleKind> {
     let (name, wanted) = (model.name(), wanted.name());
     let Some(found) = found.map(|found| found.name()) else {
         return Err(Error::Mismatch(format!(
-            "{name} learns from {wanted}, {}, and the data are {data}; choose other data",
-            model.samples().describe()
+            "{name} learns from {wanted}, {}, and the data are {data}; choose other data{}",
+            model.samples().describe(),
+            numbers_to_predict(data)
         )));
     };
     let fits = |model: &&&dyn Shipped| model.samples().name() == found;
@@ -130,6 +131,17 @@ fn kind_of(model: &dyn Shipped, data: &Description) -> Result<SampleKind> {
     Err(Error::Mismatch(format!(
         "{name} learns from {wanted}, and the data are {found}; choose other data, or {fitting}"
     )))
+}
+
+/// What helps who gave data with numbers to predict: labels that are no whole numbers from 0 on make them such.
+fn numbers_to_predict(data: &Description) -> &'static str {
+    match data.to_string().contains("target") {
+        true => {
+            ": its labels are numbers to predict, as not all are whole numbers from 0 on, and no shipped model predicts numbers; \
+             one of your own does"
+        }
+        false => "",
+    }
 }
 
 /// Checks data for a model that takes images of one size.

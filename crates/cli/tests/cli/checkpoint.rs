@@ -250,21 +250,59 @@ fn a_torn_file_is_passed_over_and_another_model_is_refused() {
     }
 }
 
-/// As on a disk that is full or may not be written.
 #[test]
-fn a_checkpoint_that_fails_is_a_warning_and_training_goes_on() {
-    for strategy in ["local", "ps", "dist-sgd"] {
+fn where_no_checkpoint_can_be_written_no_step_is_made() {
+    for strategy in ["local", "ps"] {
         let (folder, path) = place();
         std::fs::write(folder.path().join("runs"), "in the place of the folder").unwrap();
-        let job = format!("--strategy {strategy} --steps 4");
-        let ended = train(&format!("{job} --checkpoint {path} --checkpoint-every 2"));
-        for step in [2, 4] {
-            let warned = ended.stderr.matches(&format!("no checkpoint of step {step}: ")).count();
-            assert_eq!(warned, 1, "{strategy}: {}", ended.stderr);
-        }
-        assert!(ended.stderr.contains("Not a directory"), "{}", ended.stderr);
-        assert_eq!(hash(&ended), hash(&train(&job)), "{strategy}");
+        let below = format!("{path}/below");
+        let refused = refused(&format!("--strategy {strategy} --steps 4 --checkpoint {below}"));
+        let says = format!("no checkpoint can be written in {below}: Not a directory");
+        assert!(refused.contains(&says), "{strategy}: {refused}");
     }
+}
+
+#[test]
+fn two_jobs_do_not_write_in_one_folder() {
+    let (_folder, path) = place();
+    let job = format!("--checkpoint {path} --checkpoint-every 2");
+    let endless = Job::start(&format!("train {JOB} --strategy ps {job} --steps 100000"));
+    let start = Instant::now();
+    while !step(&path, 4).exists() {
+        assert!(start.elapsed() < LIMIT, "no checkpoint");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let says = format!("another job keeps its checkpoints in {path} at this moment");
+    for strategy in ["local", "ps"] {
+        for resume in ["", "--resume auto", &format!("--resume {path}")] {
+            let words = format!("--strategy {strategy} {job} --steps 1000000 {resume}");
+            let refused = refused(&words);
+            assert!(refused.contains(&says), "{words}: {refused}");
+        }
+    }
+    endless.signal_group(Signal::INT);
+    let ended = endless.end(LIMIT);
+    assert_eq!(ended.last_line(), "error: interrupted", "{}", ended.stderr);
+    let warned = ended.stderr.matches("no checkpoint of step").count();
+    assert_eq!(warned, 0, "{}", ended.stderr);
+}
+
+/// What went further than a job is to go is no beginning of it, and training anew would mix both.
+#[test]
+fn what_went_further_is_not_begun_anew() {
+    let (_folder, path) = place();
+    let job = format!("--strategy local --checkpoint {path} --checkpoint-every 4");
+    train(&format!("{job} --steps 8"));
+    let refused = refused(&format!("{job} --steps 3 --resume auto"));
+    let says = "has 8 steps, and training ends at step 3; give more --steps";
+    assert!(refused.contains(says), "{refused}");
+}
+
+/// The error of a job that is refused.
+fn refused(job: &str) -> String {
+    let ended = Job::start(&format!("train {JOB} {job}")).end(LIMIT);
+    assert_eq!(ended.status.code(), Some(2), "{job}: {}", ended.stderr);
+    ended.last_line().to_string()
 }
 
 /// Runs a script in a mount namespace of its own, with a file system of `options` at `runs`; `$train` is what all jobs are. None
@@ -311,14 +349,13 @@ fn a_full_disk_is_a_warning_and_the_last_good_checkpoint_is_whole() {
 }
 
 #[test]
-fn a_folder_that_may_not_be_written_is_a_warning() {
-    let job = "--strategy ps --steps 4";
-    let script = "$train --checkpoint runs/a --checkpoint-every 2\n$train --checkpoint runs";
-    let Some(ended) = on_a_file_system("ro", job, script) else { return };
-    assert!(ended.status.success(), "{}", ended.stderr);
-    let warned = ended.stderr.matches("Read-only file system").count();
-    assert_eq!(warned, 3, "{}", ended.stderr);
-    assert_eq!(hash(&ended), hash(&train(job)), "{}", ended.stderr);
+fn a_folder_that_may_not_be_written_is_refused() {
+    let script =
+        "for folder in runs/a runs; do $train --checkpoint $folder || echo refused: $?; done";
+    let Some(ended) = on_a_file_system("ro", "--strategy ps --steps 4", script) else { return };
+    assert_eq!(ended.stdout, "refused: 2\nrefused: 2\n", "{}", ended.stderr);
+    let says = ended.stderr.matches("Read-only file system").count();
+    assert_eq!(says, 2, "{}", ended.stderr);
 }
 
 #[test]

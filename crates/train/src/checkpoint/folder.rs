@@ -4,6 +4,9 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Access, FlockOperation, flock};
+use rustix::io::Errno;
+
 use super::shard::{ShardIndex, Value, file_state};
 use tensorwire_nn::average_of;
 
@@ -24,6 +27,13 @@ pub struct CheckpointFolder {
     path: PathBuf,
 }
 
+/// That no other job writes checkpoints in a folder. It ends with the process, however that ends.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    /// Locked.
+    _folder: std::fs::File,
+}
+
 /// A checkpoint in a folder. It need not be whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundCheckpoint {
@@ -39,6 +49,36 @@ impl CheckpointFolder {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Makes the folder this process's alone to write checkpoints in, for as long as the claim lives. The folder is made if it is
+    /// not there.
+    ///
+    /// # Errors
+    /// When nothing can be written there, or another job has claimed it.
+    pub(crate) fn claim(&self) -> Result<Claim, CheckpointError> {
+        let unusable = |source| CheckpointError::Unusable { path: self.path.clone(), source };
+        std::fs::create_dir_all(&self.path).map_err(unusable)?;
+        let may_write = Access::WRITE_OK | Access::EXEC_OK;
+        rustix::fs::access(&self.path, may_write).map_err(|error| unusable(error.into()))?;
+        let folder = std::fs::File::open(&self.path).map_err(unusable)?;
+        match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => Err(CheckpointError::InUse { path: self.path.clone() }),
+            claimed => {
+                if let Err(error) = claimed {
+                    // a file system that knows no such locks keeps nobody out
+                    tracing::debug!(path = %self.path.display(), %error, "the folder is not locked");
+                }
+                Ok(Claim { _folder: folder })
+            }
+        }
+    }
+
+    /// True if a process has claimed it at this moment.
+    pub(crate) fn is_claimed(&self) -> bool {
+        let Ok(folder) = std::fs::File::open(&self.path) else { return false };
+        let shared = flock(&folder, FlockOperation::NonBlockingLockShared);
+        shared.is_err_and(|error| error == Errno::WOULDBLOCK)
     }
 
     /// Returns all that are there, the newest first.
@@ -281,6 +321,24 @@ mod tests {
         let written = write_shard(&partial.join("shard"), &pieces).unwrap();
         let files = [("shard".to_string(), written)].into();
         folder.publish(&CheckpointState { step, files, ..state() }).unwrap()
+    }
+
+    #[test]
+    fn a_folder_is_one_jobs_at_a_time_and_must_be_one_that_can_be_written() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = CheckpointFolder::new(place.path().join("new").join("one"));
+        assert!(!folder.is_claimed());
+        let claim = folder.claim().unwrap();
+        assert!(folder.path().is_dir() && folder.is_claimed());
+        let second = folder.claim().unwrap_err();
+        assert!(matches!(second, CheckpointError::InUse { .. }), "{second}");
+        drop(claim);
+        assert!(!folder.is_claimed());
+        drop(folder.claim().unwrap());
+        // one of which a part is a file
+        std::fs::write(place.path().join("file"), "x").unwrap();
+        let none = CheckpointFolder::new(place.path().join("file/c")).claim().unwrap_err();
+        assert!(matches!(none, CheckpointError::Unusable { .. }), "{none}");
     }
 
     #[test]

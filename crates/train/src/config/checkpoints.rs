@@ -15,7 +15,7 @@ impl TrainConfig {
         }
         let keeps_best = self.checkpoint.as_ref().is_some_and(|config| config.best);
         if keeps_best && self.evaluate_every.is_none() {
-            let (option, with) = ("--keep-best", "--val-every");
+            let (option, with) = ("--keep-best", "--val-every STEPS");
             return Err(ConfigError::Lacks { option, with });
         }
         if self.resumes_own() && self.checkpoint.is_none() {
@@ -35,7 +35,7 @@ impl TrainConfig {
                 return Err(ConfigError::Unused { option, used_by });
             }
             if self.checkpoint.is_none() {
-                return Err(ConfigError::Lacks { option, with: "--checkpoint" });
+                return Err(ConfigError::Lacks { option, with: "--checkpoint DIR" });
             }
         }
         self.check_sizes()?;
@@ -53,18 +53,18 @@ impl TrainConfig {
     /// Checks how the number of workers may change.
     fn check_sizes(&self) -> Result<(), ConfigError> {
         let Some(fewest) = self.fewest_workers else { return Ok(()) };
-        let (option, with) = ("--workers MIN..MAX", "--checkpoint");
+        let (option, with) = ("--workers MIN..MAX", "--checkpoint DIR");
         if self.strategy == Strategy::Local {
             let used_by = "jobs of several processes, which --strategy local has not";
             return Err(ConfigError::Unused { option, used_by });
-        }
-        if self.checkpoint.is_none() {
-            return Err(ConfigError::Lacks { option, with });
         }
         if !(1..=self.workers).contains(&fewest) {
             let range = "at least 1 and at most MAX";
             let option = "MIN of --workers MIN..MAX";
             return Err(ConfigError::OutOfRange { option, range, found: fewest.into() });
+        }
+        if self.checkpoint.is_none() {
+            return Err(ConfigError::Lacks { option, with });
         }
         if fewest < self.workers && self.sizes().len() < 2 {
             return Err(ConfigError::NoSizes { fewest, most: self.workers });

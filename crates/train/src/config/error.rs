@@ -45,7 +45,7 @@ pub enum ConfigError {
     MathOfCpu { math: &'static str },
     #[error("--math {math} rounds numbers of f32, and --dtype f64 has none; leave one of them out")]
     MathOfF64 { math: &'static str },
-    #[error("{option} is by evaluations; give {with} STEPS, too")]
+    #[error("{option} needs {with}")]
     Lacks { option: &'static str, with: &'static str },
     #[error(
         "--early-stop ends all processes behind the same step, and here they make theirs at their own pace; leave it out, or \

@@ -13,8 +13,8 @@ use super::trainer::LAST_WORKER_DEADLINE;
 use super::{JobShape, Prepared, TrainError};
 use crate::carried::Carried;
 use crate::checkpoint::{
-    self, Captured, CheckpointFolder, CheckpointState, DataPosition, Evaluated, Held, Keeper,
-    OwnVariable, Resumed, Saver, ShardReport,
+    self, Captured, CheckpointError, CheckpointFolder, CheckpointState, DataPosition, Evaluated,
+    Held, Keeper, OwnVariable, Resumed, Saver, ShardReport,
 };
 use crate::config::TrainConfig;
 use crate::topology::Topology;
@@ -22,13 +22,17 @@ use crate::topology::Topology;
 impl Prepared {
     /// Puts checkpoints together, if there are to be any. What is left of earlier ones is removed, unless this very job has written
     /// it.
-    pub(crate) fn keeper(&self, is_taken_over: bool) -> Option<Keeper> {
+    ///
+    /// # Errors
+    /// When none can be written in the folder, or another job does.
+    pub(crate) fn keeper(&self, is_taken_over: bool) -> Result<Option<Keeper>, CheckpointError> {
         let Prepared { config, topology, program, shape, .. } = self;
-        let checkpoint = config.checkpoint.as_ref()?;
+        let Some(checkpoint) = &config.checkpoint else { return Ok(None) };
+        let folder = CheckpointFolder::new(&checkpoint.path);
+        let claim = folder.claim()?;
         let slots = checkpoint::kept(program, topology).slots();
         // what came before, the launcher of the time has told
-        let told =
-            is_taken_over.then(|| CheckpointFolder::new(&checkpoint.path).newest()).flatten();
+        let told = is_taken_over.then(|| folder.newest()).flatten();
         let job = CheckpointState {
             version: env!("CARGO_PKG_VERSION").to_string(),
             step: told.unwrap_or(shape.done),
@@ -52,10 +56,10 @@ impl Prepared {
         let shards = ranks.filter_map(|rank| shard(program, &self.plan, topology, rank)).collect();
         let evaluated = Evaluated { every: config.evaluate_every, steps: shape.steps };
         if !is_taken_over {
-            CheckpointFolder::new(&checkpoint.path).remove_partial();
+            folder.remove_partial();
         }
-        let started = Keeper::start(checkpoint, shards, job, evaluated);
-        started.inspect_err(|error| tracing::warn!("no checkpoints: {error}")).ok()
+        let started = Keeper::start(checkpoint, shards, job, evaluated, Some(claim));
+        Ok(started.inspect_err(|error| tracing::warn!("no checkpoints: {error}")).ok())
     }
 }
 

@@ -5,7 +5,9 @@ use std::path::Path;
 use tensorwire_nn::Program;
 
 use super::{JobShape, Prepared};
-use crate::checkpoint::{self, Behind, CheckpointConfig, CheckpointError, Resumed};
+use crate::checkpoint::{
+    self, Behind, CheckpointConfig, CheckpointError, CheckpointFolder, Resumed,
+};
 use crate::config::TrainConfig;
 
 /// The checkpoint that a job goes on from, if it is to.
@@ -26,11 +28,24 @@ pub(super) fn resumed(
         let is_given = is_auto || config.resume.as_deref().is_some_and(is_same);
         // the newest stay, and would be those of the earlier job; what cannot be read, its writer will say
         if !is_given && !checkpoint::is_fresh(path).unwrap_or(true) {
-            return Err(CheckpointError::Taken { path: path.to_path_buf() });
+            let is_claimed = CheckpointFolder::new(path).is_claimed();
+            let path = path.to_path_buf();
+            return Err(match is_claimed {
+                true => CheckpointError::InUse { path },
+                false => CheckpointError::Taken { path },
+            });
         }
     }
     if is_auto {
-        return own.map_or(Ok(None), |path| newest_before_the_end(path, config, program, shape));
+        let Some(path) = own else { return Ok(None) };
+        let newest = newest_before_the_end(path, config, program, shape)?;
+        // all are of a longer job, or of this one, which is done
+        return match CheckpointFolder::new(path).newest().filter(|_| newest.is_none()) {
+            Some(step) => {
+                Err(CheckpointError::Done { path: path.to_path_buf(), step, steps: shape.steps })
+            }
+            None => Ok(newest),
+        };
     }
     let Some(folder) = config.resume.as_deref() else { return Ok(None) };
     let kept = checkpoint::kept(program, &config.topology());

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 /// Why data cannot be loaded or generated. `file` is the path that was read; offsets and lengths are in bytes.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    #[error("unknown data '{given}'; {}known are: {known}", .nearest.map(|name| format!("did you mean '{name}'? ")).unwrap_or_default())]
-    UnknownSource { given: String, nearest: Option<&'static str>, known: String },
+    #[error("unknown data '{given}'; {}known are: {known}", .meant.as_ref().map(|name| format!("did you mean '{name}'? ")).unwrap_or_default())]
+    UnknownSource { given: String, meant: Option<String>, known: String },
     #[error("'{given}' names no folder; write {name}:DIR, DIR being {what}")]
     NoFolder { given: String, name: &'static str, what: &'static str },
     #[error("'{given}' does not name its files; write {name}:{form}, with no comma in any name")]

@@ -270,6 +270,18 @@ fn known(which: impl Fn(&Row) -> bool) -> String {
     forms.join(", ")
 }
 
+/// The source that a path alone may have meant, by the end of its name.
+fn of_a_path(given: &str) -> Option<String> {
+    let end = Path::new(given).extension()?.to_str()?.to_ascii_lowercase();
+    let name = match end.as_str() {
+        "csv" => "csv",
+        "npz" => "npz",
+        "txt" => "chars",
+        _ => return None,
+    };
+    SOURCES.iter().any(|row| row.name == name).then(|| format!("{name}:{given}"))
+}
+
 impl FromStr for Source {
     type Err = DataError;
 
@@ -281,7 +293,8 @@ impl FromStr for Source {
         let unknown = || {
             let known = known(|_| true);
             let nearest = nearest(name, SOURCES.iter().map(|row| row.name));
-            DataError::UnknownSource { given: given.to_owned(), nearest, known }
+            let meant = of_a_path(given).or_else(|| nearest.map(str::to_owned));
+            DataError::UnknownSource { given: given.to_owned(), meant, known }
         };
         let row = SOURCES.iter().find(|row| row.name == name).ok_or_else(unknown)?;
         let argument = match (row.opens, argument) {
@@ -391,6 +404,9 @@ mod tests {
             assert_eq!(message(text), format!("unknown data '{text}'; known are: {known}"));
         }
         for (text, meant) in [
+            ("iris.csv", "csv:iris.csv"),
+            ("/data/Pairs.NPZ", "npz:/data/Pairs.NPZ"),
+            ("book.txt", "chars:book.txt"),
             ("Digits", "digits"),
             ("digits:x", "digits"),
             ("digits:", "digits"),

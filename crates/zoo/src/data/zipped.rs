@@ -44,7 +44,9 @@ impl<F: Read + Seek> Arrays<F> {
         match ZipArchive::new(zip) {
             Ok(zip) => Ok(Arrays { file, zip }),
             Err(error) => {
-                let reason = format!("{error}; write the file by numpy's savez, or copy it again");
+                let reason = format!(
+                    "{error}; write the file by numpy's savez(x=…, y=…), of which one array by save (.npy) is none, or copy it again"
+                );
                 Err(DataError::BadArray { file, array: "x".to_owned(), reason })
             }
         }
