@@ -39,12 +39,12 @@ pub(super) fn resumed(
     if is_auto {
         let Some(path) = own else { return Ok(None) };
         let newest = newest_before_the_end(path, config, program, shape)?;
-        // all are of a longer job, or of this one, which is done
-        return match CheckpointFolder::new(path).newest().filter(|_| newest.is_none()) {
-            Some(step) => {
+        // none is a beginning of this job, which may be done and is made once more: of a longer one it is no part
+        return match CheckpointFolder::new(path).newest() {
+            Some(step) if newest.is_none() && step > shape.steps => {
                 Err(CheckpointError::Done { path: path.to_path_buf(), step, steps: shape.steps })
             }
-            None => Ok(newest),
+            _ => Ok(newest),
         };
     }
     let Some(folder) = config.resume.as_deref() else { return Ok(None) };
