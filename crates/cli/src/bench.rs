@@ -166,8 +166,8 @@ fn transports_of(
             "--transport shm is for processes of one host; leave it out for --transport auto, which takes it within a host",
         ));
     }
-    let (verbs, arrival) = wire.clone().options();
     if all.contains(&Transport::Verbs) {
+        let (verbs, _) = wire.clone().options();
         let chosen = verbs_usable(&verbs, None).map_err(Failure::user)?;
         note(format_args!("verbs: {chosen}"));
         return Ok(all);
@@ -176,12 +176,7 @@ fn transports_of(
         // may come to RDMA
         return Ok(all);
     }
-    let options = [
-        ("--nic", verbs.nic.is_some()),
-        ("--gid", verbs.gid.is_some()),
-        ("--arrival", arrival.is_some()),
-    ];
-    match options.into_iter().find(|(_, given)| *given) {
+    match wire.given().into_iter().find(|(_, given)| *given) {
         Some((option, _)) => Err(ConfigError::VerbsOption { option }.into()),
         None => Ok(all),
     }

@@ -150,6 +150,6 @@ pub use neighbours::HostId;
 pub use region::{Region, RegionDescriptor, RemoteRegion};
 pub use sim::{Between, FlagOrder, NicReach, SimKnobs, SimNetwork, Within};
 pub use verbs::{
-    Gid, GidChoice, GidKind, LinkLayer, Nic, NicChoice, Port, PortState, VerbsOptions,
+    Gid, GidChoice, GidKind, LinkLayer, Nic, NicChoice, PathChoice, Port, PortState, VerbsOptions,
     VerbsUnusable, choose, survey, verbs_usable,
 };

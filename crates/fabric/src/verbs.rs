@@ -43,6 +43,21 @@ pub struct VerbsOptions {
     pub nic: Option<String>,
     /// The address that peers see.
     pub gid: Option<GidChoice>,
+    /// How packets go.
+    #[serde(default)]
+    pub path: PathChoice,
+}
+
+/// What switches are told of packets: the lane that a fabric keeps for RDMA is its operator's to say. As NCCL's `NCCL_IB_TC`,
+/// `NCCL_IB_SL` and `NCCL_IB_PKEY`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct PathChoice {
+    /// RoCE: the byte of the IP header that has DSCP, times four, and ECN. InfiniBand: of the GRH.
+    pub traffic_class: u8,
+    /// InfiniBand's service level, 0 to 15; with RoCE the VLAN's priority.
+    pub service_level: u8,
+    /// Index into the port's table of partitions.
+    pub partition: u16,
 }
 
 /// The entry of a port's GID table that peers see.

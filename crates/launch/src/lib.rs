@@ -41,7 +41,9 @@ pub use start::{MEMBER, RUN_WITH_PARENT, host_answers};
 pub use status::{JobStatus, MemberPhase, MemberStatus, StatusError, job_status, jobs, scale_job};
 pub use store_job::{BarrierError, StoreEvent, StoreJob, StorePlace};
 pub use takeover::{Abandoned, Takeover, TakeoverError};
-pub use tensorwire_fabric::{ArrivalMode, GidChoice, VerbsOptions, VerbsUnusable, verbs_usable};
+pub use tensorwire_fabric::{
+    ArrivalMode, GidChoice, PathChoice, VerbsOptions, VerbsUnusable, verbs_usable,
+};
 pub use tensorwire_kvstore::proto::Role;
 pub use transport::Transport;
 pub use verdict::{FirstFailure, Remark};

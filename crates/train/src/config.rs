@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
-use tensorwire_fabric::{ArrivalMode, VerbsOptions};
+use tensorwire_fabric::{ArrivalMode, PathChoice, VerbsOptions};
 use tensorwire_graph::Placement;
 use tensorwire_nn::{Optimizer, Schedule};
 use tensorwire_tensor::DType;
@@ -466,6 +466,10 @@ impl TrainConfig {
             ("--nic", self.verbs.nic.is_some()),
             ("--gid", self.verbs.gid.is_some()),
             ("--arrival", self.arrival.is_some()),
+            (
+                "--traffic-class, --service-level or --partition",
+                self.verbs.path != PathChoice::default(),
+            ),
         ];
         if let Some((option, _)) = options.into_iter().find(|(_, given)| *given && !verbs) {
             return Err(ConfigError::VerbsOption { option });

@@ -85,7 +85,7 @@ pub(crate) struct DoctorArgs {
 
 impl DoctorArgs {
     pub(crate) fn options(&self) -> VerbsOptions {
-        VerbsOptions { nic: self.nic.clone(), gid: self.gid }
+        VerbsOptions { nic: self.nic.clone(), gid: self.gid, ..VerbsOptions::default() }
     }
 
     pub(crate) fn cuda(&self) -> CudaSearch {

@@ -305,8 +305,8 @@ impl JobArgs {
         self.learn.check_used(self.usual_optimizer())?;
         let is_ps = self.strategy() == Strategy::Ps;
         let is_balanced = is_ps && self.placement != Some(PlacementArg::RoundRobin);
-        let (verbs, arrival) = self.wire.clone().options();
-        for (option, given, is_used, used_by) in [
+        let of_rdma = self.wire.given().map(|(option, given)| (option, given, !is_alone, SEVERAL));
+        let others = [
             ("--placement", self.placement.is_some(), is_ps, "--strategy ps"),
             ("--colocate", self.colocate, is_ps, "--strategy ps"),
             ("--split-above", self.split_above.is_some(), is_balanced, BALANCED),
@@ -315,16 +315,14 @@ impl JobArgs {
             ("--deadline", self.deadline.is_some(), !is_alone, SEVERAL),
             ("--transport", self.transport.is_some(), !is_alone, SEVERAL),
             ("--exchange", self.exchange.is_some(), !is_alone, SEVERAL),
-            ("--nic", verbs.nic.is_some(), !is_alone, SEVERAL),
-            ("--gid", verbs.gid.is_some(), !is_alone, SEVERAL),
-            ("--arrival", arrival.is_some(), !is_alone, SEVERAL),
             ("--encrypt", self.encrypt, !is_alone, SEVERAL),
             ("--listen", self.listen.is_some(), !is_alone, SEVERAL),
             ("--rsh", self.rsh.is_some(), !is_alone, SEVERAL),
             ("--design", self.design.is_some(), self.devices_per_worker > 1, SEVERAL_GPUS),
             ("--cuda-driver", self.cuda_driver.is_some(), self.device != DeviceChoice::Cpu, CUDA),
             ("--cuda-libs", !self.cuda_libs.is_empty(), self.device != DeviceChoice::Cpu, CUDA),
-        ] {
+        ];
+        for (option, given, is_used, used_by) in others.into_iter().chain(of_rdma) {
             if given && !is_used {
                 return Err(ConfigError::Unused { option, used_by });
             }

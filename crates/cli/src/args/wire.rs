@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::headings::WIRE;
 use clap::{Args, ValueEnum};
-use tensorwire_launch::{ArrivalMode, GidChoice, Transport, VerbsOptions};
+use tensorwire_launch::{ArrivalMode, GidChoice, PathChoice, Transport, VerbsOptions};
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum TransportArg {
@@ -25,7 +25,7 @@ pub(crate) enum TransportArg {
 pub(crate) struct WireArgs {
     /// RDMA device to use, as in mlx5_0 or mlx5_0:2
     ///
-    /// [default: the first with an active port]
+    /// [default: the fastest with an active port]
     #[arg(long, value_name = "NAME[:PORT]", hide_short_help = true)]
     nic: Option<String>,
     /// Entry of the device's GID table, by its index or its address
@@ -33,6 +33,22 @@ pub(crate) struct WireArgs {
     /// [default: RoCE v2, routable]
     #[arg(long, value_name = "INDEX|ADDRESS", hide_short_help = true, value_parser = parse_gid)]
     gid: Option<GidChoice>,
+    /// Traffic class of RDMA's packets [default: 0]
+    ///
+    /// With RoCE the byte of DSCP and ECN, so that switches take the lossless
+    /// queue: as NCCL_IB_TC.
+    #[arg(long, value_name = "0-255", hide_short_help = true)]
+    traffic_class: Option<u8>,
+    /// Service level of RDMA's packets [default: 0]
+    ///
+    /// Of InfiniBand; with RoCE the VLAN's priority: as NCCL_IB_SL.
+    #[arg(long, value_name = "0-15", hide_short_help = true, value_parser = clap::value_parser!(u8).range(0..16))]
+    service_level: Option<u8>,
+    /// InfiniBand's partition, by its index [default: 0]
+    ///
+    /// Into the port's table: as NCCL_IB_PKEY.
+    #[arg(long, value_name = "INDEX", hide_short_help = true)]
+    partition: Option<u16>,
     /// How a tensor's arrival is signalled over RDMA [default: write-imm]
     #[arg(long, value_name = "HOW", hide_short_help = true, value_enum)]
     arrival: Option<ArrivalArg>,
@@ -49,13 +65,30 @@ enum ArrivalArg {
 }
 
 impl WireArgs {
+    /// The options of RDMA alone, and which of them were given.
+    pub(crate) fn given(&self) -> [(&'static str, bool); 6] {
+        [
+            ("--nic", self.nic.is_some()),
+            ("--gid", self.gid.is_some()),
+            ("--arrival", self.arrival.is_some()),
+            ("--traffic-class", self.traffic_class.is_some()),
+            ("--service-level", self.service_level.is_some()),
+            ("--partition", self.partition.is_some()),
+        ]
+    }
+
     pub(crate) fn options(self) -> (VerbsOptions, Option<ArrivalMode>) {
         let arrival = self.arrival.map(|arrival| match arrival {
             ArrivalArg::WriteImm => ArrivalMode::WriteImm,
             ArrivalArg::FlagSeparate => ArrivalMode::FlagSeparate,
             ArrivalArg::FlagTail => ArrivalMode::FlagTail,
         });
-        (VerbsOptions { nic: self.nic, gid: self.gid }, arrival)
+        let path = PathChoice {
+            traffic_class: self.traffic_class.unwrap_or_default(),
+            service_level: self.service_level.unwrap_or_default(),
+            partition: self.partition.unwrap_or_default(),
+        };
+        (VerbsOptions { nic: self.nic, gid: self.gid, path }, arrival)
     }
 }
 

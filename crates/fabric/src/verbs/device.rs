@@ -17,7 +17,7 @@ use super::queue_pair::{self, Depth, INLINE_BYTES, NOTES, QueuePair};
 use super::region;
 use super::survey::{self, LinkLayer, Nic, NicChoice};
 use super::wire::{Introduction, NOTE_BYTES};
-use super::{VerbsOptions, VerbsUnusable};
+use super::{PathChoice, VerbsOptions, VerbsUnusable};
 use crate::api::ArrivalSlot;
 use crate::arrival::ArrivalMode;
 use crate::common::{Core, Peer};
@@ -67,6 +67,7 @@ pub(super) struct NicEnd {
     pub(super) inline_bytes: u32,
     nic: Nic,
     choice: NicChoice,
+    way: PathChoice,
 }
 
 /// A NIC that was chosen, opened, and found to be of use.
@@ -102,7 +103,7 @@ impl NicEnd {
         let window = (2 * memcpys).clamp(16, WINDOW_MAX).min(requests_max - NOTES);
         let sends = (2 * memcpys + NOTES).min(requests_max);
         let depth = Depth { sends, window, memcpys };
-        Ok(NicEnd { domain, depth, inline_bytes, nic, choice })
+        Ok(NicEnd { domain, depth, inline_bytes, nic, choice, way: options.path })
     }
 
     pub(super) fn context(&self) -> &Context {
@@ -111,6 +112,10 @@ impl NicEnd {
 
     pub(super) fn port_number(&self) -> u8 {
         self.nic.ports[self.choice.port].number
+    }
+
+    pub(super) fn partition(&self) -> u16 {
+        self.way.partition
     }
 
     pub(super) fn description(&self) -> &str {
@@ -138,6 +143,7 @@ impl NicEnd {
             mtu: port.mtu.min(theirs.mtu),
             reads_max: reads as u8, // fits: at most READS_MAX
             timeout: TIMEOUT,
+            choice: self.way,
         }
     }
 }

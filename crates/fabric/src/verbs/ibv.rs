@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use tensorwire_memory::DmaBuf;
 
+use super::PathChoice;
 use crate::mapping::Mapping;
 
 pub(super) use sys::{Library, load};
@@ -113,6 +114,7 @@ pub(super) struct Path {
     /// Reads that may be outstanding, here and at the peer.
     pub(super) reads_max: u8,
     pub(super) timeout: u8,
+    pub(super) choice: PathChoice,
 }
 
 /// One request to the NIC.

@@ -516,7 +516,7 @@ mod tests {
         ];
         assert_eq!(nics.each_ref().map(|nic| nic.ports[0].mbps), [25_000, 200_000]);
         assert_eq!(chosen(&nics, &VerbsOptions::default(), Some("10.0.0.1")).0, "fast");
-        let asked = VerbsOptions { nic: Some("board".into()), gid: None };
+        let asked = VerbsOptions { nic: Some("board".into()), ..VerbsOptions::default() };
         assert_eq!(chosen(&nics, &asked, Some("10.0.0.1")).0, "board");
         // the same speed
         let nics = nics.map(|nic| fast(nic, 2, 64));
@@ -541,7 +541,7 @@ mod tests {
         assert_eq!(chosen(&nics, &VerbsOptions::default(), None).0, "roce");
         let alone = choose(&[iwarp], &VerbsOptions::default(), None).unwrap_err().to_string();
         assert!(alone.contains("irdma speaks iWARP"), "{alone}");
-        let asked = VerbsOptions { nic: Some("irdma".into()), gid: None };
+        let asked = VerbsOptions { nic: Some("irdma".into()), ..VerbsOptions::default() };
         let refused = choose(&nics, &asked, None).unwrap_err().to_string();
         assert!(refused.contains("irdma speaks iWARP"), "{refused}");
     }
@@ -549,7 +549,11 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_taken_or_refused() {
         let nics = [nic("a", PortState::Active, typical()), nic("b", PortState::Down, typical())];
-        let options = |nic: Option<&str>, gid| VerbsOptions { nic: nic.map(Into::into), gid };
+        let options = |nic: Option<&str>, gid| VerbsOptions {
+            nic: nic.map(Into::into),
+            gid,
+            ..VerbsOptions::default()
+        };
         assert_eq!(chosen(&nics, &options(None, Some(GidChoice::Index(0))), None).1, 0);
         let address = Some(GidChoice::Address("10.0.0.1".parse().unwrap()));
         assert_eq!(chosen(&nics, &options(Some("a:1"), address), None).1, 3, "version two of it");

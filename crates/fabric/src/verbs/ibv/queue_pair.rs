@@ -15,9 +15,10 @@ impl QueuePair {
         self.inline_bytes_max
     }
 
-    pub(in crate::verbs) fn reset_to_init(&self, port: u8) -> io::Result<()> {
+    pub(in crate::verbs) fn reset_to_init(&self, port: u8, partition: u16) -> io::Result<()> {
         let mut wanted = zeroed_attributes(sys::IBV_QPS_INIT);
         wanted.port_num = port;
+        wanted.pkey_index = partition;
         wanted.qp_access_flags = sys::IBV_ACCESS_LOCAL_WRITE
             | sys::IBV_ACCESS_REMOTE_WRITE
             | sys::IBV_ACCESS_REMOTE_READ;
@@ -40,10 +41,12 @@ impl QueuePair {
         wanted.min_rnr_timer = RECEIVER_NOT_READY_TIMER;
         wanted.ah_attr.port_num = path.port;
         wanted.ah_attr.dlid = if path.by_lid { peer.lid } else { 0 };
+        wanted.ah_attr.sl = path.choice.service_level;
         wanted.ah_attr.is_global = 1;
         wanted.ah_attr.grh.dgid = sys::ibv_gid { raw: peer.gid };
         wanted.ah_attr.grh.sgid_index = path.gid_index;
         wanted.ah_attr.grh.hop_limit = 64;
+        wanted.ah_attr.grh.traffic_class = path.choice.traffic_class;
         self.modify(
             wanted,
             sys::IBV_QP_STATE

@@ -217,7 +217,7 @@ impl QueuePair {
             receives,
             self.end.inline_bytes,
         )?;
-        made.reset_to_init(self.end.port_number())?;
+        made.reset_to_init(self.end.port_number(), self.end.partition())?;
         let mut life = Life {
             raw: made,
             // 24 bits
