@@ -143,8 +143,8 @@ pub(crate) struct JobArgs {
     /// How the GPUs of a worker reduce [default: multi-ring]
     ///
     /// `multi-ring`: each GPU reduces a share, and deals with other workers or with servers for it, so that the links of
-    /// all carry as much. `reg`: the first GPU does all. The same bits either way. With `--collectives nccl`, and where
-    /// weights lie in a store, always `reg`.
+    /// all carry as much. `reg`: the first GPU does all. The same bits either way. With `--collectives nccl`
+    /// always `reg`.
     #[arg(long, value_name = "DESIGN", help_heading = COMPUTE, value_enum, hide_short_help = true)]
     design: Option<DeviceDesignArg>,
     /// What a GPU multiplies: f32, tf32, bf16

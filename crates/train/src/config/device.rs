@@ -52,8 +52,7 @@ pub enum MathMode {
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceDesign {
     /// Each GPU reduces a share, among the GPUs of its worker, and then with its like at other workers, or at servers, so that the
-    /// links of all carry as much. What is updated of it comes to it, and it gives that to the others of its worker. Where weights
-    /// lie in a store it is as the other.
+    /// links of all carry as much. What is updated of it comes to it, and it gives that to the others of its worker.
     #[default]
     MultiRing,
     /// The first GPU of a worker reduces all, and gives the others what is updated.
@@ -158,9 +157,8 @@ impl DeviceChoice {
         let among_devices = match config.design {
             _ if config.devices_per_worker < 2 => AmongDevices::First,
             DeviceDesign::Reg => AmongDevices::First,
-            _ if topology.trains_over_store() => AmongDevices::First,
-            // what is averaged with a centre stays whole
-            DeviceDesign::MultiRing if topology.averaging.is_some() => {
+            // what is averaged with a centre stays whole, and so does what a store has by its key
+            DeviceDesign::MultiRing if topology.has_store() || topology.averaging.is_some() => {
                 AmongDevices::Shares { split_above: usize::MAX }
             }
             DeviceDesign::MultiRing => AmongDevices::Shares { split_above: Placement::SPLIT_ABOVE },
