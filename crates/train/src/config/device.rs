@@ -557,4 +557,20 @@ mod tests {
         assert_eq!(reach(&by_nic(Strategy::MpiSgd)), Some(DeviceReach::ByHost));
         assert_eq!(reach(&TrainConfig { device: DeviceChoice::Cpu, ..config() }), None);
     }
+
+    /// A server of `ps` has as many GPUs as a worker, or one.
+    #[test]
+    fn gpus_of_servers_come_behind_those_of_workers_or_beside_them() {
+        let (strategy, device) = (Strategy::Ps, DeviceChoice::Cuda { ordinal: None });
+        let (workers, servers, devices_per_worker) = (2, 2, 2);
+        let config = tests::config();
+        let config =
+            TrainConfig { strategy, device, workers, servers, devices_per_worker, ..config };
+        let of = |count, devices| {
+            [0, 1, 2, 3].map(|rank| ordinals(&config, count, Rank(rank), devices).unwrap())
+        };
+        assert_eq!(of(8, 2), [[0, 1], [2, 3], [4, 5], [6, 7]]);
+        assert_eq!(of(4, 2), [[0, 1], [2, 3], [0, 1], [2, 3]]);
+        assert_eq!(of(5, 1)[2..], [[4], [0]]);
+    }
 }
