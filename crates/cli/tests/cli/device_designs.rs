@@ -47,6 +47,7 @@ fn each_gpu_deals_with_servers_for_its_share() {
     // to servers a gradient, and from there a weight: what one GPU a worker sends
     let crosses = STEPS * 2 * WEIGHTS;
     for way in ["ps", "ps --exchange write", "ps --transport tcp"] {
+        let way = &format!("{way} --servers 1");
         let [ring, reg] = by_both(&driver, way, &[], &expected);
         // a gradient goes to the other GPU, or a share of both, and weights back
         let [of_ring, of_reg] =
@@ -57,12 +58,10 @@ fn each_gpu_deals_with_servers_for_its_share() {
             let of = |key| number(result, key);
             let (written, to_peers) = (of("bytes_written"), of("bytes_copied_to_peers"));
             // once more for the evaluation
-            match way {
-                "ps --transport tcp" => assert_eq!(written, crosses + WEIGHTS, "{way}"),
+            match (way.contains("tcp"), way.contains("write")) {
+                (true, _) => assert_eq!(written, crosses + WEIGHTS, "{way}"),
                 // GPUs write all of it
-                "ps --exchange write" => {
-                    assert_eq!((written, to_peers), (0, crosses + WEIGHTS), "{way}")
-                }
+                (_, true) => assert_eq!((written, to_peers), (0, crosses + WEIGHTS), "{way}"),
                 // weights come once to a worker, whose GPUs give them on; gradients are read, but for those of less than a page
                 _ => {
                     let small = to_peers.checked_sub(STEPS * WEIGHTS + WEIGHTS);
@@ -78,18 +77,25 @@ fn each_gpu_deals_with_servers_for_its_share() {
 fn each_gpu_deals_with_a_store_for_its_share() {
     let Some(driver) = driver() else { return };
     let expected = hash(&two_of_two(&driver, "local", &[]));
-    let groups = "mpi-sgd --clients 1";
+    // once by each worker, or by the first of a group; and for the evaluation
+    let (each, first) = (STEPS + 1, STEPS / 2 + 1);
     // weights come to a GPU and go from there to the other, or to both from the host's memory
-    for (way, by_host) in [("dist-sgd", false), ("dist-sgd --transport tcp", true), (groups, false)]
-    {
+    for (way, pulled) in [
+        ("dist-sgd", Some(each)),
+        ("dist-sgd --transport tcp", None),
+        ("mpi-sgd --clients 1", Some(first)),
+    ] {
         let [ring, reg] = by_both(&driver, way, &LATE, &expected);
         let [of_ring, of_reg] =
             [&ring, &reg].map(|result| number(result, "bytes_copied_between_devices"));
-        match by_host {
-            true => assert_eq!([of_ring, of_reg], [STEPS * WEIGHTS; 2], "{way}"),
-            false => {
+        match pulled {
+            None => assert_eq!([of_ring, of_reg], [STEPS * WEIGHTS; 2], "{way}"),
+            Some(pulled) => {
                 assert_eq!(of_reg, STEPS * 2 * WEIGHTS, "{way}");
                 assert!(is_half(of_ring - of_reg), "{way}: {of_ring} and {of_reg}");
+                // by a GPU, which the other has them from
+                assert_eq!(number(&ring, "bytes_written"), pulled * WEIGHTS, "{way}");
+                assert!(number(&ring, "bytes_copied") < LITTLE, "{way}: {ring}");
             }
         }
         for key in [
@@ -100,7 +106,6 @@ fn each_gpu_deals_with_a_store_for_its_share() {
         ] {
             assert_eq!(number(&ring, key), number(&reg, key), "{way}: {key}");
         }
-        assert!(by_host || number(&ring, "bytes_copied") < LITTLE, "{way}: {ring}");
     }
 }
 

@@ -241,5 +241,5 @@ fn a_plan_shows_the_gpus_of_its_workers() {
     let drawing = shown("");
     assert!(drawing.contains("2 GPUs") && drawing.contains("a share on each"), "{drawing}");
     let drawing = shown("--design reg");
-    assert!(drawing.contains("on the first"), "{drawing}");
+    assert!(drawing.contains("the first before anything crosses"), "{drawing}");
 }
