@@ -192,7 +192,7 @@ fn step_sums(prepared: &Prepared) -> Result<Vec<String>, Failure> {
         ));
         if between_devices > 0 {
             sums.push(format!(
-                "it copies {} between the devices of the workers, whose gradients are reduced on the first",
+                "it copies {} between the devices of the workers",
                 human_bytes(between_devices)
             ));
         }

@@ -29,6 +29,14 @@ impl OpenedGpus {
         })
     }
 
+    /// Returns how many there are.
+    pub fn count(&self) -> u32 {
+        match self {
+            OpenedGpus::One(_) => 1,
+            OpenedGpus::Several(gpus) => gpus.lock().count(),
+        }
+    }
+
     /// As sessions take them.
     pub fn shared(&self) -> SharedDevice {
         match self {

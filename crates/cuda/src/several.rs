@@ -56,6 +56,11 @@ impl CudaDevices {
         Ok(CudaDevices { gpus, started: HashMap::new(), count: 0, is_by_host })
     }
 
+    pub(crate) fn count(&self) -> u32 {
+        // fits: GPUs of a process are few
+        self.gpus.len() as u32
+    }
+
     /// The first one, which reduces with others.
     pub(crate) fn first(&mut self) -> Option<&mut CudaKernels> {
         self.gpus.first_mut().map(|gpu| &mut gpu.kernels)

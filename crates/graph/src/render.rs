@@ -109,6 +109,9 @@ impl Transfer {
             Transfer::Write(WhyWrite::Small) => "size known, below a page",
             Transfer::Write(WhyWrite::ManyWriters) => "size known, lanes change the variable",
             Transfer::Write(WhyWrite::SentOn) => "size known, the receiver sends it on",
+            Transfer::Write(WhyWrite::GivenOn) => {
+                "size known, the receiver's other devices copy it"
+            }
             Transfer::Write(WhyWrite::Borrowed) => "size known, the sender received it itself",
             Transfer::Write(WhyWrite::LateReader) => "size known, read after its update began",
         }

@@ -94,7 +94,7 @@ impl Pool {
                 (slab, region)
             }
             Memory::Shown(device) => {
-                let (slab, file) = device.alloc(bytes).map_err(failed)?;
+                let (slab, file) = device.alloc(0, bytes).map_err(failed)?;
                 // fits: usize is 64 bits wide
                 (slab, wire.offer_device(file, bytes as u64)?)
             }

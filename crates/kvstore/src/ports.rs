@@ -15,13 +15,14 @@ use crate::key::{Key, ShardKey, ValueSpec};
 pub struct DeviceMark(pub u64);
 
 /// A device in whose memory values lie, of which a process has addresses alone. What it is told it does later, in the order
-/// in which it is told. Every error is a text that says which device, and what to do.
+/// in which it is told. Where a worker has several, each tensor lies in the memory of one of them, which copies it from there and
+/// to there; of a server the first alone has values. Every error is a text that says which device, and what to do.
 pub trait StoreDevice: Send + Sync + std::fmt::Debug {
-    /// Allocates memory that devices of other processes of this host map by the file.
+    /// Allocates memory of the device of this number, which devices of other processes of this host map by the file.
     ///
     /// # Errors
     /// When there is not enough.
-    fn alloc(&self, bytes: usize) -> Result<(Slab, OwnedFd), String>;
+    fn alloc(&self, number: u32, bytes: usize) -> Result<(Slab, OwnedFd), String>;
 
     /// Allocates memory that nobody else sees.
     ///

@@ -141,16 +141,6 @@ impl KvWorker {
         self.core.pool.alloc_slab(self.wire.as_mut(), bytes)
     }
 
-    /// As [`KvWorker::alloc_slab`], in the memory of its device.
-    ///
-    /// # Errors
-    /// When there is not enough memory, or no device.
-    pub fn alloc_on_device(&mut self, bytes: usize) -> Result<Slab, StoreError> {
-        let none = || StoreError::Device { what: "this worker has none".to_string() };
-        let on_device = self.core.on_device.as_mut().ok_or_else(none)?;
-        on_device.pool.alloc_slab(self.wire.as_mut(), bytes)
-    }
-
     /// Makes keys known to their servers. Every worker does it, with the same specs; one of them, and only
     /// one, gives the first values. A pull waits until they are there.
     ///

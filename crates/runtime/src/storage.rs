@@ -47,12 +47,17 @@ impl Storage {
         Ok(storage)
     }
 
-    /// Gives what the part has on its first device its place in memory of the caller's, which has at least as many bytes.
+    /// Gives what the part has on a device its place in memory of the caller's, which has at least as many bytes.
     ///
     /// # Errors
     /// When the memory has another use already.
-    pub fn place_on_device(&mut self, part: &Part, memory: &Slab) -> Result<(), SessionError> {
-        self.cut(part, Lane::Device(0), memory)
+    pub fn place_on_device(
+        &mut self,
+        part: &Part,
+        device: u32,
+        memory: &Slab,
+    ) -> Result<(), SessionError> {
+        self.cut(part, Lane::Device(device), memory)
     }
 
     /// Cuts the part's tensors of a lane out of memory for it.

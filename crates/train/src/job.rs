@@ -322,10 +322,9 @@ fn check_pins(
 impl Prepared {
     /// How the GPUs of a worker reduce, if it has several.
     pub fn device_design(&self) -> Option<DeviceDesign> {
-        let of_later = |node: &Node| {
-            let is_variable = matches!(node.op, Op::Variable { .. });
-            is_variable && matches!(node.space, Space::Device(1..))
-        };
+        // without shares the first makes all means
+        let of_later =
+            |node: &Node| node.op == Op::Mean && matches!(node.space, Space::Device(1..));
         let mut nodes = self.plan.parts.iter().flat_map(|part| part.graph.nodes());
         let shares = nodes.any(|(_, node)| of_later(node));
         let design = if shares { DeviceDesign::MultiRing } else { DeviceDesign::Reg };

@@ -142,9 +142,9 @@ pub(crate) struct JobArgs {
     devices_per_worker: u32,
     /// How the GPUs of a worker reduce [default: multi-ring]
     ///
-    /// `multi-ring`: each GPU reduces and updates a share, so that the links of all carry as much. `reg`: the first GPU
-    /// reduces and updates all. The same bits either way. Where workers have no weights of their own, and with
-    /// `--collectives nccl`, always `reg`.
+    /// `multi-ring`: each GPU reduces a share, and deals with other workers or with servers for it, so that the links of
+    /// all carry as much. `reg`: the first GPU does all. The same bits either way. With `--collectives nccl`
+    /// always `reg`.
     #[arg(long, value_name = "DESIGN", help_heading = COMPUTE, value_enum, hide_short_help = true)]
     design: Option<DeviceDesignArg>,
     /// What a GPU multiplies: f32, tf32, bf16

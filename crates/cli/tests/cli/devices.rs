@@ -239,7 +239,7 @@ fn a_plan_shows_the_gpus_of_its_workers() {
         "{full}"
     );
     let drawing = shown("");
-    assert!(drawing.contains("2 GPUs") && drawing.contains("on the first"), "{drawing}");
-    let drawing = shown("--strategy allreduce");
-    assert!(drawing.contains("a share on each"), "{drawing}");
+    assert!(drawing.contains("2 GPUs") && drawing.contains("a share on each"), "{drawing}");
+    let drawing = shown("--design reg");
+    assert!(drawing.contains("the first before anything crosses"), "{drawing}");
 }

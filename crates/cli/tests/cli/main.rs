@@ -10,6 +10,7 @@ mod command_line;
 mod data_script;
 mod device;
 mod device_centre;
+mod device_designs;
 mod device_groups;
 mod device_nccl;
 mod device_store;

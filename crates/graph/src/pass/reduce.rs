@@ -117,9 +117,9 @@ fn shares(placed: &Graph, vectors: &Vectors, split_above: usize) -> Result<Share
     }
     for (mut holders, sized) in of_group.into_values() {
         holders.sort_unstable();
-        let loads = vec![0; holders.len()];
+        let mut loads = vec![0; holders.len()];
         let may_split = |id| bytes(placed, id) > split_above;
-        shares.extend(spread(placed, sized, &holders, loads, may_split));
+        shares.extend(spread(placed, sized, &holders, &mut loads, may_split));
     }
     Ok(shares)
 }

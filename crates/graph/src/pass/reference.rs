@@ -44,6 +44,8 @@ pub enum WhyWrite {
     ManyWriters,
     /// The receiver sends it on, and can send only what is its own.
     SentOn,
+    /// Other devices of the receiver copy it from the one that it comes to.
+    GivenOn,
     /// Its sender only has it by reference.
     Borrowed,
     /// A reader comes after the update of the variable, or not in all its runs: it cannot be waited for.
@@ -116,6 +118,11 @@ impl Chooser<'_> {
         let readers = readers(self.partition, &self.classes[cut.to], cut);
         if readers.iter().any(|id| receiver.node(*id).op.is_send()) {
             return Err(WhyWrite::SentOn);
+        }
+        let is_on_device = receiver.node(cut.recv).space.is_device();
+        let gives = |id: &NodeId| matches!(receiver.node(*id).op, Op::CopyTo { space } if space.is_device());
+        if is_on_device && readers.iter().any(gives) {
+            return Err(WhyWrite::GivenOn);
         }
         if sender.fact(class.root()).spec().is_none() {
             return Err(WhyWrite::Unplaced);

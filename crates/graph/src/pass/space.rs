@@ -288,6 +288,15 @@ pub(in crate::pass) fn devices_of(placed: &Graph) -> Vec<u32> {
     devices
 }
 
+/// Which of its task's devices a node is on, as [`devices_of`] says of all.
+pub(in crate::pass) fn device_of(placed: &Graph, id: NodeId) -> u32 {
+    match placed.node(id).hint {
+        Hint::Device { device, .. } => device,
+        Hint::With(other) => device_of(placed, other),
+        Hint::Shared | Hint::Replica(_) | Hint::Task(_) => 0,
+    }
+}
+
 /// By task: how many devices its nodes are on.
 fn device_counts(placed: &Graph) -> HashMap<Task, u32> {
     let mut counts = HashMap::new();

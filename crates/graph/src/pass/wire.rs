@@ -7,6 +7,8 @@ use tensorwire_base::Space;
 use tensorwire_tensor::DType;
 
 use super::infer::infer;
+use super::place::split::hint_of;
+use super::space::device_of;
 use crate::error::GraphError;
 use crate::graph::{Graph, Hint, Node, NodeId, Output, Task};
 use crate::op::Op;
@@ -176,8 +178,11 @@ impl Narrower<'_> {
         };
         let op = Op::Cast { to };
         let facts = infer(&name, &op, &[self.out.fact(of).clone()])?;
-        // with whoever made it where both are on one task
-        let hint = if node.task == Some(task) { Hint::With(of.node) } else { Hint::Task(task) };
+        // with whoever made it where both are on one task, else on the device of the same number
+        let hint = match node.task == Some(task) {
+            true => Hint::With(of.node),
+            false => hint_of(task, device_of(&self.out, of.node)),
+        };
         let made = self.out.push(Node {
             name,
             op,

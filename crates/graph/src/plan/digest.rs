@@ -133,6 +133,7 @@ fn transfer_number(transfer: Transfer) -> usize {
             WhyWrite::Given => 24,
             WhyWrite::Unplaced => 25,
             WhyWrite::Joined => 26,
+            WhyWrite::GivenOn => 27,
         },
     }
 }

@@ -117,7 +117,7 @@ mod tests {
     }
 
     impl StoreDevice for Late {
-        fn alloc(&self, _: usize) -> Result<(Slab, OwnedFd), String> {
+        fn alloc(&self, _: u32, _: usize) -> Result<(Slab, OwnedFd), String> {
             Err("it has no memory".to_string())
         }
 

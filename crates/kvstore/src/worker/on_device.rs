@@ -35,13 +35,23 @@ pub(super) struct Read {
 }
 
 impl KvWorker {
-    /// Lets servers' devices map memory of its device that was allocated elsewhere, by its file: tensors there are pushed and
+    /// As [`KvWorker::alloc_slab`], in the memory of its device of this number.
+    ///
+    /// # Errors
+    /// When there is not enough memory, or no device.
+    pub fn alloc_on_device(&mut self, number: u32, bytes: usize) -> Result<Slab, StoreError> {
+        let on_device = self.core.on_device.as_ref().ok_or_else(none)?;
+        let (slab, file) = on_device.device.alloc(number, bytes).map_err(failed)?;
+        self.show_on_device(&slab, file)?;
+        Ok(slab)
+    }
+
+    /// Lets servers' devices map memory of one of its devices that was allocated elsewhere, by its file: tensors there are pushed and
     /// pulled into as those of [`KvWorker::alloc_on_device`].
     ///
     /// # Errors
     /// When there is no device, or servers do not map what it has.
     pub fn show_on_device(&mut self, slab: &Slab, file: OwnedFd) -> Result<(), StoreError> {
-        let none = || failed("this worker has none".to_string());
         let on_device = self.core.on_device.as_mut().ok_or_else(none)?;
         on_device.pool.adopt(self.wire.as_mut(), slab, file)
     }
@@ -49,6 +59,10 @@ impl KvWorker {
 
 fn failed(what: String) -> StoreError {
     StoreError::Device { what }
+}
+
+fn none() -> StoreError {
+    failed("this worker has none".to_string())
 }
 
 impl OnDevice {

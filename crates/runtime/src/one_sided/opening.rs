@@ -112,8 +112,10 @@ impl Opening {
             (edge.id, place)
         });
         let mut on_devices = Vec::new();
-        let last = edges.iter().filter_map(|edge| number_of(edge.space)).max();
-        for number in 0..last.map_or(0, |last| last + 1) {
+        let crosses = edges.iter().filter_map(|edge| number_of(edge.space)).max();
+        // fits: devices of a process are few
+        let given = options.memory.len() as u32;
+        for number in 0..crosses.map_or(0, |last| last + 1).max(given) {
             let device = options.device.clone().ok_or(SessionError::NoDevice { part })?;
             let at = (part, number);
             on_devices.push(OnDevice::new(fabric, device, plan, at, &options, &mut storage)?);
@@ -477,7 +479,7 @@ impl OnDevice {
         // fits: devices of a process are few
         let bytes = here.memory.device_bytes.get(number as usize).copied().unwrap_or_default();
         let failed = |source| SessionError::Device { name: here.task.to_string(), source };
-        let (memory, file) = match options.memory.as_ref().filter(|_| number == 0) {
+        let (memory, file) = match options.memory.get(number as usize) {
             Some((memory, file)) => {
                 let copied = file.try_clone();
                 (memory.clone(), copied.map_err(|error| DeviceFailure::Device(Box::new(error))))

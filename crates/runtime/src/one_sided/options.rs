@@ -23,8 +23,8 @@ pub struct OneSidedOptions {
     pub device: Option<SharedDevice>,
     /// Devices of one host map each other's memory; else their tensors go by way of pinned memory, though processes share memory.
     pub maps_devices: bool,
-    /// Memory of the first device for what the part has there, and its file, where others know of it, too; else it is allocated.
-    pub memory: Option<(Slab, Arc<OwnedFd>)>,
+    /// By device: memory for what the part has there, and its file, where others know of it, too; without it, it is allocated.
+    pub memory: Vec<(Slab, Arc<OwnedFd>)>,
     /// Memory of another exchange's for all that the part has in registered memory, none of which crosses here; else it is allocated.
     pub registered: Option<Slab>,
     /// Parts whose edges another exchange serves.
@@ -45,7 +45,7 @@ impl OneSidedOptions {
             dynamic_bytes_max,
             device: None,
             maps_devices: true,
-            memory: None,
+            memory: Vec::new(),
             registered: None,
             elsewhere: Vec::new(),
             piece_bytes,

@@ -51,12 +51,11 @@ pub enum MathMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceDesign {
-    /// Each GPU reduces a share, among the GPUs of its worker and then with its like at other workers, so that the links of all
-    /// carry as much. It updates its share, and gives it to the others of its worker. Where workers have no weights of their own
-    /// it is as the other.
+    /// Each GPU reduces a share, among the GPUs of its worker, and then with its like at other workers, or at servers, so that the
+    /// links of all carry as much. What is updated of it comes to it, and it gives that to the others of its worker.
     #[default]
     MultiRing,
-    /// The first GPU of a worker reduces all, updates all, and gives it to the others.
+    /// The first GPU of a worker reduces all, and gives the others what is updated.
     Reg,
 }
 
@@ -155,14 +154,14 @@ impl DeviceChoice {
             return PlanOptions { devices, device_crossing, all_reduce, ..options };
         }
         let reach = config.store_reach(topology, program);
-        let among_devices = match (config.design, topology.averaging) {
+        let among_devices = match config.design {
             _ if config.devices_per_worker < 2 => AmongDevices::First,
-            (DeviceDesign::Reg, _) => AmongDevices::First,
-            (DeviceDesign::MultiRing, None) => {
-                AmongDevices::Shares { split_above: Placement::SPLIT_ABOVE }
+            DeviceDesign::Reg => AmongDevices::First,
+            // what is averaged with a centre stays whole, and so does what a store has by its key
+            DeviceDesign::MultiRing if topology.has_store() || topology.averaging.is_some() => {
+                AmongDevices::Shares { split_above: usize::MAX }
             }
-            // what is averaged with a centre stays whole
-            (DeviceDesign::MultiRing, Some(_)) => AmongDevices::Shares { split_above: usize::MAX },
+            DeviceDesign::MultiRing => AmongDevices::Shares { split_above: Placement::SPLIT_ABOVE },
         };
         let options = PlanOptions { among_devices, ..options };
         // whoever has weights of his own shares no more than what his group reduces
@@ -224,8 +223,15 @@ impl DeviceChoice {
         let gpus = Gpus::find(config.cuda_driver.as_deref())?;
         let mut used = Vec::new();
         for rank in (0..topology.world()).map(Rank).filter(|rank| config.hosts.is_here(*rank)) {
-            let is_worker = topology.worker(rank).is_some();
-            used.extend(ordinals(config, gpus.count(), rank, is_worker)?);
+            let is_server = topology.worker(rank).is_none();
+            // in the multi-ring a server has as many as a worker, if it has one for each share
+            let has_shares = is_server && topology.weights == Weights::Servers;
+            let devices = match config.design {
+                // fits: as many as a host has
+                DeviceDesign::MultiRing if has_shares => config.devices_per_worker as usize,
+                _ => 1,
+            };
+            used.extend(ordinals(config, gpus.count(), rank, devices)?);
         }
         used.sort_unstable();
         used.dedup();
@@ -274,7 +280,7 @@ impl DeviceChoice {
                 (0..if is_alone { 1 } else { config.workers }).map(|w| topology.rank_of(w));
             let here: Vec<Rank> = workers.filter(|rank| config.hosts.is_here(*rank)).collect();
             if let Some(last) = here.last() {
-                ordinals(config, gpus.count(), *last, true)?;
+                ordinals(config, gpus.count(), *last, 1)?;
             }
         }
         Ok(self)
@@ -345,8 +351,9 @@ impl TrainConfig {
     }
 }
 
-/// The GPUs of a member's host that it computes on, of `count` that there are: as many as it has devices, if it is a worker.
-/// Without a number each worker of a host takes the next ones; who has one takes it, where they are fewer, beside others.
+/// The GPUs of a member's host that it computes on, of `count` that there are: as many as a worker has, if it is one, else
+/// `devices`. Without a number each worker of a host takes the next ones; others take theirs behind those, where there are too few
+/// beside others, and a server of several devices some twice.
 ///
 /// # Errors
 /// When a worker is to have several, and they are not there.
@@ -354,7 +361,7 @@ pub(crate) fn ordinals(
     config: &TrainConfig,
     count: usize,
     rank: Rank,
-    is_worker: bool,
+    devices: usize,
 ) -> Result<Vec<usize>, ConfigError> {
     // fits: as many as a host has
     let each = config.devices_per_worker as usize;
@@ -364,18 +371,24 @@ pub(crate) fn ordinals(
     let before = (0..rank.0).map(Rank).filter(together);
     let (workers, others): (Vec<Rank>, Vec<Rank>) =
         before.partition(|other| topology.worker(*other).is_some());
+    let is_worker = is_alone || topology.worker(rank).is_some();
+    let has_several = is_worker && each > 1;
     let first = match config.device {
-        DeviceChoice::Cuda { ordinal: Some(ordinal) } if is_worker && each > 1 => {
+        DeviceChoice::Cuda { ordinal: Some(ordinal) } if has_several => {
             ordinal + workers.len() * each
         }
         DeviceChoice::Cuda { ordinal: Some(ordinal) } => ordinal,
         // servers come behind all workers, or beside them
-        _ if is_worker && each > 1 => workers.len() * each,
-        _ => workers.len() * each + others.len(),
+        _ if has_several => workers.len() * each,
+        _ => workers.len() * each + others.len() * devices,
     };
-    if !is_worker || each == 1 {
+    if !has_several {
         let is_named = matches!(config.device, DeviceChoice::Cuda { ordinal: Some(_) });
-        return Ok(vec![if is_named { first } else { first % count.max(1) }]);
+        let of = |number: usize| match is_named && devices == 1 {
+            true => first,
+            false => (first + number) % count.max(1),
+        };
+        return Ok((0..devices).map(of).collect());
     }
     if first + each > count {
         let host = config.hosts.name(rank).to_string();
@@ -543,5 +556,21 @@ mod tests {
         assert_eq!(reach(&by_nic(Strategy::DistSgd)), Some(DeviceReach::ByNic));
         assert_eq!(reach(&by_nic(Strategy::MpiSgd)), Some(DeviceReach::ByHost));
         assert_eq!(reach(&TrainConfig { device: DeviceChoice::Cpu, ..config() }), None);
+    }
+
+    /// A server of `ps` has as many GPUs as a worker, or one.
+    #[test]
+    fn gpus_of_servers_come_behind_those_of_workers_or_beside_them() {
+        let (strategy, device) = (Strategy::Ps, DeviceChoice::Cuda { ordinal: None });
+        let (workers, servers, devices_per_worker) = (2, 2, 2);
+        let config = tests::config();
+        let config =
+            TrainConfig { strategy, device, workers, servers, devices_per_worker, ..config };
+        let of = |count, devices| {
+            [0, 1, 2, 3].map(|rank| ordinals(&config, count, Rank(rank), devices).unwrap())
+        };
+        assert_eq!(of(8, 2), [[0, 1], [2, 3], [4, 5], [6, 7]]);
+        assert_eq!(of(4, 2), [[0, 1], [2, 3], [0, 1], [2, 3]]);
+        assert_eq!(of(5, 1)[2..], [[4], [0]]);
     }
 }

@@ -53,8 +53,8 @@ pub(crate) struct GroupEdges {
     /// By part of the plan: who runs it.
     pub(crate) ranks: Vec<Rank>,
     pub(crate) device: SharedDevice,
-    /// What the part has on the device lies here, if others know of that.
-    pub(crate) memory: Option<(Slab, Arc<OwnedFd>)>,
+    /// By device: what the part has there lies here, if others know of that.
+    pub(crate) memory: Vec<(Slab, Arc<OwnedFd>)>,
     /// What the part has in registered memory lies here, where none of it goes to other members.
     pub(crate) registered: Option<Slab>,
     /// Devices of the members map each other's memory, should they share one.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use tensorwire_base::Rank;
 use tensorwire_cuda::{CheckedGpu, CudaOptions, Gpus, OpenedGpus, products};
 use tensorwire_kernels::{Kernels, SharedDevice};
-use tensorwire_kvstore::DeviceReach;
 use tensorwire_runtime::Computing;
 
 use super::{Part, TrainError};
@@ -53,9 +52,8 @@ pub(super) fn open_gpus(part: &Part, rank: Rank) -> Result<Option<OpenedGpus>, T
     let here = plan.parts.get(here);
     let is_server = !is_alone && topology.worker(rank).is_none();
     let devices = match config.store_reach(topology, &program.graph) {
-        // there are no tensors of it on a GPU, and a centre's servers are none in the plan
-        Some(_) if is_server && topology.averaging.is_some() => 1,
-        Some(DeviceReach::ByNic | DeviceReach::ByHost) if is_server => 1,
+        // whatever the plan has of it: there may be no tensors of it on a GPU, or on several
+        Some(_) if is_server => 1,
         // the plan says how many there are
         _ => here.map_or(0, |part| part.memory.device_bytes.len()),
     };
@@ -64,7 +62,7 @@ pub(super) fn open_gpus(part: &Part, rank: Rank) -> Result<Option<OpenedGpus>, T
     }
     let options = cuda_options(config);
     let count = Gpus::find(options.driver.as_deref())?.count();
-    let ordinals = ordinals(config, count, rank, devices > 1)?;
+    let ordinals = ordinals(config, count, rank, devices)?;
     Ok(Some(OpenedGpus::open(&options, &ordinals)?))
 }
 

@@ -7,19 +7,23 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tensorwire_base::Deadline;
+use tensorwire_base::{Deadline, Space};
 use tensorwire_graph::{NodeId, Op};
 use tensorwire_kernels::{CopyId, DeviceCall, DeviceFailure, DeviceOperand, SharedDevice};
 use tensorwire_kvstore::{DeviceMark, StoreDevice};
 use tensorwire_memory::{
-    Arena, Buffer, DeviceLoan, DeviceWriteLoan, DmaBuf, Keepalive, Place, Slab,
+    Arena, Buffer, DeviceLoan, DeviceWriteLoan, DmaBuf, Keepalive, PeerMapped, Place, Slab,
 };
 use tensorwire_tensor::TensorSpec;
 
-/// A device that has values of a store in its memory.
+/// A device that has values of a store in its memory, or several of a worker.
 #[derive(Debug)]
 pub(crate) struct DeviceOfStore {
     pub(super) device: SharedDevice,
+    /// How many map what peers show.
+    count: u32,
+    /// By the address of a peer's memory where the first maps it: the same as the others do, each for what it copies itself.
+    of_others: Mutex<HashMap<usize, Vec<PeerMapped>>>,
     /// Longest that a copy may take that somebody waits for.
     patience: Duration,
     /// Buffers that copies go to now, by address: parts of one may come at the same time.
@@ -36,8 +40,19 @@ pub(super) fn text(error: impl std::fmt::Display) -> String {
 }
 
 impl DeviceOfStore {
-    pub(crate) fn new(device: SharedDevice, patience: Duration) -> DeviceOfStore {
-        DeviceOfStore { device, patience, targets: Mutex::default(), factor: Mutex::new(1.0) }
+    pub(crate) fn new(device: SharedDevice, count: u32, patience: Duration) -> DeviceOfStore {
+        let (targets, of_others) = Default::default();
+        DeviceOfStore { device, count, of_others, patience, targets, factor: Mutex::new(1.0) }
+    }
+
+    /// A peer's buffer as the device maps it that copies it to a buffer of its own.
+    fn near(&self, from: &Buffer, to: &Buffer) -> Buffer {
+        let Space::Device(number @ 1..) = to.space() else { return from.clone() };
+        let of_others = self.of_others.lock();
+        let mapped = of_others.get(&from.slab().address());
+        // fits: devices of a process are few
+        let mapped = mapped.and_then(|all| all.get(number as usize - 1));
+        mapped.and_then(|mapped| mapped.buffer(from.place())).unwrap_or_else(|| from.clone())
     }
 
     /// Memory that nobody else sees.
@@ -130,8 +145,8 @@ fn cut(slab: &Slab) -> Result<Buffer, String> {
 }
 
 impl StoreDevice for DeviceOfStore {
-    fn alloc(&self, bytes: usize) -> Result<(Slab, OwnedFd), String> {
-        let (slab, shown) = self.device.lock().alloc_shared(0, bytes).map_err(text)?;
+    fn alloc(&self, number: u32, bytes: usize) -> Result<(Slab, OwnedFd), String> {
+        let (slab, shown) = self.device.lock().alloc_shared(number, bytes).map_err(text)?;
         Ok((slab, shown.map_err(text)?))
     }
 
@@ -148,7 +163,17 @@ impl StoreDevice for DeviceOfStore {
     }
 
     fn import(&self, memory: OwnedFd, bytes: usize) -> Result<Slab, String> {
-        self.device.lock().import(0, memory, bytes).map_err(text)
+        let mut others = Vec::new();
+        for number in 1..self.count {
+            let memory = memory.try_clone().map_err(text)?;
+            let slab = self.device.lock().import(number, memory, bytes).map_err(text)?;
+            others.push(PeerMapped::new(&slab).map_err(text)?);
+        }
+        let slab = self.device.lock().import(0, memory, bytes).map_err(text)?;
+        if !others.is_empty() {
+            self.of_others.lock().insert(slab.address(), others);
+        }
+        Ok(slab)
     }
 
     fn copy(
@@ -158,7 +183,7 @@ impl StoreDevice for DeviceOfStore {
         at: usize,
         bytes: usize,
     ) -> Result<DeviceMark, String> {
-        let source = Arc::new(from.lend_to_device().map_err(text)?);
+        let source = Arc::new(self.near(from, to).lend_to_device().map_err(text)?);
         let target = self.target(to)?;
         let copy = self.device.lock().copy_piece((&source, 0), (&target, at), bytes);
         Ok(DeviceMark(copy.map_err(text)?.0))

@@ -56,7 +56,7 @@ impl Balance<'_> {
         let sizes = sizes(self.graph);
         let sized = shared.iter().map(|id| (*id, sizes[id.index()])).collect();
         let holders: Vec<(Task, u32)> = self.holders.iter().map(|task| (*task, 0)).collect();
-        spread(self.graph, sized, &holders, self.pinned(), |id| self.may_split(id))
+        spread(self.graph, sized, &holders, &mut self.pinned(), |id| self.may_split(id))
     }
 
     /// By holder: the bytes of variables that are pinned to it.
@@ -114,23 +114,23 @@ impl Balance<'_> {
     }
 }
 
-/// Gives each node, of so many bytes, to `holders`, devices of tasks who hold `loads` already: the largest first, each to the one that holds
-/// least. What would bring one above its equal share is cut into runs of rows, where it may be.
+/// Gives each node, of so many bytes, to `holders`, devices of tasks who hold `loads` already: the largest first, each to the one
+/// that holds least, whose load it is then. What would bring one above its equal share is cut into runs of rows, where it may be.
 pub(in crate::pass) fn spread(
     graph: &Graph,
     mut sized: Vec<(NodeId, u64)>,
     holders: &[(Task, u32)],
-    mut loads: Vec<u64>,
+    loads: &mut [u64],
     may_split: impl Fn(NodeId) -> bool,
 ) -> Shares {
-    let share = level(&loads, sized.iter().map(|(_, size)| size).sum());
+    let share = level(loads, sized.iter().map(|(_, size)| size).sum());
     // equals in the order of the graph
     sized.sort_by_key(|(id, size)| (Reverse(*size), *id));
     let give = |(id, size): (NodeId, u64)| {
-        let least = least(&loads);
+        let least = least(loads);
         let is_above = loads[least] + size > share + share / SLACK;
         let runs = match is_above && may_split(id) {
-            true => runs(graph, id, size, share, &loads),
+            true => runs(graph, id, size, share, loads),
             false => Vec::new(),
         };
         let given = match &runs[..] {

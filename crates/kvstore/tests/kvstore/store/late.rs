@@ -69,7 +69,7 @@ impl Late {
 }
 
 impl StoreDevice for Late {
-    fn alloc(&self, _: usize) -> Result<(Slab, OwnedFd), String> {
+    fn alloc(&self, _: u32, _: usize) -> Result<(Slab, OwnedFd), String> {
         Err("nobody maps its memory".to_string())
     }
 

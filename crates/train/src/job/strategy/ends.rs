@@ -72,8 +72,10 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), Tr
     let opens = is_on_devices || (is_apart && is_server);
     let gpus = if opens { open_gpus(part, member.rank())? } else { None };
     let device = gpus.as_ref().map(OpenedGpus::shared);
+    // a centre is met by the first alone
+    let count = gpus.as_ref().map_or(1, |gpus| if keeps_centre { 1 } else { gpus.count() });
     let of_store = device.as_ref().zip(reach).map(|(device, reach)| {
-        (Arc::new(DeviceOfStore::new(device.clone(), config.step_deadline())), reach)
+        (Arc::new(DeviceOfStore::new(device.clone(), count, config.step_deadline())), reach)
     });
     if config.device != DeviceChoice::Cpu && member.store().is_some() {
         let there = match keeps_centre {

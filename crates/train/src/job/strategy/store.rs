@@ -96,9 +96,10 @@ fn open_master<'a>(
             };
             let mut storage = Storage::new(&plan.parts[here], &registered)?;
             if computing.device.is_some() {
-                // what crosses lies on the first device
-                let memory = store.alloc_on_device(first_device_bytes(plan, here))?;
-                storage.place_on_device(&plan.parts[here], &memory)?;
+                for (number, bytes) in device_bytes(plan, here) {
+                    let memory = store.alloc_on_device(number, bytes)?;
+                    storage.place_on_device(&plan.parts[here], number, &memory)?;
+                }
             }
             let bind = |group| bind_part(group, &plan.parts[here], &storage, patience);
             let bound = group.as_ref().map(bind).transpose()?;
@@ -155,9 +156,9 @@ enum InGroup {
     Edges(Box<OneSided>),
 }
 
-/// The bytes of what a part has on its first device.
-fn first_device_bytes(plan: &Plan, part: usize) -> usize {
-    plan.parts[part].memory.device_bytes.first().copied().unwrap_or_default()
+/// By the numbers of its devices: the bytes of what a part has there.
+fn device_bytes(plan: &Plan, part: usize) -> impl Iterator<Item = (u32, usize)> {
+    (0..).zip(plan.parts[part].memory.device_bytes.iter().copied())
 }
 
 /// Who computes in a member: on the devices that were opened for the store, if some were.
@@ -184,10 +185,10 @@ fn by_edges(
     let Part { config, topology, plan, program, .. } = part;
     let here = topology.part(member.rank());
     let device = computing.device.clone().ok_or(SessionError::NoDevice { part: here })?;
-    let (mut memory, mut registered) = (None, None);
+    let (mut memory, mut registered) = (Vec::new(), None);
     match (store, config.store_reach(topology, &program.graph)) {
         (Some(store), Some(DeviceReach::Mapped)) => {
-            memory = Some(shown_to_servers(store, part, here, &device)?);
+            memory = shown_to_servers(store, part, here, &device)?;
         }
         // else the store takes a copy
         (Some(store), _) if !crosses_on_host(plan, here) => {
@@ -216,22 +217,26 @@ fn by_edges(
     Ok(Met { storage, in_group: InGroup::Edges(Box::new(exchange)), edges: Some(open) })
 }
 
-/// Allocates what a part has on its first device, which servers of a store map.
+/// Allocates what a part has on its devices, which servers of a store map.
 fn shown_to_servers(
     store: &mut KvWorker,
     part: &Part,
     here: usize,
     device: &SharedDevice,
-) -> Result<(Slab, Arc<OwnedFd>), TrainError> {
+) -> Result<Vec<(Slab, Arc<OwnedFd>)>, TrainError> {
     let plan = &part.plan;
     let failed = |source| SessionError::Device { name: plan.parts[here].task.to_string(), source };
-    let allocated = device.lock().alloc_shared(0, first_device_bytes(plan, here));
-    let (memory, file) = allocated.map_err(failed)?;
-    let file = file.map_err(failed)?;
-    let copied = file.try_clone();
-    let copied = copied.map_err(|error| DeviceFailure::Device(Box::new(error)));
-    store.show_on_device(&memory, copied.map_err(failed)?)?;
-    Ok((memory, Arc::new(file)))
+    let mut all = Vec::new();
+    for (number, bytes) in device_bytes(plan, here) {
+        let allocated = device.lock().alloc_shared(number, bytes);
+        let (memory, file) = allocated.map_err(failed)?;
+        let file = file.map_err(failed)?;
+        let copied = file.try_clone();
+        let copied = copied.map_err(|error| DeviceFailure::Device(Box::new(error)));
+        store.show_on_device(&memory, copied.map_err(failed)?)?;
+        all.push((memory, Arc::new(file)));
+    }
+    Ok(all)
 }
 
 /// The store, and the worker's group if it is not alone there.

@@ -82,7 +82,7 @@ fn room(
     group: Option<&SharedGroup>,
     deadline: Deadline,
 ) -> Result<(Slab, Option<Region>), TrainError> {
-    let own = is_master.then(|| device.alloc(bytes)).transpose().map_err(failed)?;
+    let own = is_master.then(|| device.alloc(FIRST, bytes)).transpose().map_err(failed)?;
     let Some((group, (fabric, first))) = group.zip(client.as_ref()) else {
         let (slab, _) = own.ok_or(ClientError::Alone)?;
         return Ok((slab, None));
@@ -142,7 +142,7 @@ impl Averaging {
                 let (slab, shown) = room(gpus, (is_master, bytes), group, deadline)?;
                 averaging.centres = cut(&slab, &places)?;
                 if let Some(store) = &mut averaging.store {
-                    averaging.pushed = cut(&store.alloc_on_device(bytes)?, &places)?;
+                    averaging.pushed = cut(&store.alloc_on_device(FIRST, bytes)?, &places)?;
                 }
                 let centres = averaging.centres.clone();
                 (averaging, centres, shown, Vec::new())
