@@ -213,9 +213,11 @@ impl Device for SimDevice {
         memory: &Slab,
         _: Result<DmaBuf, String>,
     ) -> Result<(Region, String), RegionError> {
-        match &self.network.shared().reach {
-            Some(reach) if reach.reaches(self.me()) => Ok(region::adopt_device(&self.core, memory)),
-            _ => Err(RegionError::NoNic),
+        let reaches = self.network.shared().reach.as_ref().is_some_and(|r| r.reaches(self.me()));
+        match mode_of(&self.core) {
+            _ if !reaches => Err(RegionError::NoNic),
+            ArrivalMode::WriteImm => Ok(region::adopt_device(&self.core, memory)),
+            mode => Err(RegionError::FlagsOnDevice { mode: mode.name() }),
         }
     }
 

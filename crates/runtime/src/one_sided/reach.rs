@@ -122,7 +122,11 @@ fn adopt(
     let shown = device.lock().dma_buf(memory).map_err(|error| error.to_string());
     match fabric.adopt_device(memory, shown) {
         Ok(adopted) => Ok(Ok(adopted)),
-        Err(why @ (RegionError::NoNic | RegionError::Unreached { .. })) => Ok(Err(why.to_string())),
+        Err(
+            why @ (RegionError::NoNic
+            | RegionError::Unreached { .. }
+            | RegionError::FlagsOnDevice { .. }),
+        ) => Ok(Err(why.to_string())),
         Err(error) => Err(error.into()),
     }
 }
