@@ -160,9 +160,9 @@ impl Fabric {
     /// backend takes.
     pub fn open(backend: Backend, config: FabricConfig) -> Result<Fabric, OpenFabricError> {
         let (core, device): (Arc<Core>, Arc<dyn Device>) = match (backend, config.host) {
-            (Backend::Sim(network), _) => sim::open(network, config)?,
             (Backend::Shm, _) => shm::open(config)?,
             (far, Some(host)) => neighbours::open(host, &far, config)?,
+            (Backend::Sim(network), None) => sim::open(network, config)?,
             (Backend::Tcp, None) => tcp::open(config)?,
             (Backend::Verbs(options), None) => verbs::open(&options, config)?,
         };
@@ -241,11 +241,6 @@ impl Fabric {
         self.device.adopt_device(memory, shown)
     }
 
-    /// True if peers can have files: all of them are on this host.
-    pub fn has_files(&self) -> bool {
-        self.device.has_files()
-    }
-
     /// Lets peers of this host have a file, as long as the region lives: one of no bytes, whose descriptor they give to
     /// [`Channel::take_file`]. What is in the file is between the two.
     ///
@@ -295,8 +290,8 @@ impl Fabric {
         self.core.board().epoch(slot.index())
     }
 
-    /// Returns true if regions of this peer are mapped here when they are opened: it is on this host, and reached through
-    /// shared memory.
+    /// Returns true if regions of this peer are mapped here when they are opened, and it can have files ([`Fabric::offer_file`]): it
+    /// is on this host, and reached through shared memory.
     pub fn shares_memory(&self, peer: Rank) -> bool {
         self.device.shares_memory(peer)
     }

@@ -66,11 +66,6 @@ pub(crate) trait Device: Debug + Send + Sync {
         Err(RegionError::NoNic)
     }
 
-    /// True if peers get files ([`Device::offer_file`]).
-    fn has_files(&self) -> bool {
-        false
-    }
-
     /// A region of no bytes, by whose key a peer gets a file.
     fn offer_file(&self, _file: OwnedFd) -> Result<Region, RegionError> {
         Err(RegionError::NoFiles)

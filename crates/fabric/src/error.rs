@@ -92,10 +92,6 @@ pub enum RegionError {
     #[error("memory of a GPU is reached by RDMA NICs alone (--transport verbs)")]
     NoNic,
     #[error(
-        "some of the others are on this host, and share memory that holds no GPU's; --transport verbs has the NIC reach all"
-    )]
-    NearPeers,
-    #[error(
         "the arrival mode {mode} polls memory that is written behind the tensor, and memory of a GPU has no such order; use write-imm"
     )]
     FlagsOnDevice { mode: &'static str },

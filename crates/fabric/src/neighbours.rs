@@ -1,7 +1,7 @@
 //! Processes of several hosts, some of which share one: peers of this host are reached through shared memory, all others by
 //! TCP or a NIC. Both ways work on one core: one board, one table of regions, one queue of completions, one inbox. Regions
 //! lie in memory that peers of this host map and the other way serves, so that whoever allocates one need not know who
-//! will ask for it.
+//! will ask for it. Memory of a GPU they get as a file, and all others by the NIC.
 //!
 //! Arrival rule: that of the way by which a peer is reached.
 
@@ -28,6 +28,7 @@ use crate::error::{
 };
 use crate::region::{Region, RegionDescriptor, RegionMemory, RemoteRegion};
 use crate::shm::ShmDevice;
+use crate::sim::SimDevice;
 use crate::tcp::TcpDevice;
 use crate::verbs::VerbsDevice;
 
@@ -78,7 +79,7 @@ struct Neighbours {
     near_ranks: RwLock<HashSet<Rank>>,
 }
 
-/// `far`: TCP or a NIC; other backends reach peers in one way.
+/// `far`: TCP, a NIC or a simulated network.
 pub(crate) fn open(
     host: HostId,
     far: &Backend,
@@ -87,6 +88,7 @@ pub(crate) fn open(
     let (core, board) = Core::shared(config)?;
     let far: Arc<dyn Device> = match far {
         Backend::Verbs(options) => Arc::new(VerbsDevice::open(options, core.clone())?),
+        Backend::Sim(network) => Arc::new(SimDevice::open(network.clone(), core.clone())?),
         _ => Arc::new(TcpDevice::open(core.clone())?),
     };
     let near = ShmDevice::open(core.clone(), board)?;
@@ -155,11 +157,21 @@ impl Device for Neighbours {
         memory: &Slab,
         shown: Result<DmaBuf, String>,
     ) -> Result<(Region, String), RegionError> {
-        match self.far.adopt_device(memory, shown) {
-            // theirs is no way to a GPU's memory
-            Ok(_) if !self.near_ranks.read().is_empty() => Err(RegionError::NearPeers),
-            adopted => adopted,
-        }
+        // for peers of other hosts: those of this one map the GPU's memory by its file
+        self.far.adopt_device(memory, shown)
+    }
+
+    fn offer_file(&self, file: OwnedFd) -> Result<Region, RegionError> {
+        self.near.offer_file(file)
+    }
+
+    fn take_file(
+        &self,
+        peer: Rank,
+        descriptor: RegionDescriptor,
+        deadline: Deadline,
+    ) -> Result<OwnedFd, OpenRegionError> {
+        self.way_to(peer).take_file(peer, descriptor, deadline)
     }
 
     fn open_region(

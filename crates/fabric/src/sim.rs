@@ -16,5 +16,5 @@ mod queue_pair;
 mod region;
 mod signal;
 
-pub(crate) use device::open;
+pub(crate) use device::{SimDevice, open};
 pub use progress::{Between, FlagOrder, NicReach, SimKnobs, SimNetwork, Within};

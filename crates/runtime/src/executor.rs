@@ -117,6 +117,8 @@ pub(crate) struct Executor {
     landing: HashMap<EdgeId, Landing>,
     /// By which tensors of unknown size go in this run to where peers read them in pieces.
     given: HashMap<Output, Arc<[Buffer]>>,
+    /// What the device was told to copy in this run to where peers reach it: such tensors that were made elsewhere.
+    shown: HashMap<Output, Tensor>,
     /// Tensors of unknown size that are read in pieces.
     fetching: HashMap<EdgeId, Fetching>,
     gates: Gates,
@@ -182,6 +184,7 @@ impl Executor {
             staged: HashMap::new(),
             landing: HashMap::new(),
             given: HashMap::new(),
+            shown: HashMap::new(),
             fetching: HashMap::new(),
             gates: Gates::new(graph, &plan.parts[part].order),
             steps: Steps::default(),
@@ -202,6 +205,7 @@ impl Executor {
         self.staged.clear();
         self.landing.clear();
         self.given.clear();
+        self.shown.clear();
         self.fetching.clear();
         self.gates.begin();
         self.workspace.begin(frontier.transients());

@@ -12,6 +12,7 @@ mod mapping;
 mod metadata;
 mod opening;
 mod options;
+mod reach;
 mod staging;
 
 use std::collections::{BTreeMap, HashMap};
@@ -56,8 +57,9 @@ pub struct OneSided {
     regions: HashMap<usize, Region>,
     /// By which peers map memory of the device, by its first address.
     shown: HashMap<usize, Region>,
-    /// How peers reach the memory of the first device, where tensors cross there.
-    reached: Option<Reached>,
+    /// Devices of some peers map the memory of the first device; a NIC reaches it for some.
+    maps: bool,
+    by_nic: bool,
     outbound: HashMap<EdgeId, Outbound>,
     inbound: HashMap<EdgeId, Inbound>,
     /// The registered lane.
@@ -165,7 +167,8 @@ impl OneSided {
             options,
             regions: regions.collect(),
             shown: HashMap::new(),
-            reached: None,
+            maps: false,
+            by_nic: false,
             lane,
             outbound,
             inbound,
@@ -182,8 +185,8 @@ impl OneSided {
         }
     }
 
-    /// How tensors of a device get to other hosts, and why so, for people; none where they do not, or devices map each
-    /// other's memory.
+    /// How tensors of a device get to peers whose devices do not map its memory, and why so, for people; none where there are no
+    /// such peers.
     pub fn device_way(&self) -> Option<&str> {
         self.device_way.as_deref()
     }

@@ -103,7 +103,8 @@ impl Prepared {
         let device = config.device.resolved(&config)?;
         config.math.check(device, config.dtype)?;
         // whoever started this process may have found out
-        let devices_apart = config.devices_apart || device.are_apart(&config)?;
+        let is_here = |rank| config.hosts.is_here(rank);
+        let devices_apart = config.devices_apart || device.are_apart(&config, is_here)?;
         let config = TrainConfig { device, devices_apart, ..config };
         // what is possible depends on what `auto` is
         config.check()?;

@@ -229,6 +229,15 @@ impl Topology {
         }
     }
 
+    /// Returns, by part of the plan, the number of its host, of those of all ranks; a store's servers, which are one part, are on none.
+    pub(crate) fn of_parts(&self, hosts: &[u32]) -> Vec<u32> {
+        if self.weights == Weights::Servers {
+            return hosts.to_vec();
+        }
+        let workers = (0..self.replicas()).map(|worker| hosts[self.rank_of(worker).index()]);
+        workers.chain([u32::MAX]).collect()
+    }
+
     /// Returns, for each session that a member runs over its part of the plan, who runs which part with it. Where each worker
     /// runs a plan of its own, a server has a session for each.
     pub fn sessions(&self, rank: Rank) -> Vec<Vec<Rank>> {

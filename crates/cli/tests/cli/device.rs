@@ -305,22 +305,70 @@ fn how_tensors_leave_a_device_is_said_once_and_why() {
     }
 }
 
-/// Two hosts, each with a worker and, where there are any, a server, which share memory.
+/// Two hosts, of whose processes each second is on the other, and which share memory: what one of a tensor's readers maps is staged
+/// for those of the other host alone.
 #[test]
 fn what_auto_finds_between_hosts_takes_tensors_from_device_to_device() {
     let Some(driver) = driver() else { return };
-    let alone = hash(&driver.train(&format!("--strategy local {SMALL}"), &[]));
     let rsh = Rsh::new(IN_PLACE);
-    for strategy in ["ps", "allreduce", "mpi-sgd --clients 1"] {
-        let mut command = driver.command("cuda", &format!("--json --strategy {strategy} {SMALL}"));
+    let between = |job: &str| {
+        let mut command = driver.command("cuda", &format!("--json {job}"));
         command.args(rsh.options());
+        // no machine has such a NIC
+        command.args(["--nic", "nonesuch"]);
         let ended = Job::start_command(command).end(LIMIT);
-        let said = "tensors of GPUs go by way of pinned host memory: ";
-        assert!(ended.stderr.contains(said), "{strategy}: {}", ended.stderr);
+        for said in
+            ["go by way of pinned host memory: ", "GPUs of one host map each other's memory"]
+        {
+            assert!(ended.stderr.contains(said), "{job}: {}", ended.stderr);
+        }
         let result = ended.json();
-        assert_eq!(hash(&result), alone, "{strategy}");
-        assert_eq!(result["transport"], "tcp", "{strategy}");
+        assert_eq!(result["transport"], "tcp", "{job}");
+        result
+    };
+    for (strategy, workers) in [
+        ("ps --servers 2", 2),
+        ("ps --servers 2 --exchange write", 2),
+        ("allreduce", 4),
+        ("allreduce --exchange write", 4),
+        ("mpi-sgd --clients 1 --servers 2", 4),
+    ] {
+        let job = format!("{SMALL} --workers {workers}");
+        let alone = driver.train(&format!("--strategy local {job}"), &[]);
+        let job = format!("--strategy {strategy} {job}");
+        let (both, far) = (between(&job), driver.train(&format!("{job} --transport tcp"), &[]));
+        assert_eq!(hash(&both), hash(&alone), "{job}");
+        assert_eq!(hash(&far), hash(&alone), "{job}");
+        // of each gradient, or mean, one that is staged elsewhere is on the host of its reader
+        let [staged, all] = [&both, &far].map(|result| number(result, "bytes_copied_to_host"));
+        let saved = all - staged;
+        assert!((3 * WEIGHTS..4 * WEIGHTS).contains(&saved), "{job}: {staged} of {all}");
+        let written = number(&both, "bytes_copied_to_peers");
+        assert_eq!(written > 3 * WEIGHTS, strategy.contains("write"), "{job}: {written}");
     }
+    // rows, which a server reads in the memory of one worker, and the other's come in pieces
+    let rows = "--model seq2seq --data reverse:16 --batch 2 --steps 3";
+    let alone = driver.train(&format!("--strategy local {rows}"), &[]);
+    let both = between(&format!("--strategy ps --servers 2 {rows}"));
+    assert_eq!(hash(&both), hash(&alone));
+    assert!(number(&both, "bytes_copied_from_peers") > 0, "{both}");
+}
+
+/// The launcher asks the GPUs of its own host before it plans; those of another are asked there.
+#[test]
+fn gpus_of_another_host_that_are_apart_are_named_with_what_mends_it() {
+    let Some(driver) = driver() else { return };
+    let apart = "export FAKE_CUDA_FAULTS=nopeer FAKE_CUDA_DEVICES=2; exec sh -c \"$2\"";
+    let rsh = Rsh::new(apart);
+    let job = format!("--strategy ps --workers 4 --servers 0 {SMALL}");
+    let start = |way: &str| {
+        let mut command = driver.command("cuda", &format!("{job} {way}"));
+        command.args(rsh.options());
+        Job::start_command(command).end(LIMIT)
+    };
+    let ended = start("");
+    refused(&ended, 2, &["GPUs of other do not reach", "--transport tcp"]);
+    assert!(start("--transport tcp").status.success());
 }
 
 fn on_processor(job: &str) -> Value {

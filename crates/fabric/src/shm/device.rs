@@ -166,10 +166,6 @@ impl Device for ShmDevice {
         region::adopt(&self.core, file, bytes)
     }
 
-    fn has_files(&self) -> bool {
-        true
-    }
-
     fn offer_file(&self, file: OwnedFd) -> Result<Region, RegionError> {
         region::offer(&self.core, file)
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Rank};
@@ -26,8 +27,11 @@ use crate::handshake::{HandshakeError, HandshakeRefusal};
 use crate::mesh::LOOK_UP;
 use crate::region::{Region, RegionDescriptor, RegionMemory, RemoteRegion};
 
+/// How often to look whether a peer that shares memory has done something.
+const LOOK_FOR_NEAR: Duration = Duration::from_millis(1);
+
 #[derive(Debug)]
-struct SimDevice {
+pub(crate) struct SimDevice {
     network: SimNetwork,
     core: Arc<Core>,
     watched: Arc<Watched>,
@@ -38,21 +42,25 @@ pub(crate) fn open(
     network: SimNetwork,
     config: FabricConfig,
 ) -> Result<(Arc<Core>, Arc<dyn Device>), OpenFabricError> {
-    let rank = config.me.rank;
     let core = Core::private(config)?;
-    let mut state = network.shared().lock();
-    if state.members.contains_key(&rank) {
-        return Err(OpenFabricError::RankTaken { rank });
-    }
-    let watched = Arc::new(Watched::default());
-    state.members.insert(rank, Entry::new(core.clone(), watched.clone()));
-    network.shared().changed.notify_all();
-    drop(state);
-    let device = SimDevice { network, core: core.clone(), watched, credits: Mutex::default() };
+    let device = SimDevice::open(network, core.clone())?;
     Ok((core, Arc::new(device)))
 }
 
 impl SimDevice {
+    pub(crate) fn open(network: SimNetwork, core: Arc<Core>) -> Result<SimDevice, OpenFabricError> {
+        let rank = core.me().rank;
+        let mut state = network.shared().lock();
+        if state.members.contains_key(&rank) {
+            return Err(OpenFabricError::RankTaken { rank });
+        }
+        let watched = Arc::new(Watched::default());
+        state.members.insert(rank, Entry::new(core.clone(), watched.clone()));
+        network.shared().changed.notify_all();
+        drop(state);
+        Ok(SimDevice { network, core, watched, credits: Mutex::default() })
+    }
+
     fn me(&self) -> Rank {
         self.core.me().rank
     }
@@ -205,9 +213,11 @@ impl Device for SimDevice {
         memory: &Slab,
         _: Result<DmaBuf, String>,
     ) -> Result<(Region, String), RegionError> {
-        match &self.network.shared().reach {
-            Some(reach) if reach.reaches(self.me()) => Ok(region::adopt_device(&self.core, memory)),
-            _ => Err(RegionError::NoNic),
+        let reaches = self.network.shared().reach.as_ref().is_some_and(|r| r.reaches(self.me()));
+        match mode_of(&self.core) {
+            _ if !reaches => Err(RegionError::NoNic),
+            ArrivalMode::WriteImm => Ok(region::adopt_device(&self.core, memory)),
+            mode => Err(RegionError::FlagsOnDevice { mode: mode.name() }),
         }
     }
 
@@ -279,7 +289,10 @@ impl Device for SimDevice {
             }
             if state.is_idle() {
                 counters.add(|c| &c.blocked_waits, 1);
-                shared.changed.wait_for(&mut state, remaining);
+                // peers of this host ring no bell of the network's
+                let has_near = self.core.config().host.is_some();
+                let at_most = if has_near { remaining.min(LOOK_FOR_NEAR) } else { remaining };
+                shared.changed.wait_for(&mut state, at_most);
                 continue;
             }
             drop(state);

@@ -135,10 +135,10 @@ fn on_device(start: usize, bytes: usize) -> Slab {
     unsafe { Slab::on_device(0, start, bytes, Arc::new(()), CutMark::default()) }
 }
 
-/// Peers of one host share memory, in which a device has none.
+/// Peers of other hosts have it by the NIC, those that share its host by its file.
 #[test]
 #[cfg_attr(miri, ignore = "Miri loads no library")]
-fn memory_of_a_device_is_not_shown_to_peers_that_share_its_host() {
+fn memory_of_a_device_is_shown_to_the_nic_also_where_peers_share_its_host() {
     if !there_is_a_device() {
         return;
     }
@@ -154,8 +154,10 @@ fn memory_of_a_device_is_not_shown_to_peers_that_share_its_host() {
     for connected in connect(&devices) {
         connected.unwrap();
     }
-    let refused = devices[0].adopt_device(&memory, Err("none".to_string()));
-    assert!(matches!(refused, Err(RegionError::NearPeers)), "{refused:?}");
+    devices[0].adopt_device(&memory, Err("none".to_string())).expect("for others");
+    let file = rustix::fs::memfd_create("a file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let offered = devices[0].offer_file(file).unwrap();
+    devices[1].take_file(Rank(0), offered.descriptor(), soon()).unwrap();
 }
 
 #[test]

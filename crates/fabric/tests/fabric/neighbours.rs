@@ -54,6 +54,13 @@ pub(crate) fn three_ways(setup: Setup) {
         assert_eq!((stats.bytes_written, stats.bytes_read), (BYTES, BYTES));
         assert_eq!(stats.bytes_near, if writer == 2 { 2 * BYTES } else { 0 });
     }
+    // a file goes to peers of the same host
+    let offered = fabrics[0].offer_file(tempfile::tempfile().unwrap().into()).unwrap();
+    for (peer, is_near) in [(1, false), (2, true), (3, false)] {
+        let channel = fabrics[peer].channel(Rank(0), 0).unwrap();
+        let taken = channel.take_file(&offered.descriptor(), tensorwire_testkit::mesh::soon());
+        assert_eq!(taken.is_ok(), is_near, "{taken:?}");
+    }
     close(&fabrics);
 }
 

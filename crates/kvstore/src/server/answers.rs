@@ -122,7 +122,7 @@ impl Outbox {
 
 impl Core {
     /// All that an answer waits for that is queued now.
-    fn behind(&self) -> Behind {
+    pub(super) fn behind(&self) -> Behind {
         self.on_device.as_ref().map(OnDevice::behind).unwrap_or_default()
     }
 

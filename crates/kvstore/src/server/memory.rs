@@ -10,6 +10,7 @@ use tensorwire_base::Rank;
 use tensorwire_memory::{Buffer, CopyPurpose, LoanError, ReadGuard};
 
 use super::AS_SAVED;
+use super::on_device::Behind;
 use crate::error::StoreError;
 use crate::key::{ShardKey, ValueSpec};
 use crate::pool::Pool;
@@ -80,6 +81,8 @@ pub(super) struct Slot {
     pub(super) rows: Option<usize>,
     /// The rows that this worker waits for, i32.
     pub(super) pulled: Option<Vec<u8>>,
+    /// What the device has done once it has read what was pushed last.
+    pub(super) read_by: Behind,
 }
 
 /// A worker's memory as it can be seen from here.
@@ -190,7 +193,8 @@ impl Shards {
         let mut slots = Vec::with_capacity(has_slot.len());
         for has_slot in has_slot {
             let buffer = has_slot.then(|| of_slots.alloc(wire, spec.slot_bytes())).transpose()?;
-            slots.push(Slot { buffer, mapped: None, rows: None, pulled: None });
+            let read_by = Behind::default();
+            slots.push(Slot { buffer, mapped: None, rows: None, pulled: None, read_by });
         }
         self.shards.insert(shard, ShardMemory { spec, weights, copy, slots });
         Ok(())

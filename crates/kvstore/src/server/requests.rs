@@ -182,16 +182,13 @@ impl Core {
             ));
         }
         let is_mapped = |carried: Carried| matches!(carried, Carried::There(_));
-        let is_block = |carried: Carried| matches!(carried, Carried::Block(_));
         if rows.is_some_and(|rows| is_mapped(rows.indices) || value.is_some_and(is_mapped)) {
             return Err(wrong("rows are sent, and mapped nowhere".to_string()));
         }
         // the device may still read what was pushed before, which is not answered then
-        let slot = memory.slots[from].buffer.as_ref().filter(|_| {
-            [value, rows.map(|rows| rows.indices)].into_iter().flatten().any(is_block)
-                && matches!(request.what, Ask::Push { .. })
-        });
-        if slot.is_some_and(|slot| slot.write().is_err()) {
+        let read_by = memory.slots[from].read_by;
+        let reads = self.on_device.as_ref().is_some_and(|device| !device.has_passed(read_by));
+        if reads && matches!(request.what, Ask::Push { .. }) {
             return Err(RequestRefusal::TooSoon { shard });
         }
         // what is in the slot has as many rows as the shard; a pull may name one row again and again
@@ -280,6 +277,14 @@ impl Core {
         }
     }
 
+    /// The device was told to read what these workers pushed: they are answered behind that, and push again then.
+    fn reads(&mut self, shard: ShardKey, workers: &[usize]) {
+        let behind = self.behind();
+        if let Some(memory) = self.shards.get_mut(shard) {
+            workers.iter().for_each(|worker| memory.slots[*worker].read_by = behind);
+        }
+    }
+
     /// The device was told to copy so many bytes between its memory and the host's.
     pub(super) fn has_carried(&mut self, bytes: u64) {
         if bytes > 0 {
@@ -328,6 +333,7 @@ impl Core {
                 let rank = self.options.workers[worker].rank;
                 let (purpose, copied) = self.shards.seed(shard, worker, &View { wire, rank })?;
                 self.starts();
+                self.reads(shard, &[worker]);
                 self.copies.add(purpose, copied);
                 self.is_seeding = true;
             }
@@ -338,6 +344,7 @@ impl Core {
                 self.has_carried(carried);
                 let applied = self.shards.apply(shard, &workers, &views, self.update.as_mut())?;
                 self.starts();
+                self.reads(shard, &workers);
                 if let Err(why) = applied {
                     self.proto.on_not_applied(&why);
                 }

@@ -22,14 +22,14 @@ use super::{Inbound, Lent, OPENED_MAX, OneSided, Outbound};
 use crate::error::{AllocError, ExchangeError};
 use crate::ports::Sending;
 
-/// How peers reach the memory of a part's first device, and the part's own NIC.
+/// How a peer reaches the memory of a part's device, and the part's own NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reached {
-    /// Their devices map it.
+    /// Its device maps it.
     Mapped,
     /// NICs read and write it.
     ByNic,
-    /// They do not.
+    /// It does not.
     Staged,
 }
 
@@ -225,7 +225,7 @@ impl OneSided {
         let slot = route.announcing().slot.clone();
         let metadata = Metadata {
             epoch,
-            region: self.announced_in(first),
+            region: self.announced_in(edge, first),
             // fits: an offset into memory of this process
             offset: first.place().offset as u64,
             spec: spec.clone(),
@@ -397,20 +397,17 @@ impl OneSided {
         Ok(region)
     }
 
-    /// Has peers map memory of the device, or NICs read and write it.
+    /// Has peers map memory of the device, and NICs read and write it.
     pub(super) fn show_memory(&mut self, memory: &Slab, file: Shown) -> Result<(), AllocError> {
-        let by_nic = self.options.device.as_ref().filter(|_| self.reached == Some(Reached::ByNic));
-        match by_nic {
-            Some(device) => {
-                let shown = device.lock().dma_buf(memory).map_err(|error| error.to_string());
-                let (region, _) =
-                    self.fabric.adopt_device(memory, shown).map_err(ExchangeError::from)?;
-                self.add_region(&region);
-            }
-            None => {
-                let region = self.fabric.offer_file(file?).map_err(ExchangeError::from)?;
-                self.shown.insert(memory.address(), region);
-            }
+        if let Some(device) = self.options.device.as_ref().filter(|_| self.by_nic) {
+            let shown = device.lock().dma_buf(memory).map_err(|error| error.to_string());
+            let (region, _) =
+                self.fabric.adopt_device(memory, shown).map_err(ExchangeError::from)?;
+            self.add_region(&region);
+        }
+        if self.maps {
+            let region = self.fabric.offer_file(file?).map_err(ExchangeError::from)?;
+            self.shown.insert(memory.address(), region);
         }
         Ok(())
     }

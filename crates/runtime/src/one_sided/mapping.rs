@@ -6,6 +6,7 @@ use tensorwire_fabric::RegionDescriptor;
 use tensorwire_graph::EdgeId;
 use tensorwire_memory::{Arena, Buffer, Place};
 
+use super::announcing::Reached;
 use super::{Inbound, OPENED_MAX, OneSided};
 use crate::error::{AllocError, ExchangeError};
 
@@ -49,9 +50,11 @@ impl OneSided {
         Ok(memory)
     }
 
-    /// What a tensor is announced in: of memory of the device, the key by which peers map it.
-    pub(super) fn announced_in(&self, tensor: &Buffer) -> RegionDescriptor {
-        match self.shown.get(&tensor.slab().address()) {
+    /// What a tensor is announced in to the receiver of an edge: of memory of the device that this one maps, the key for that.
+    pub(super) fn announced_in(&self, edge: EdgeId, tensor: &Buffer) -> RegionDescriptor {
+        let announcing = self.outbound[&edge].dynamic.as_ref();
+        let maps = announcing.is_some_and(|to| to.from == Some(Reached::Mapped));
+        match self.shown.get(&tensor.slab().address()).filter(|_| maps) {
             Some(region) => {
                 let key = region.descriptor().key;
                 // fits: usize is 64 bits wide

@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use tensorwire_base::{Deadline, Rank, Space};
 use tensorwire_fabric::{
-    ArrivalSlot, Channel, Fabric, Message, Region, RegionDescriptor, RegionError, RemoteRegion,
+    ArrivalSlot, Channel, Fabric, Message, Region, RegionDescriptor, RemoteRegion,
 };
-use tensorwire_graph::{Edge, EdgeId, Lane, Plan, Transfer};
-use tensorwire_kernels::{DeviceFailure, SharedDevice};
+use tensorwire_graph::{Edge, EdgeId, Plan, Transfer};
 use tensorwire_memory::{Arena, Buffer, Place};
 
 use super::announcing::{Announcing, Reached, Reading};
@@ -17,31 +16,11 @@ use super::completions::Completions;
 use super::giving_up::{Withdrawal, Withdrawals};
 use super::introduction::{DeviceMemory, Ear, Introduction};
 use super::metadata::SLOT_BYTES;
-use super::staging::{self, Staging};
+use super::reach::{Far, OnDevice, maps};
+use super::staging;
 use super::{Inbound, OneSided, OneSidedOptions, Outbound};
 use crate::error::{ConnectEdgesError, SessionError};
 use crate::storage::Storage;
-
-/// The memory of a part's device, as peers may have it.
-#[derive(Debug)]
-struct OnDevice {
-    device: SharedDevice,
-    reach: Reach,
-    bytes: u64,
-    /// How tensors leave it for other hosts, and why so.
-    way: Option<String>,
-}
-
-/// How peers reach the memory of a part's device.
-#[derive(Debug)]
-enum Reach {
-    /// Devices of one host map each other's, which have its file by this.
-    Mapped(Region),
-    /// The fabric's NIC reads and writes it.
-    ByNic(Region),
-    /// They do not: tensors go by way of the host's memory.
-    Staged(Staging),
-}
 
 /// A part that has introduced itself and listens to its peers.
 #[derive(Debug)]
@@ -89,7 +68,7 @@ impl Opening {
         let lane = fabric.alloc_region(own as u64)?;
         let registered = options.registered.clone().unwrap_or_else(|| lane.slab());
         let mut storage = Storage::new(&plan.parts[part], &registered)?;
-        let peer = |edge: &Edge| if edge.from == part { edge.to } else { edge.from };
+        let peer = |edge: &Edge| peer_of(edge, part);
         let is_here = |edge: &&Edge| {
             (edge.from == part || edge.to == part) && !options.elsewhere.contains(&peer(edge))
         };
@@ -117,7 +96,8 @@ impl Opening {
         let given = options.memory.len() as u32;
         for number in 0..crosses.map_or(0, |last| last + 1).max(given) {
             let device = options.device.clone().ok_or(SessionError::NoDevice { part })?;
-            let at = (part, number);
+            let crosses = edges.iter().filter(|edge| edge.space == Space::Device(number));
+            let at = (part, number, crosses.collect());
             on_devices.push(OnDevice::new(fabric, device, plan, at, &options, &mut storage)?);
         }
         let mut opening = Opening {
@@ -145,16 +125,16 @@ impl Opening {
         let mut ears: HashMap<usize, Vec<Ear>> = HashMap::new();
         for edge in &self.edges {
             let is_received = edge.to == self.part;
-            let peer = if is_received { edge.from } else { edge.to };
+            let peer = peer_of(edge, self.part);
             let ears = ears.entry(peer).or_default();
             let offset = match edge.transfer {
                 Transfer::Dynamic => self.metadata[&edge.id].place().offset,
                 Transfer::Write(_) if is_received && edge.space.is_device() => {
-                    match self.on_device(edge.space).map(|on_device| &on_device.reach) {
-                        Some(Reach::ByNic(_)) => target(plan, edge).map_or(0, |place| place.offset),
-                        Some(Reach::Staged(staging)) => staging.offset(edge.id),
+                    match self.far(edge) {
+                        Some(Far::ByNic(_)) => target(plan, edge).map_or(0, |place| place.offset),
+                        Some(Far::Staged(staging)) => staging.offset(edge.id),
                         // a device that maps it knows where it goes
-                        Some(Reach::Mapped(_)) | None => 0,
+                        None => 0,
                     }
                 }
                 Transfer::Write(_) if is_received => plan.receive_offset(edge).unwrap_or_default(),
@@ -170,13 +150,11 @@ impl Opening {
         for (part, ears) in ears {
             let peer = self.options.ranks[part];
             let (lane, slots) = (self.lane.descriptor(), self.slots.descriptor());
-            let shown = |on_device: &OnDevice| {
-                let is_staged = on_device.staging().is_some();
-                // fits: usize is 64 bits wide
-                let piece_bytes = if is_staged { self.options.piece_bytes as u64 } else { 0 };
-                DeviceMemory { region: on_device.descriptor(), piece_bytes }
-            };
-            let devices = self.on_devices.iter().map(shown).collect();
+            // fits: usize is 64 bits wide
+            let piece_bytes = self.options.piece_bytes as u64;
+            let maps = self.maps(part);
+            let devices = self.on_devices.iter().map(|device| device.shown(maps, piece_bytes));
+            let devices = devices.collect();
             let withdrawal = self.withdrawal.0;
             let body = Introduction { lane, slots, withdrawal, devices, ears }.encode();
             let sent = self.fabric.channel(peer, 0)?.send_message(&body, deadline);
@@ -223,9 +201,33 @@ impl Opening {
         self.on_devices.get(number_of(space)? as usize)
     }
 
-    /// By which an edge's tensor goes, where peers do not reach the memory of its device.
+    /// True if the devices of a part and this one map each other's memory.
+    fn maps(&self, part: usize) -> bool {
+        maps(&self.fabric, &self.options, part)
+    }
+
+    /// How the other end of an edge reaches the memory of its device here, if its own does not map that.
+    fn far(&self, edge: &Edge) -> Option<&Far> {
+        let far = self.on_device(edge.space)?.far.as_ref();
+        far.filter(|_| !self.maps(peer_of(edge, self.part)))
+    }
+
+    /// How the other end of an edge reaches the memory of its device here, if it crosses in one.
+    fn reached(&self, edge: &Edge) -> Option<Reached> {
+        self.on_device(edge.space)?;
+        Some(match self.far(edge) {
+            None => Reached::Mapped,
+            Some(Far::ByNic(_)) => Reached::ByNic,
+            Some(Far::Staged(_)) => Reached::Staged,
+        })
+    }
+
+    /// By which an edge's tensor goes, where its other end does not reach the memory of its device.
     fn staged(&self, edge: &Edge) -> Option<Arc<[Buffer]>> {
-        self.on_device(edge.space)?.staging()?.of(edge.id)
+        match self.far(edge)? {
+            Far::Staged(staging) => staging.of(edge.id),
+            Far::ByNic(_) => None,
+        }
     }
 
     fn rank(&self) -> Rank {
@@ -275,10 +277,13 @@ impl Opening {
             };
             let (lane, slots) = (open(&introduction.lane)?, open(&introduction.slots)?);
             self.refer(part, &lane)?;
-            let by_nic = self.on_devices.iter().any(|on_device| !on_device.is_mapped());
+            let maps = self.maps(part);
             let mut device_lanes = Vec::new();
-            for DeviceMemory { region, piece_bytes } in &introduction.devices {
-                device_lanes.push(by_nic.then(|| open(region)).transpose()?);
+            for (number, DeviceMemory { region, piece_bytes }) in (0..).zip(&introduction.devices) {
+                let is_written =
+                    |edge: &Edge| edge.to == part && edge.space == Space::Device(number) && !maps;
+                let is_opened = self.edges.iter().any(is_written);
+                device_lanes.push(is_opened.then(|| open(region)).transpose()?);
                 if ![0, self.options.piece_bytes as u64].contains(piece_bytes) {
                     return Err(nonsense(format!("pieces of {piece_bytes} bytes")));
                 }
@@ -315,13 +320,11 @@ impl Opening {
                         None => lane.clone(),
                     };
                     let ear = *ear.expect("checked above");
-                    let by_fabric = edge.space == Space::Host || by_nic;
+                    let by_fabric = edge.space == Space::Host || !maps;
                     let is_signal = !(by_fabric && matches!(edge.transfer, Transfer::Write(_)));
                     let listened = self.ears.get(&edge.id).zip(self.metadata.get(&edge.id));
-                    let dynamic = listened.map(|(ack, slot)| {
-                        let from = self.on_device(edge.space).map(OnDevice::reached);
-                        Announcing::new(*ack, slot.clone(), from)
-                    });
+                    let dynamic = listened
+                        .map(|(ack, slot)| Announcing::new(*ack, slot.clone(), self.reached(edge)));
                     let on_device = on_device.remove(&edge.id);
                     let is_staged_there = there.is_some_and(|there| there.piece_bytes > 0);
                     let on_its_device = is_written_on_device(edge) && is_staged_there;
@@ -354,11 +357,11 @@ impl Opening {
                     let comes_in_pieces = there.is_some_and(|there| there.piece_bytes > 0);
                     let listened = ear.zip(self.metadata.get(&edge.id));
                     let dynamic = listened.map(|(ear, slot)| {
-                        let into = self.on_device(edge.space).map(OnDevice::reached);
+                        let into = self.reached(edge);
                         Reading::new(ArrivalSlot(ear.slot), slot.clone(), into, comes_in_pieces)
                     });
                     let staged = self.staged(edge);
-                    let is_by_nic = by_nic && staged.is_none() && is_written_on_device(edge);
+                    let is_by_nic = !maps && staged.is_none() && is_written_on_device(edge);
                     let region = lane.clone();
                     let ear =
                         Inbound { name, channel, region, slot, fact, dynamic, staged, is_by_nic };
@@ -369,7 +372,7 @@ impl Opening {
         let rank = self.rank();
         let withdrawal = Withdrawal::new(&self.fabric, self.withdrawal);
         let Opening { fabric, options, storage, lane, slots, on_devices, .. } = self;
-        let devices = on_devices.iter().map(|on_device| on_device.region().clone());
+        let devices = on_devices.iter().flat_map(OnDevice::regions).cloned();
         let regions = [lane, slots].into_iter().chain(devices).collect();
         let mut exchange = OneSided::new(
             (fabric, rank),
@@ -379,13 +382,15 @@ impl Opening {
             (outbound, inbound),
             (withdrawal, withdrawals),
         );
-        exchange.reached = on_devices.first().map(OnDevice::reached);
+        let first = on_devices.first();
+        exchange.maps = first.is_some_and(|first| first.mapped.is_some());
+        exchange.by_nic = first.is_some_and(|first| matches!(first.far, Some(Far::ByNic(_))));
         let mut ways: Vec<String> = on_devices.iter().filter_map(|d| d.way.clone()).collect();
         ways.dedup();
         exchange.device_way = Some(ways.join("; ")).filter(|way| !way.is_empty());
-        let staged = on_devices.into_iter().filter_map(|on_device| match on_device.reach {
-            Reach::Staged(staging) => Some(staging),
-            Reach::Mapped(_) | Reach::ByNic(_) => None,
+        let staged = on_devices.into_iter().filter_map(|on_device| match on_device.far {
+            Some(Far::Staged(staging)) => Some(staging),
+            Some(Far::ByNic(_)) | None => None,
         });
         exchange.staging = staged.collect();
         Ok((exchange, storage))
@@ -431,14 +436,25 @@ impl Opening {
                 edge.space == Space::Device(number) && (edge.from == part || edge.to == part)
             };
             let all: Vec<Edge> = self.edges.iter().filter(crosses).cloned().collect();
-            if all.is_empty() || !on_device.is_mapped() {
-                continue;
+            let is_read_there = |edge: &Edge| edge.transfer == Transfer::Reference;
+            match self.maps(part) {
+                _ if all.is_empty() => continue,
+                // the plan was told that this peer is on the same host
+                false if all.iter().any(is_read_there) => {
+                    return Err(ConnectEdgesError::NotShared { peer });
+                }
+                false => continue,
+                true => {}
             }
             // fits: devices of a process are few
             let Some(shown) = introduction.devices.get(number as usize) else {
                 let what = format!("it has no device for '{}'", all[0].name);
                 return Err(ConnectEdgesError::Nonsense { peer, what });
             };
+            if shown.piece_bytes > 0 {
+                let what = format!("it does not map the memory of '{}'", all[0].name);
+                return Err(ConnectEdgesError::Nonsense { peer, what });
+            }
             let RegionDescriptor { key, bytes } = shown.region;
             let taken = channel.take_file(&RegionDescriptor { key, bytes: 0 }, deadline);
             let file = taken.map_err(|source| ConnectEdgesError::Open { peer, source })?;
@@ -465,91 +481,9 @@ impl Opening {
     }
 }
 
-impl OnDevice {
-    /// Allocates the memory of a part's device, and gives its tensors their places in it.
-    fn new(
-        fabric: &Fabric,
-        device: SharedDevice,
-        plan: &Plan,
-        (part, number): (usize, u32),
-        options: &OneSidedOptions,
-        storage: &mut Storage,
-    ) -> Result<OnDevice, ConnectEdgesError> {
-        let here = &plan.parts[part];
-        // fits: devices of a process are few
-        let bytes = here.memory.device_bytes.get(number as usize).copied().unwrap_or_default();
-        let failed = |source| SessionError::Device { name: here.task.to_string(), source };
-        let (memory, file) = match options.memory.get(number as usize) {
-            Some((memory, file)) => {
-                let copied = file.try_clone();
-                (memory.clone(), copied.map_err(|error| DeviceFailure::Device(Box::new(error))))
-            }
-            None => device.lock().alloc_shared(number, bytes).map_err(failed)?,
-        };
-        storage.cut(here, Lane::Device(number), &memory)?;
-        let mut way = None;
-        let staged = || Staging::new(fabric, &device, plan, (part, number), options.piece_bytes);
-        let reach = if fabric.has_files() && options.maps_devices {
-            Reach::Mapped(fabric.offer_file(file.map_err(failed)?)?)
-        } else if fabric.has_files() {
-            let why = "not all GPUs of this job reach each other's memory (`nvidia-smi topo -p2p r` shows which do)";
-            way = Some(format!("tensors of GPUs go by way of pinned host memory: {why}"));
-            Reach::Staged(staged()?)
-        } else {
-            let shown = device.lock().dma_buf(&memory).map_err(|error| error.to_string());
-            match fabric.adopt_device(&memory, shown) {
-                Ok((region, how)) => {
-                    way = Some(format!("GPUDirect RDMA: the NIC reaches the GPU's memory {how}"));
-                    Reach::ByNic(region)
-                }
-                Err(
-                    why @ (RegionError::NoNic
-                    | RegionError::NearPeers
-                    | RegionError::Unreached { .. }),
-                ) => {
-                    way = Some(format!("tensors of GPUs go by way of pinned host memory: {why}"));
-                    Reach::Staged(staged()?)
-                }
-                Err(error) => return Err(error.into()),
-            }
-        };
-        // fits: usize is 64 bits wide
-        Ok(OnDevice { device, reach, bytes: bytes as u64, way })
-    }
-
-    fn is_mapped(&self) -> bool {
-        matches!(self.reach, Reach::Mapped(_))
-    }
-
-    fn reached(&self) -> Reached {
-        match self.reach {
-            Reach::Mapped(_) => Reached::Mapped,
-            Reach::ByNic(_) => Reached::ByNic,
-            Reach::Staged(_) => Reached::Staged,
-        }
-    }
-
-    /// By which its tensors go, where peers do not reach its memory.
-    fn staging(&self) -> Option<&Staging> {
-        match &self.reach {
-            Reach::Staged(staging) => Some(staging),
-            Reach::Mapped(_) | Reach::ByNic(_) => None,
-        }
-    }
-
-    fn region(&self) -> &Region {
-        match &self.reach {
-            Reach::Mapped(region) | Reach::ByNic(region) => region,
-            Reach::Staged(staging) => &staging.region,
-        }
-    }
-
-    fn descriptor(&self) -> RegionDescriptor {
-        match self.is_mapped() {
-            true => RegionDescriptor { key: self.region().descriptor().key, bytes: self.bytes },
-            false => self.region().descriptor(),
-        }
-    }
+/// The other end of an edge of a part.
+pub(super) fn peer_of(edge: &Edge, part: usize) -> usize {
+    if edge.from == part { edge.to } else { edge.from }
 }
 
 fn number_of(space: Space) -> Option<u32> {

@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tensorwire_base::Space;
 use tensorwire_fabric::{Fabric, Region};
 use tensorwire_graph::{Edge, EdgeId, Output, Plan};
 use tensorwire_kernels::SharedDevice;
@@ -31,21 +30,19 @@ pub(super) fn pieces(bytes: usize, piece_bytes: usize) -> usize {
 }
 
 impl Staging {
-    /// What several peers are sent lies there once.
+    /// For these edges of a part, which cross in the memory of one device. What several peers are sent lies there once.
     pub(super) fn new(
         fabric: &Fabric,
         device: &SharedDevice,
         plan: &Plan,
-        (part, number): (usize, u32),
+        (part, edges): (usize, &[&Edge]),
         piece_bytes: usize,
     ) -> Result<Staging, ConnectEdgesError> {
         let mut room = 0;
         let mut places: Vec<Place> = Vec::new();
         let mut ranges = HashMap::new();
         let mut sent: HashMap<Output, EdgeId> = HashMap::new();
-        let is_there = |edge: &&Edge| edge.space == Space::Device(number);
-        let edges = plan.edges.iter().filter(|edge| is_written_on_device(edge));
-        for edge in edges.filter(is_there) {
+        for edge in edges.iter().filter(|edge| is_written_on_device(edge)) {
             let source = plan.parts[edge.from].graph.node(edge.send).inputs.first().copied();
             if edge.from == part {
                 let first = source.map(|source| *sent.entry(source).or_insert(edge.id));
@@ -53,8 +50,6 @@ impl Staging {
                     ranges.insert(edge.id, range);
                     continue;
                 }
-            } else if edge.to != part {
-                continue;
             }
             let first = places.len();
             places.extend(places_of(edge, room, piece_bytes));

@@ -13,10 +13,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tensorwire_base::{Rank, Space};
+use tensorwire_base::Space;
 use tensorwire_cuda::{CudaKernels, CudaOptions, RemoteWrites};
-use tensorwire_fabric::{Backend, Fabric, NicReach, SimKnobs, SimNetwork};
-use tensorwire_fakecuda::FakeNic;
+use tensorwire_fabric::{Fabric, HostId, SimKnobs, SimNetwork};
 use tensorwire_graph::{
     Cluster, DeviceCrossing, DeviceTasks, Edge, Graph, Hint, Op, Placement, Plan, PlanOptions,
     RunId, RunSpec, SharedMemory, Transfer, place, plan,
@@ -30,6 +29,7 @@ use tensorwire_tensor::{DType, Fact};
 use tensorwire_testkit::shim::cuda_shim;
 use tensorwire_testkit::{long, mesh, skip::skip};
 
+pub(crate) use crate::between::{Between, TWO_HOSTS};
 use crate::seeds::{Expected, KERNELS};
 use crate::support;
 use crate::support::driver::{Life, drive};
@@ -54,74 +54,6 @@ pub(crate) struct OnDevices {
     pub(crate) network: SimNetwork,
 }
 
-/// What is between devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Between {
-    /// A network that does as a seed likes, and the host's memory in pieces.
-    Pieces,
-    /// They map each other's memory.
-    Maps,
-    /// The same, and no size changes: devices are told whole steps.
-    MapsKnown,
-    /// The same network, whose NICs reach memory of devices. No size changes.
-    Nics,
-    /// The same, and sizes change.
-    OpenNics,
-    /// The same, but that of every other member reaches no device.
-    SomeNics,
-    /// Sockets, and the host's memory in pieces.
-    Tcp,
-}
-
-impl Between {
-    fn of(seed: u64) -> Between {
-        match seed / 4 % 8 {
-            0 => Between::Pieces,
-            1 => Between::Maps,
-            2 | 6 => Between::MapsKnown,
-            3 | 7 => Between::Nics,
-            4 => Between::SomeNics,
-            _ => Between::OpenNics,
-        }
-    }
-
-    pub(crate) fn network(self, seed: u64, knobs: SimKnobs) -> SimNetwork {
-        let of_nics = |of_all| Reach { nic: FakeNic::open().unwrap(), of_all };
-        match self {
-            Between::Pieces | Between::Maps | Between::MapsKnown | Between::Tcp => {
-                SimNetwork::new(seed, knobs)
-            }
-            Between::Nics | Between::OpenNics => {
-                SimNetwork::with_devices(seed, knobs, of_nics(true))
-            }
-            Between::SomeNics => SimNetwork::with_devices(seed, knobs, of_nics(false)),
-        }
-    }
-}
-
-/// How the network's NICs reach devices: those of all members, or of every other.
-#[derive(Debug)]
-struct Reach {
-    nic: FakeNic,
-    of_all: bool,
-}
-
-impl NicReach for Reach {
-    fn reaches(&self, member: Rank) -> bool {
-        self.of_all || member.0.is_multiple_of(2)
-    }
-
-    fn read(&self, address: usize, into: &mut [u8]) {
-        // fits: usize is 64 bits wide
-        assert!(self.nic.read(address as u64, into), "{address:x} is no memory of a device");
-    }
-
-    fn write(&self, address: usize, bytes: &[u8]) {
-        // fits: as above
-        assert!(self.nic.write(address as u64, bytes), "{address:x} is no memory of a device");
-    }
-}
-
 fn device(part: usize) -> SharedDevice {
     let driver = tensorwire_fakecuda::library();
     let remote_writes = match std::env::var_os(UNFLUSHED) {
@@ -144,18 +76,14 @@ pub(crate) fn open_plan(
     (network, between): (SimNetwork, Between),
     (depth, pairs): (usize, usize),
 ) -> OnDevices {
-    let backend = match between {
-        Between::Pieces | Between::Nics | Between::OpenNics | Between::SomeNics => {
-            Backend::Sim(network.clone())
-        }
-        Between::Maps | Between::MapsKnown => Backend::Shm,
-        Between::Tcp => Backend::Tcp,
-    };
     let options = support::options(Duration::from_secs(5));
-    let fabrics = mesh::open(&backend, plan.parts.len() as u32, |config| {
+    let fabrics = mesh::open(&between.backend(&network), plan.parts.len() as u32, |config| {
         (config.queue_depth, config.queue_pairs_per_peer) = (depth, pairs);
         config.completion_queues = 1;
         config.arrival_slots = 512;
+        let host = TWO_HOSTS[config.me.rank.index()];
+        config.host = between.is_of_hosts().then(|| HostId::here(&format!("host {host}")));
+        config.arrival = between.arrival();
     });
     mesh::connect(&fabrics);
     let devices: Vec<SharedDevice> = (0..fabrics.len()).map(device).collect();
@@ -202,10 +130,15 @@ fn job(random: &mut Random, between: Between) -> Job {
         Between::Maps | Between::MapsKnown => {
             [SharedMemory::Used, SharedMemory::Unused][random.below(2)].clone()
         }
+        _ if between.is_of_hosts() => {
+            let shared = [SharedMemory::UsedOnHosts(TWO_HOSTS.into()), SharedMemory::None];
+            shared[random.below(2)].clone()
+        }
         _ => SharedMemory::None,
     };
     let size = match between {
         Between::MapsKnown | Between::Nics => Size::Known,
+        Between::HostsByNics if random.below(2) == 0 => Size::Known,
         _ => Size::Small,
     };
     Job::new(random, crossing(shared_memory), size)
@@ -213,15 +146,15 @@ fn job(random: &mut Random, between: Between) -> Job {
 
 /// What a seed showed.
 #[derive(Default)]
-struct Seen {
-    verified: u64,
+pub(crate) struct Seen {
+    pub(crate) verified: u64,
     /// Edges that crossed by way of the host, and more than one piece of them.
-    staged: usize,
+    pub(crate) staged: usize,
     in_pieces: usize,
     /// Runs that a device was told as a whole, and those of them whose tensors NICs write.
-    whole_steps: u64,
+    pub(crate) whole_steps: u64,
     whole_by_nic: u64,
-    died: u64,
+    pub(crate) died: u64,
     /// Parts that heard that a peer gave up its step.
     heard: u64,
     /// Edges whose tensors have no size before they exist and crossed by the host's memory, by NICs, and by some of both.
@@ -229,16 +162,15 @@ struct Seen {
     open_by_nic: usize,
     open_by_some: usize,
     /// Bytes of unknown size that a device read in the memory of another process's, and that were copied first for that.
-    read: u64,
+    pub(crate) read: u64,
     copied_first: u64,
     /// Tensors that were made where peers map them.
     placed: u64,
 }
 
 /// All steps of a job, on late streams.
-fn run_seed(seed: u64) -> Result<Seen, String> {
+pub(crate) fn run_seed(seed: u64, between: Between) -> Result<Seen, String> {
     let mut random = Random::new(seed);
-    let between = Between::of(seed);
     let job = job(&mut random, between);
     let mut expected = Expected::new(&job, seed).nearly();
     let OnDevices { mut sessions, fabrics, network } = open(&job, &mut random, between);
@@ -253,7 +185,7 @@ fn run_seed(seed: u64) -> Result<Seen, String> {
     drive(&mut sessions, &mut moves, &mut random, job.burst_max, &mut expected)
         .map_err(|what| format!("{what}\n{}", job.describe()))?;
     let edges = || {
-        let edges = job.plan.edges.iter().filter(|_| between == Between::Pieces);
+        let edges = job.plan.edges.iter().filter(|edge| between.stages((edge.from, edge.to)));
         edges
             .filter(|edge| edge.space.is_device())
             .filter(|edge| matches!(edge.transfer, Transfer::Write(_)))
@@ -293,9 +225,8 @@ fn run_seed(seed: u64) -> Result<Seen, String> {
 /// A part dies while others wait for it, its device with work or without: they end in time, and by its name if it is the cause.
 /// What they report as done until then is right, whatever the device of the part that gave up its step does meanwhile: the others
 /// lose the connection to it only later.
-fn run_dying(seed: u64) -> Result<Seen, String> {
+pub(crate) fn run_dying(seed: u64, between: Between) -> Result<Seen, String> {
     let mut random = Random::new(seed);
-    let between = Between::of(seed);
     let job = job(&mut random, between);
     let mut expected = Expected::new(&job, seed).nearly();
     let OnDevices { sessions, fabrics, network } = open(&job, &mut random, between);
@@ -371,7 +302,7 @@ fn run_dying(seed: u64) -> Result<Seen, String> {
 
 /// A kernel fails: what is told first is that, of the GPU that it failed on. True if the job was not over before.
 fn run_failing(seed: u64) -> bool {
-    match run_seed(seed) {
+    match run_seed(seed, Between::of(seed)) {
         Ok(_) => false,
         Err(what) => {
             let first = what.lines().next().unwrap_or_default();
@@ -388,7 +319,8 @@ fn is_dying(seed: u64) -> bool {
 }
 
 fn see(seed: u64) -> Seen {
-    let seen = if is_dying(seed) { run_dying(seed) } else { run_seed(seed) };
+    let between = Between::of(seed);
+    let seen = if is_dying(seed) { run_dying(seed, between) } else { run_seed(seed, between) };
     seen.unwrap_or_else(|what| {
         panic!(
             "seed {seed}: {what}\nsee it again: TENSORWIRE_SEED={seed} cargo test -p tensorwire-runtime --test runtime \
@@ -499,7 +431,7 @@ fn a_thousand_seeds() {
 fn without_a_flush_a_stream_reads_what_was_there_before() {
     if let Some(seeds) = own_seeds() {
         let by_nic = seeds.filter(|seed| Between::of(*seed) == Between::Nics && !is_dying(*seed));
-        let wrong = by_nic.filter_map(|seed| run_seed(seed).err());
+        let wrong = by_nic.filter_map(|seed| run_seed(seed, Between::Nics).err());
         let wrong = wrong.filter(|what| what.contains("are wrong")).count();
         println!("wrong: {wrong};");
         return;

@@ -11,7 +11,8 @@ use tensorwire_runtime::{Advance, Session};
 use tensorwire_tensor::{DType, Dim};
 
 use crate::devices::{
-    Between, HANGS, LATE, OnDevices, PIECE_BYTES, child, crossing, open_plan, own_seeds, run_child,
+    Between, HANGS, LATE, OnDevices, PIECE_BYTES, TWO_HOSTS, child, crossing, open_plan, own_seeds,
+    run_child,
 };
 use crate::support::parts::{Parts, feed, open};
 
@@ -59,7 +60,11 @@ fn copied(sessions: &[Session], purpose: CopyPurpose) -> u64 {
 }
 
 fn runs(between: Between, seed: u64) {
-    let plan = graph().plan(crossing(SharedMemory::None));
+    let shared_memory = match between.is_of_hosts() {
+        true => SharedMemory::UsedOnHosts(TWO_HOSTS.into()),
+        false => SharedMemory::None,
+    };
+    let plan = graph().plan(crossing(shared_memory));
     let network = between.network(seed, SimKnobs::default());
     let OnDevices { mut sessions, fabrics, network } = open_plan(&plan, (network, between), (4, 1));
     for (at, rows) in ROWS.into_iter().enumerate() {
@@ -71,15 +76,17 @@ fn runs(between: Between, seed: u64) {
         step(&mut sessions, &network);
         let bytes = 12 * rows as u64;
         let since = [0, 1, 2].map(|at| copied(&sessions, purposes[at]) - before[at]);
-        // where nobody knows yet what is sent, it is copied for each that it goes to
-        let first = if at == 0 { 3 * bytes } else { 0 };
+        // where nobody knows yet what is sent, it is copied once, whoever it goes to
+        let first = if at == 0 { bytes } else { 0 };
         // what is fed goes to a device anyway
         let expected = match between {
             // two tensors leave, each once, and come to three places
-            Between::Pieces | Between::Tcp => [2 * bytes, 4 * bytes, 0],
+            Between::Pieces | Between::Tcp | Between::FlagsOfNics => [2 * bytes, 4 * bytes, 0],
             // the server's NIC and worker 0's reach theirs, worker 1's does not
-            Between::SomeNics => [0, 3 * bytes, first],
-            _ => [0, bytes, first],
+            Between::SomeNics => [0, 3 * bytes, 2 * first],
+            // worker 0 and the server are on one host
+            Between::HostsByPieces => [2 * bytes, 3 * bytes, first],
+            _ => [0, bytes, 2 * first],
         };
         assert_eq!(since, expected, "{between:?}, step {at}");
         let expect = |by: f32| -> Vec<f32> {
@@ -92,8 +99,10 @@ fn runs(between: Between, seed: u64) {
         assert!(there.iter().enumerate().all(|(place, found)| *found == -number(at, place)));
     }
     let read: u64 = fabrics.iter().map(|fabric| fabric.stats().bytes_read).sum();
-    assert_eq!(read, 3 * 12 * ROWS.iter().sum::<usize>() as u64, "{between:?}");
-    assert_eq!(copied(&sessions, CopyPurpose::FromPeers), 0);
+    let of_one = 12 * ROWS.iter().sum::<usize>() as u64;
+    let mapped = if between.is_of_hosts() { of_one } else { 0 };
+    assert_eq!(read, 3 * of_one - mapped, "{between:?}");
+    assert_eq!(copied(&sessions, CopyPurpose::FromPeers), mapped);
 }
 
 #[test]
@@ -104,7 +113,15 @@ fn what_has_no_size_crosses_from_device_to_device_between_hosts() {
         return;
     };
     for seed in seeds {
-        for between in [Between::Pieces, Between::OpenNics, Between::SomeNics, Between::Tcp] {
+        for between in [
+            Between::Pieces,
+            Between::OpenNics,
+            Between::SomeNics,
+            Between::Tcp,
+            Between::HostsByPieces,
+            Between::HostsByNics,
+            Between::FlagsOfNics,
+        ] {
             runs(between, seed);
         }
     }

@@ -2,6 +2,7 @@
 //! the whole process's time is a program of its own, `idle`.)
 #![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
 
+mod between;
 mod custom;
 mod devices;
 mod distributed;
@@ -10,6 +11,7 @@ mod dynamic_devices;
 mod giving_up;
 mod group;
 mod hazards;
+mod host_devices;
 mod order;
 mod placement;
 mod polling;

@@ -194,12 +194,14 @@ impl DeviceChoice {
                 AllReduceBy::Edges { groups: topology.groups, split_above }
             }
         };
-        let all_share = config.settled_transport() == Some(Transport::Shm);
         // nothing is read in a memory that is out of reach
-        let shared_memory = match (all_share, config.devices_apart) {
-            (true, false) => options.shared_memory,
-            (true, true) => SharedMemory::Unused,
-            (false, _) => SharedMemory::None,
+        let shared_memory = match (config.settled_transport(), config.devices_apart) {
+            (Some(Transport::Shm), false) => options.shared_memory,
+            (Some(Transport::Shm), true) => SharedMemory::Unused,
+            (None, false) if config.exchange == Exchange::ZeroCopy => {
+                SharedMemory::UsedOnHosts(topology.of_parts(&config.host_numbers()).into())
+            }
+            _ => SharedMemory::None,
         };
         let devices = match reach {
             // what a store that is out of reach takes and gives lies in the host's memory
@@ -210,11 +212,15 @@ impl DeviceChoice {
         PlanOptions { devices, shared_memory, device_crossing, all_reduce, ..options }
     }
 
-    /// True if GPUs of this host's processes do not reach each other's memory.
+    /// True if GPUs of some of these processes of this host do not reach each other's memory.
     ///
     /// # Errors
     /// When there is no driver, or a worker has too few GPUs.
-    pub(crate) fn are_apart(self, config: &TrainConfig) -> Result<bool, ConfigError> {
+    pub(crate) fn are_apart(
+        self,
+        config: &TrainConfig,
+        among: impl Fn(Rank) -> bool,
+    ) -> Result<bool, ConfigError> {
         let DeviceChoice::Cuda { .. } = self else { return Ok(false) };
         if config.strategy == Strategy::Local {
             return Ok(false);
@@ -222,7 +228,7 @@ impl DeviceChoice {
         let topology = config.topology();
         let gpus = Gpus::find(config.cuda_driver.as_deref())?;
         let mut used = Vec::new();
-        for rank in (0..topology.world()).map(Rank).filter(|rank| config.hosts.is_here(*rank)) {
+        for rank in (0..topology.world()).map(Rank).filter(|rank| among(*rank)) {
             let is_server = topology.worker(rank).is_none();
             // in the multi-ring a server has as many as a worker, if it has one for each share
             let has_shares = is_server && topology.weights == Weights::Servers;
@@ -497,7 +503,8 @@ mod tests {
             for config in [
                 TrainConfig { transport: Transport::Tcp, ..of(strategy) },
                 TrainConfig { transport: Transport::Verbs, ..of(strategy) },
-                TrainConfig { hosts: spread.clone(), ..of(strategy) },
+                TrainConfig { transport: Transport::Tcp, hosts: spread.clone(), ..of(strategy) },
+                TrainConfig { hosts: spread.clone(), devices_apart: true, ..of(strategy) },
                 TrainConfig { devices_apart: true, ..of(strategy) },
             ] {
                 let written = planned(&config);
@@ -510,6 +517,33 @@ mod tests {
                 let is_before_store = strategy == Strategy::MpiSgd;
                 assert_eq!(written.devices == DeviceTasks::Workers, is_before_store, "{config:?}");
             }
+        }
+    }
+
+    /// Of several hosts that `auto` joins, whose numbers are those of their first ranks.
+    #[test]
+    fn tensors_of_devices_are_mapped_within_each_host_where_auto_joins_several() {
+        let device = DeviceChoice::Cuda { ordinal: None };
+        let hosts: tensorwire_launch::Hosts = "192.0.2.1,192.0.2.2".parse().unwrap();
+        for (strategy, on) in [
+            // workers, then servers
+            (Strategy::Ps, &[0, 1, 0, 1, 0, 1][..]),
+            (Strategy::AllReduce, &[0, 1, 0, 1, u32::MAX]),
+            // one group: its first, then servers, then its others; what stands for the store is nowhere
+            (Strategy::MpiSgd, &[0, 1, 0, 1, u32::MAX]),
+        ] {
+            let config = TrainConfig {
+                strategy,
+                workers: 4,
+                device,
+                hosts: hosts.clone(),
+                ..tests::config()
+            };
+            let options = config.exchange.plan_options(config.transport, &config.host_numbers());
+            let about = (&config, &Graph::new());
+            let planned = device.plan_options(options, &config.topology(), about);
+            assert_eq!(planned.shared_memory, SharedMemory::UsedOnHosts(on.into()), "{strategy:?}");
+            assert_eq!(planned.device_crossing, DeviceCrossing::Direct, "{strategy:?}");
         }
     }
 

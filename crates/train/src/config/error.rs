@@ -39,6 +39,11 @@ pub enum ConfigError {
     )]
     TooFewDevices { each: u32, workers: String, needed: usize, count: usize, host: String },
     #[error(
+        "GPUs of {host} do not reach each other's memory, as those of the launcher's host do (`nvidia-smi topo -p2p r` shows \
+         which do); give --transport tcp, or verbs where there are RDMA NICs"
+    )]
+    DevicesApart { host: String },
+    #[error(
         "--math {math} is what GPUs multiply, and here the processor computes, in f32; leave --math out, or \
          take --device cuda where there is a GPU"
     )]

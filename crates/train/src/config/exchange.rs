@@ -206,3 +206,45 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+mod of_devices {
+    use super::*;
+    use crate::config::{DeviceChoice, tests};
+    use crate::strategy::Strategy;
+    use tensorwire_fabric::ArrivalMode;
+
+    /// Where a NIC may come to carry tensors, their arrivals may be polled: those of GPUs go by pinned memory then, whatever the
+    /// strategy. Elsewhere there is nothing to poll, which is said before anything is started.
+    #[test]
+    fn flags_are_taken_where_there_may_be_a_nic_and_refused_elsewhere() {
+        let device = DeviceChoice::Cuda { ordinal: None };
+        let hosts: tensorwire_launch::Hosts = "192.0.2.1,192.0.2.2".parse().unwrap();
+        let listen = Some(([127, 0, 0, 1], 0).into());
+        for strategy in Strategy::ALL.into_iter().filter(|one| *one != Strategy::Local) {
+            for mode in [ArrivalMode::FlagSeparate, ArrivalMode::FlagTail, ArrivalMode::WriteImm] {
+                let of = |transport| TrainConfig {
+                    strategy,
+                    device,
+                    transport,
+                    arrival: Some(mode),
+                    ..tests::config()
+                };
+                for transport in [Transport::Shm, Transport::Tcp, Transport::Auto] {
+                    let refused = of(transport).check().unwrap_err();
+                    assert_eq!(
+                        refused.to_string(),
+                        ConfigError::VerbsOption { option: "--arrival" }.to_string(),
+                        "{strategy:?} {transport:?}"
+                    );
+                }
+                let spread = of(Transport::Auto);
+                for config in
+                    [of(Transport::Verbs), TrainConfig { hosts: hosts.clone(), listen, ..spread }]
+                {
+                    config.check().unwrap_or_else(|error| panic!("{strategy:?} {mode}: {error}"));
+                }
+            }
+        }
+    }
+}

@@ -8,7 +8,7 @@ use tensorwire_kernels::{Kernels, SharedDevice};
 use tensorwire_runtime::Computing;
 
 use super::{Part, TrainError};
-use crate::config::{DeviceChoice, TrainConfig, ordinals};
+use crate::config::{ConfigError, DeviceChoice, TrainConfig, ordinals};
 use crate::strategy::Strategy;
 
 /// Returns who computes in the member of a rank, and what that is for people.
@@ -60,10 +60,28 @@ pub(super) fn open_gpus(part: &Part, rank: Rank) -> Result<Option<OpenedGpus>, T
     if devices == 0 {
         return Ok(None);
     }
+    if plan.edges.iter().any(|edge| edge.space.is_device()) {
+        check_host(config, rank)?;
+    }
     let options = cuda_options(config);
     let count = Gpus::find(options.driver.as_deref())?.count();
     let ordinals = ordinals(config, count, rank, devices)?;
     Ok(Some(OpenedGpus::open(&options, &ordinals)?))
+}
+
+/// Refuses the host of a member whose GPUs do not reach each other's memory, though the plan has them do so: before it planned, the
+/// launcher asked those of its own host alone.
+fn check_host(config: &TrainConfig, rank: Rank) -> Result<(), ConfigError> {
+    // fits: usize is 64 bits wide
+    let world = config.topology().world() as usize;
+    let maps = config.settled_transport().is_none() && !config.devices_apart;
+    if !maps || config.hosts.neighbours(rank, world) < 2 {
+        return Ok(());
+    }
+    match config.device.are_apart(config, |other| config.hosts.together(rank, other))? {
+        true => Err(ConfigError::DevicesApart { host: config.hosts.name(rank).to_string() }),
+        false => Ok(()),
+    }
 }
 
 /// Opens a GPU for the checks of [`tensorwire_kernels::check`], as a configuration has jobs open it: the one that it names, or

@@ -211,22 +211,25 @@ fn a_message_that_a_lost_worker_was_to_get_holds_up_no_update() {
 }
 
 /// A worker that pushes again before it is answered, while the device reads what it pushed before: that is refused, and the
-/// server goes on.
+/// server goes on. Also where nothing comes with the message, since it was written where it belongs.
 #[test]
 fn a_push_into_a_slot_that_the_device_reads_is_refused() {
-    let late = Arc::new(Late::default());
-    let mut driven = Driven::new(Some(late.clone()));
-    driven.begin();
-    late.hold(true);
-    let first = driven.ask(0, push(1), 6.0);
-    let early = driven.ask(0, push(2), 7.0);
-    assert_eq!((driven.answer(first), driven.answer(early)), (None, None));
-    late.hold(false);
-    let found = driven.answer(first);
-    assert!(matches!(found, Some(Answer::Applied { version: 1, .. })), "{found:?}");
-    let refused = Answer::Refused { why: RequestRefusal::TooSoon { shard: SHARD } };
-    assert_eq!(driven.answer(early), Some(refused));
-    let again = driven.ask(0, push(2), 8.0);
-    let found = driven.answer(again);
-    assert!(matches!(found, Some(Answer::Applied { version: 2, .. })), "{found:?}");
+    let in_place = |round| Ask::Push { shard: SHARD, round, value: Carried::InPlace, rows: None };
+    for pushes in [push as fn(u64) -> Ask, in_place] {
+        let late = Arc::new(Late::default());
+        let mut driven = Driven::new(Some(late.clone()));
+        driven.begin();
+        late.hold(true);
+        let first = driven.ask(0, pushes(1), 6.0);
+        let early = driven.ask(0, pushes(2), 7.0);
+        assert_eq!((driven.answer(first), driven.answer(early)), (None, None));
+        late.hold(false);
+        let found = driven.answer(first);
+        assert!(matches!(found, Some(Answer::Applied { version: 1, .. })), "{found:?}");
+        let refused = Answer::Refused { why: RequestRefusal::TooSoon { shard: SHARD } };
+        assert_eq!(driven.answer(early), Some(refused));
+        let again = driven.ask(0, pushes(2), 8.0);
+        let found = driven.answer(again);
+        assert!(matches!(found, Some(Answer::Applied { version: 2, .. })), "{found:?}");
+    }
 }

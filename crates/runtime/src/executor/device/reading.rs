@@ -61,8 +61,15 @@ impl Executor {
     ) -> Result<Option<Buffer>, RunError> {
         let no_memory = self.no_memory(part, id);
         let Some(exchange) = self.exchange.as_deref_mut() else { return Ok(None) };
+        let input = part.graph.node(id).inputs.first().copied();
+        if let Some(copy) = input.and_then(|input| self.shown.get(&input)) {
+            // for another peer the device was told of it before
+            self.prepared.insert(edge, copy.clone());
+            return Ok(None);
+        }
         let copy = self.workspace.sendable_on_device(tensor, exchange).map_err(no_memory)?;
         let target = copy.as_ref().map(|copy| copy.buffer.clone());
+        self.shown.extend(input.zip(copy.clone()));
         self.prepared.insert(edge, copy.unwrap_or_else(|| tensor.clone()));
         Ok(target.filter(|target| target.bytes() > 0))
     }
