@@ -60,6 +60,8 @@ struct Here {
     unsigned char *shared;
     // of these, what a kernel asked for last
     size_t shared_bytes;
+    // what a launch asked for, of a user's program
+    unsigned char *dynamic;
 };
 
 extern __thread Here here SHIM_TLS;

@@ -42,6 +42,9 @@ static inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 
 namespace shim {
 
+// A block's dynamic shared memory: at the same place for all that a thread of the system runs.
+inline unsigned char *dynamic() { return here.dynamic; }
+
 // The next parameter, where C puts it behind those before.
 template <class P> P take(const void *arguments, size_t &at) {
     at = (at + alignof(P) - 1) / alignof(P) * alignof(P);

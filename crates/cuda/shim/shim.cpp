@@ -20,6 +20,10 @@ const unsigned WARP = 32;
 const unsigned THREADS_MAX = 1024;
 const size_t STACK_BYTES = 128 * 1024;
 const size_t ARGUMENT_MAX = 4096;
+// of a block, of any GPU; and what is behind it, which nobody writes
+const size_t DYNAMIC_MAX = 227 * 1024;
+const size_t BEHIND_BYTES = 256;
+const unsigned char BEHIND = 0xa5;
 
 Entry *entries = nullptr;
 thread_local char last_error[512] = "";
@@ -103,16 +107,20 @@ struct Machine {
     const Entry *entry;
     const void *arguments;
     unsigned char *stacks;
+    unsigned char *dynamic;
     alignas(64) unsigned char shared[SHARED_BYTES];
 
-    Machine() {
-        // the system gives a page when it is touched
-        void *memory = mmap(nullptr, STACK_BYTES * THREADS_MAX, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        stacks = memory == MAP_FAILED ? nullptr : static_cast<unsigned char *>(memory);
-    }
+    Machine() : stacks(pages(STACK_BYTES * THREADS_MAX)), dynamic(pages(DYNAMIC_MAX + BEHIND_BYTES)) {}
     ~Machine() {
         if (stacks) munmap(stacks, STACK_BYTES * THREADS_MAX);
+        if (dynamic) munmap(dynamic, DYNAMIC_MAX + BEHIND_BYTES);
+    }
+
+    // The system gives a page when it is touched.
+    static unsigned char *pages(size_t bytes) {
+        void *memory =
+            mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        return memory == MAP_FAILED ? nullptr : static_cast<unsigned char *>(memory);
     }
 };
 
@@ -236,8 +244,16 @@ uint64_t block_at(uint64_t turn, uint64_t blocks) {
     return (uint64_t((unsigned __int128)turn * step % blocks) + order % blocks) % blocks;
 }
 
-int run(const Entry &entry, const unsigned grid[3], const unsigned block[3], const void *arguments) {
+// True if a block wrote behind the dynamic shared memory that it has.
+bool wrote_behind(const Machine &m, size_t dynamic_bytes) {
+    for (size_t i = 0; i < BEHIND_BYTES; i++)
+        if (m.dynamic[dynamic_bytes + i] != BEHIND) return true;
+    return false;
+}
+
+int run(const Entry &entry, const unsigned grid[3], const unsigned block[3], size_t dynamic_bytes, const void *arguments) {
     Machine &m = *machine_here();
+    if (!m.dynamic) return fail(entry.name, "no memory for blocks");
     unsigned threads = block[0] * block[1] * block[2];
     m.entry = &entry;
     m.arguments = arguments;
@@ -247,17 +263,21 @@ int run(const Entry &entry, const unsigned grid[3], const unsigned block[3], con
     here.grid_dim = Index{grid[0], grid[1], grid[2]};
     here.shared = m.shared;
     here.shared_bytes = SHARED_BYTES;
+    here.dynamic = m.dynamic;
+    if (dynamic_bytes) std::memset(m.dynamic + dynamic_bytes, BEHIND, BEHIND_BYTES);
     uint64_t blocks = uint64_t(grid[0]) * grid[1] * grid[2];
     for (uint64_t turn = 0; turn < blocks; turn++) {
         uint64_t at = block_at(turn, blocks);
         here.block = Index{unsigned(at % grid[0]), unsigned(at / grid[0] % grid[1]), unsigned(at / grid[0] / grid[1])};
+        // what nobody wrote is no number
+        std::memset(m.dynamic, 0xff, dynamic_bytes);
         if (!entry.meets) {
             run_loop(m, threads);
-            continue;
+        } else {
+            std::memset(m.shared, 0xff, here.shared_bytes);
+            if (int failed = run_fibers(m, threads)) return failed;
         }
-        // what nobody wrote is no number
-        std::memset(m.shared, 0xff, here.shared_bytes);
-        if (int failed = run_fibers(m, threads)) return failed;
+        if (dynamic_bytes && wrote_behind(m, dynamic_bytes)) return fail(entry.name, "it writes behind its dynamic shared memory");
     }
     return 0;
 }
@@ -317,7 +337,11 @@ __attribute__((visibility("default"))) int tensorwire_shim_launch(const char *na
     const Entry *entry = find(name);
     if (!entry) return fail(name, "no such kernel");
     if (!fits(grid, block)) return fail(name, "no device runs such a grid");
+#ifdef SHIM_OF_PROGRAM
+    if (shared_bytes > DYNAMIC_MAX) return fail(name, "no device has so much shared memory");
+#else
     if (shared_bytes != 0) return fail(name, "dynamic shared memory is not asked for by any kernel");
+#endif
     if (argument_bytes != entry->bytes) {
         char what[128];
         std::snprintf(what, sizeof what, "its argument has %zu bytes, not %zu", entry->bytes, argument_bytes);
@@ -327,7 +351,7 @@ __attribute__((visibility("default"))) int tensorwire_shim_launch(const char *na
     // as a launch does it: what the caller changes then is not seen
     alignas(16) unsigned char copy[ARGUMENT_MAX];
     std::memcpy(copy, arguments, argument_bytes);
-    return run(*entry, grid, block, copy);
+    return run(*entry, grid, block, shared_bytes, copy);
 }
 
 // What went wrong last on this thread.

@@ -92,6 +92,8 @@ pub struct CudaKernels {
     segments: Segments,
     /// Scratch of whichever operator is computed.
     workspace: Option<DeviceMemory>,
+    /// Scratch that was too small. It goes when no stream waits at a gate: who lets go of memory waits for what may use it.
+    outgrown: Vec<DeviceMemory>,
     words: DeviceMemory,
     /// In pinned memory: at whose kernels the GPU is ([`KernelArgument::Progress`](crate::KernelArgument::Progress)).
     progress: Word,
@@ -168,6 +170,7 @@ impl CudaKernels {
             segments: Segments::default(),
             steps: Steps::default(),
             workspace: None,
+            outgrown: Vec::new(),
             words,
             progress,
             ahead: None,
@@ -341,7 +344,11 @@ impl CudaKernels {
         if self.workspace.as_ref().map_or(0, DeviceMemory::bytes) < bytes {
             // what was started computes in the old one
             self.flush()?;
-            self.workspace = Some(self.device.alloc(bytes)?);
+            let larger = self.device.alloc(bytes)?;
+            self.outgrown.extend(self.workspace.replace(larger));
+            if !self.steps.are_told() {
+                self.outgrown.clear();
+            }
         }
         Ok(())
     }

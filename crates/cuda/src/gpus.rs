@@ -1,9 +1,12 @@
 //! Which GPUs there are, before one is opened.
 
+use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 
-use tensorwire_device::{CublasLt, Cudnn, DeviceError, Driver, LibrarySearch, LoadedLibrary};
+use tensorwire_device::{
+    CublasLt, CudaLibrary, Cudnn, DeviceError, Driver, LibrarySearch, LoadedLibrary,
+};
 
 use crate::Rounding;
 use crate::engine::CudaError;
@@ -13,8 +16,8 @@ use crate::engine::CudaError;
 pub fn products(libraries: Option<&LibrarySearch>, rounding: Rounding) -> String {
     let (products, convolutions) = match libraries {
         Some(search) => (
-            CublasLt::look(search).map_err(|error| error.to_string()),
-            Cudnn::look(search).map_err(|error| error.to_string()),
+            CublasLt::look(search).map_err(|error| unused(CudaLibrary::CublasLt, &error)),
+            Cudnn::look(search).map_err(|error| unused(CudaLibrary::Cudnn, &error)),
         ),
         None => (Err(NO_LIBRARY.to_owned()), Err(NO_LIBRARY.to_owned())),
     };
@@ -23,6 +26,11 @@ pub fn products(libraries: Option<&LibrarySearch>, rounding: Rounding) -> String
 
 /// Why kernels of ours compute where nobody looks for a library.
 pub(crate) const NO_LIBRARY: &str = "no library is to be used";
+
+/// Why a library is not used, and what brings one that can be.
+pub(crate) fn unused(library: CudaLibrary, why: &dyn Display) -> String {
+    format!("{why}; python3 -m pip install {} brings one", library.package())
+}
 
 /// As in `products by cuBLASLt 13.1.0, convolutions by cuDNN 9.4.0, rounded to TF32`.
 pub(crate) fn computed_by(

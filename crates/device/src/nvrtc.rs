@@ -1,6 +1,7 @@
 //! CUDA C that is compiled at run time by NVRTC, where it is found. It needs no GPU. Knows not what a program computes.
 
 use std::ffi::{CString, c_char, c_int};
+use std::path::{Path, PathBuf};
 
 use crate::driver::Driver;
 use crate::error::{LibraryError, text_of};
@@ -19,6 +20,8 @@ pub struct Nvrtc {
     library: LoadedLibrary,
     /// Compute capabilities, major and minor in one number.
     targets: Vec<u32>,
+    /// Folders of CUDA's headers.
+    headers: Vec<PathBuf>,
 }
 
 /// What became of a source.
@@ -67,7 +70,8 @@ impl Nvrtc {
         &self.library
     }
 
-    /// Compiles a source for GPUs of a compute capability. `name` is what the log calls it.
+    /// Compiles a source for GPUs of a compute capability. `name` is what the log calls it. CUDA's headers are found where they
+    /// lie beside the library, and behind what the options name.
     ///
     /// # Errors
     /// When the source or an option is wrong, or the library fails.
@@ -89,7 +93,10 @@ impl Nvrtc {
         };
         let text = |text: &str| CString::new(text).map_err(|_| CompileError::Text);
         let (name, source) = (text(name)?, text(source)?);
-        let all = std::iter::once(&target).chain(options);
+        let headers = self.headers.iter();
+        let headers: Vec<String> =
+            headers.map(|folder| format!("--include-path={}", folder.display())).collect();
+        let all = std::iter::once(&target).chain(options).chain(&headers);
         let all: Vec<CString> = all.map(|option| text(option)).collect::<Result<_, _>>()?;
         let options: Vec<*const c_char> = all.iter().map(|option| option.as_ptr()).collect();
         let mut handle = std::ptr::null_mut();
@@ -200,7 +207,19 @@ fn start(mut library: LoadedLibrary, majors: &[usize]) -> Result<Nvrtc, LibraryE
     let status = unsafe { (functions.nvrtcGetSupportedArchs)(targets.as_mut_ptr()) };
     started(&library, "nvrtcGetSupportedArchs", status)?;
     let targets = targets.into_iter().filter_map(|target| u32::try_from(target).ok()).collect();
-    Ok(Nvrtc { functions, library, targets })
+    let headers = headers(&library.found().path);
+    Ok(Nvrtc { functions, library, targets, headers })
+}
+
+/// The folders of CUDA's headers beside a library, as the toolkit has them, and NVIDIA's packages for Python.
+fn headers(library: &Path) -> Vec<PathBuf> {
+    let above = |path: &Path| path.parent().map(Path::to_owned);
+    let Some(beside) = above(library).and_then(|folder| above(&folder)) else { return Vec::new() };
+    let of_packages = above(&beside).into_iter();
+    let of_packages =
+        of_packages.flat_map(|all| ["cuda_runtime", "cuda_cccl"].map(|one| all.join(one)));
+    let all = std::iter::once(beside).chain(of_packages).map(|folder| folder.join("include"));
+    all.filter(|folder| folder.is_dir()).collect()
 }
 
 fn failure(functions: &NvrtcFunctions, code: nvrtcResult) -> String {

@@ -148,8 +148,8 @@ fn wait_value(fake: &Fake, stream: &Stream, address: u64, value: u32, condition:
         }
         asked = asked.saturating_add(1);
         match asked {
-            ..50 => std::thread::yield_now(),
-            50..200 => std::thread::sleep(Duration::from_micros(20)),
+            ..20 => std::thread::yield_now(),
+            20..100 => std::thread::sleep(Duration::from_micros(50)),
             _ => std::thread::sleep(Duration::from_micros(500)),
         }
     }

@@ -19,6 +19,8 @@ pub use ptx::PtxEntry;
 const BLOCK_MAX: [usize; 3] = [1024, 1024, 64];
 const THREADS_MAX: usize = 1024;
 const GRID_MAX: [usize; 3] = [(1 << 31) - 1, 65_535, 65_535];
+/// Bytes of shared memory that any GPU gives a block (compute capability 9.0 and newer).
+const SHARED_MAX: usize = 227 << 10;
 /// Bytes that a kernel takes as its arguments.
 const ARGUMENTS_MAX: usize = 4096 / 8;
 /// Threads of a block of [`CudaCall::launch_elements`].
@@ -240,6 +242,8 @@ pub struct CudaLaunch {
     pub kernel: String,
     pub grid: [u32; 3],
     pub block: [u32; 3],
+    /// Dynamic shared memory of a block; what the kernel declares itself is not counted.
+    pub shared_bytes: u32,
     pub arguments: Vec<CudaArgument>,
 }
 
@@ -248,8 +252,18 @@ pub struct CudaLaunch {
 pub struct CudaCall<'c> {
     inputs: &'c [TensorSpec],
     outputs: &'c [TensorSpec],
-    launches: Vec<(String, CudaSize, CudaSize, Vec<CudaArgument>)>,
+    launches: Vec<Asked>,
     scratch_bytes: Option<usize>,
+}
+
+/// A launch as it is asked for.
+#[derive(Debug)]
+struct Asked {
+    kernel: String,
+    grid: CudaSize,
+    block: CudaSize,
+    shared_bytes: usize,
+    arguments: Vec<CudaArgument>,
 }
 
 impl<'c> CudaCall<'c> {
@@ -284,8 +298,22 @@ impl<'c> CudaCall<'c> {
         block: impl Into<CudaSize>,
         arguments: impl IntoIterator<Item = CudaArgument>,
     ) {
+        self.launch_with_shared(kernel, grid, block, 0, arguments);
+    }
+
+    /// As [`CudaCall::launch`], with so many bytes of shared memory for each block, which the kernel knows as
+    /// `extern __shared__ T name[]`. Of more than 48 KiB, with what it declares itself, GPUs have different amounts.
+    pub fn launch_with_shared(
+        &mut self,
+        kernel: &str,
+        grid: impl Into<CudaSize>,
+        block: impl Into<CudaSize>,
+        shared_bytes: usize,
+        arguments: impl IntoIterator<Item = CudaArgument>,
+    ) {
+        let (kernel, grid, block) = (kernel.to_owned(), grid.into(), block.into());
         let arguments = arguments.into_iter().collect();
-        self.launches.push((kernel.to_owned(), grid.into(), block.into(), arguments));
+        self.launches.push(Asked { kernel, grid, block, shared_bytes, arguments });
     }
 
     /// Launches a kernel of a thread for each of `count` elements, in blocks of 256, of which the last has threads to spare.
@@ -354,9 +382,9 @@ impl CudaLaunches {
         let scalar = call.dtype();
         let made = std::mem::take(&mut call.launches);
         let mut launches = Vec::with_capacity(made.len());
-        for (kernel, grid, block, arguments) in made {
+        for asked in made {
             let counts = [inputs.len(), outputs.len(), scratch_bytes];
-            let checked = checked(&kernel, grid, block, arguments, counts).map_err(wrong)?;
+            let checked = checked(asked, counts).map_err(wrong)?;
             if let Some(launch) = checked {
                 program.check_launch(&launch).map_err(wrong)?;
                 launches.push(launch);
@@ -368,12 +396,11 @@ impl CudaLaunches {
 
 /// A launch that a GPU can do; none where there is nothing to do.
 fn checked(
-    kernel: &str,
-    CudaSize(grid): CudaSize,
-    CudaSize(block): CudaSize,
-    arguments: Vec<CudaArgument>,
+    asked: Asked,
     [inputs, outputs, scratch]: [usize; 3],
 ) -> Result<Option<CudaLaunch>, String> {
+    let Asked { kernel, grid: CudaSize(grid), block: CudaSize(block), shared_bytes, arguments } =
+        asked;
     for argument in &arguments {
         let is_there = match *argument {
             CudaArgument::Input(at) => at < inputs,
@@ -391,6 +418,11 @@ fn checked(
     if arguments.len() > ARGUMENTS_MAX {
         return Err(format!("{kernel} is given more than {ARGUMENTS_MAX} arguments"));
     }
+    if shared_bytes > SHARED_MAX {
+        return Err(format!(
+            "{kernel} is launched with {shared_bytes} bytes of shared memory a block; GPUs have at most {SHARED_MAX}"
+        ));
+    }
     if grid.iter().chain(&block).any(|size| *size == 0) {
         return Ok(None);
     }
@@ -404,7 +436,7 @@ fn checked(
     }
     // fits: checked above
     let [grid, block] = [grid, block].map(|sizes| sizes.map(|size| size as u32));
-    Ok(Some(CudaLaunch { kernel: kernel.to_owned(), grid, block, arguments }))
+    Ok(Some(CudaLaunch { kernel, grid, block, shared_bytes: shared_bytes as u32, arguments }))
 }
 
 /// What CUDA C calls a type of elements.

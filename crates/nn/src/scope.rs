@@ -58,6 +58,7 @@ pub struct Scope<'a> {
     seed: u64,
     weights: Weights,
     reads_averages: bool,
+    channels_divisor: usize,
     made: Made,
 }
 
@@ -149,6 +150,7 @@ impl<'a> Scope<'a> {
             seed,
             weights,
             reads_averages,
+            channels_divisor: 1,
             made: Made::default(),
         }
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::device::{Driver, LIMIT, SMALL, driver, number, refused};
+use crate::device::{Driver, LIMIT, MODEL, SMALL, driver, number, refused};
 use crate::support::{Job, send};
 
 /// A folder with a library of NCCL's name, and the arguments by which a job finds it.
@@ -67,11 +67,11 @@ fn four_workers_reduce_by_nccl_and_so_do_groups_with_a_centre() {
 fn who_dies_or_hangs_in_a_group_of_nccl_is_named_in_time() {
     let Some(driver) = driver() else { return };
     let (_folder, by_nccl) = nccl(&driver);
-    let long = "--data synthetic:16 --batch 4 --steps 100000 --deadline 5 --step-deadline 4";
+    let long = format!("{MODEL} --batch 4 --steps 100000 --deadline 5 --step-deadline 4");
     for (signal, said) in [(Signal::KILL, "worker 1"), (Signal::STOP, "worker 1")] {
         let mut job = driver.start(&format!("--strategy allreduce {by_nccl} {long}"), &[]);
         let members = job.members(2);
-        std::thread::sleep(Duration::from_secs(3));
+        std::thread::sleep(Duration::from_secs(1));
         let start = Instant::now();
         send(members[1], signal);
         let ended = job.end(Duration::from_secs(60));

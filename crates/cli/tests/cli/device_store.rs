@@ -143,13 +143,13 @@ fn a_store_on_gpus_has_the_bits_of_one_process_and_nothing_goes_by_the_host() {
         assert!(number(&result, "bytes_copied_to_host") <= 2 * of_alone, "{way}: {result}");
     }
     // where gradients are clipped, servers make their means alone
-    let clipped = format!("--clip-norm 1 {SHORT}");
+    let clipped = format!("--clip-norm 1 {SMALL}");
     let alone = driver.train(&format!("--strategy local {clipped}"), &[]);
     let found = driver.train(&format!("--strategy dist-sgd {clipped}"), &LATE);
     assert_eq!(hash(&found), hash(&alone));
     assert!(number(&found, "bytes_copied") < LITTLE, "{found}");
     // one worker that is out of step with nobody, at a rate that changes
-    let one = format!("--workers 1 --optimizer adamw --lr 1e-3 --schedule cosine {SHORT}");
+    let one = format!("--workers 1 --optimizer adamw --lr 1e-3 --schedule cosine {SMALL}");
     let alone = driver.train(&format!("--strategy local {one}"), &[]);
     let found = driver.train(&format!("--strategy dist-asgd {one}"), &LATE);
     assert_eq!(hash(&found), hash(&alone));
@@ -172,8 +172,7 @@ fn workers_out_of_step_learn_by_a_store_on_gpus() {
 #[test]
 fn a_checkpoint_of_a_store_on_gpus_goes_on_to_the_same_bits() {
     let Some(driver) = driver() else { return };
-    let learn =
-        "--strategy dist-sgd --model mlp --data synthetic:8 --batch 1 --optimizer adamw --lr 1e-3";
+    let learn = format!("--strategy dist-sgd {MODEL} --batch 4 --optimizer adamw --lr 1e-3");
     let whole = driver.train(&format!("{learn} --steps 2"), &[]);
     let folder = tempfile::tempdir().unwrap();
     // one that workers do not reach takes it, too
@@ -199,8 +198,7 @@ fn a_gpu_that_fails_or_a_server_that_dies_ends_the_job_and_is_named() {
     {
         refused(&driver.start(&job, &[(fault, value)]).end(LIMIT), 1, &["GPU 0", said]);
     }
-    let long =
-        "--strategy dist-sgd --model mlp --data synthetic:8 --batch 1 --steps 100000 --deadline 5";
+    let long = format!("--strategy dist-sgd {MODEL} --batch 4 --steps 100000 --deadline 5");
     for (way, member, named) in [
         ("", 2, "server 0"),
         ("--transport tcp", 3, "server 1"),

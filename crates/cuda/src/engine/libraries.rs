@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use tensorwire_device::{
-    ConvolutionPlan, CublasLt, Cudnn, Device, DeviceError, LibrarySearch, ProductPlan, Stream,
+    ConvolutionPlan, CublasLt, CudaLibrary, Cudnn, Device, DeviceError, LibrarySearch, ProductPlan,
+    Stream,
 };
 
-use crate::gpus::{NO_LIBRARY, computed_by};
+use crate::gpus::{NO_LIBRARY, computed_by, unused};
 use crate::{Command, Lowered, Lowering, Rounding};
 
 /// Bytes that a library's product may take besides, at most: as many as NVIDIA recommends for its newest GPUs. Convolutions
@@ -36,8 +37,8 @@ impl Libraries {
         let products = CublasLt::open(device, search).map(Arc::new);
         let convolutions = Cudnn::open(device, search).map(Arc::new);
         Libraries {
-            products: products.map_err(|error| error.to_string()),
-            convolutions: convolutions.map_err(|error| error.to_string()),
+            products: products.map_err(|error| unused(CudaLibrary::CublasLt, &error)),
+            convolutions: convolutions.map_err(|error| unused(CudaLibrary::Cudnn, &error)),
         }
     }
 

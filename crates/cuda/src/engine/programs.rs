@@ -2,13 +2,15 @@
 //! name.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tensorwire_device::{
-    CompileError, CompiledProgram, CudaLibrary, Device, Function, LibrarySearch, Module, Nvrtc,
+    CompileError, CompiledProgram, CudaLibrary, Device, DeviceError, Function, LibrarySearch,
+    Module, Nvrtc,
 };
-use tensorwire_kernels::{CudaProgram, check_entry};
+use tensorwire_kernels::{CudaLaunch, CudaProgram, check_entry};
 
 use crate::command::{ProgramLaunch, ProgramText};
 use crate::gpus::NO_LIBRARY;
@@ -38,7 +40,14 @@ struct Loaded {
     module: Module,
     /// As its compiler or its user declares its kernels.
     ptx: String,
-    functions: HashMap<String, Function>,
+    functions: HashMap<String, Kernel>,
+}
+
+/// A kernel, and how much dynamic shared memory its launches may ask for by now.
+#[derive(Debug)]
+struct Kernel {
+    function: Function,
+    shared_bytes: u32,
 }
 
 impl Programs {
@@ -62,13 +71,27 @@ impl Programs {
         let Loaded { module, ptx, functions } = self.loaded.get_mut(text).ok_or_else(missing)?;
         // what a compiler made may have none
         check_entry(&CudaProgram::entries(ptx).unwrap_or_default(), &launch.launch)?;
-        let name = &launch.launch.kernel;
-        if let Some(function) = functions.get(name) {
-            return Ok(function.clone());
+        let CudaLaunch { kernel: name, shared_bytes, .. } = &launch.launch;
+        let (wanted, most) = (*shared_bytes, device.facts().shared_bytes_allowed_max);
+        if wanted > most {
+            return Err(format!(
+                "{name} is launched with {wanted} bytes of shared memory a block, of which this GPU has {most}"
+            ));
         }
-        let function = module.function(name).map_err(|error| error.to_string())?;
-        functions.insert(name.clone(), function.clone());
-        Ok(function)
+        let words = |error: DeviceError| error.to_string();
+        let kernel = match functions.entry(name.clone()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(room) => {
+                let function = module.function(name).map_err(words)?;
+                room.insert(Kernel { function, shared_bytes: 0 })
+            }
+        };
+        if wanted > kernel.shared_bytes {
+            // the driver counts what the kernel declares itself, too
+            kernel.function.allow_shared(wanted).map_err(words)?;
+            kernel.shared_bytes = wanted;
+        }
+        Ok(kernel.function.clone())
     }
 
     fn load(

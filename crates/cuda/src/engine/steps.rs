@@ -83,6 +83,11 @@ impl Steps {
         self.is_taken = false;
     }
 
+    /// True if a session tells whole steps: the stream may wait at a gate, which this thread opens.
+    pub(super) fn are_told(&self) -> bool {
+        self.is_taken
+    }
+
     /// Tells a stream a call of a step.
     pub(super) fn tell(&self, stream: &Stream, call: Call) -> Result<(), DeviceError> {
         match call {
@@ -179,6 +184,8 @@ impl CudaKernels {
         self.steps.copies.clear();
         self.steps.loans.clear();
         self.steps.held.clear();
+        // the step before is over, and nothing waits at a gate
+        self.outgrown.clear();
         (self.steps.told, self.steps.is_feeding) = (0, false);
         if let Some(fed) = &self.steps.fed {
             fed.store(0);

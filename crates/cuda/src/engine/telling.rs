@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use tensorwire_device::{DeviceError, Function, Stream};
+use tensorwire_kernels::CudaLaunch;
 
 use super::prepared::Prepared;
 use crate::{Command, Launch, LibraryConvolution, LibraryProduct};
@@ -29,10 +30,10 @@ pub(super) fn tell(
             }
             Command::Program(program) => {
                 let Some(function) = own.next() else { continue };
-                let launch = &program.launch;
+                let CudaLaunch { grid, block, shared_bytes, .. } = program.launch;
                 // SAFETY: as for a launch, but for the user's kernel: what it reaches is his duty, as in any program of
                 // CUDA's. Its parameters are as many bytes as it is given: that was held against its PTX.
-                unsafe { stream.launch(function, launch.grid, launch.block, 0, arguments)? };
+                unsafe { stream.launch(function, grid, block, shared_bytes, arguments)? };
             }
             Command::Copy { from, to, bytes } => {
                 // SAFETY: as for a launch; the lowering copies nothing onto itself.

@@ -16,7 +16,7 @@ use tensorwire_tensor::{DType, Fact, TensorSpec};
 use tensorwire_testkit::cuda::OnlyDriver;
 use tensorwire_testkit::skip::skip_part;
 
-use crate::engine::{in_a_process, is_own_process, libraries};
+use crate::engine::{HEADER, in_a_process, is_own_process, libraries};
 
 const SIGN: &str = "\
 extern \"C\" __global__ void sign(const Scalar *x, Scalar *y, long long count, double scale) {
@@ -44,6 +44,8 @@ enum Wrong {
     Block,
     Panics,
     Option,
+    /// Nothing, either: it says 2·x by a header of the toolkit's.
+    Header,
 }
 
 /// (x) → scale·x/(1 + |x|), and (dy, x) → dy·scale/(1 + |x|)², in place or not.
@@ -98,6 +100,10 @@ impl CudaKernel for Sign {
         match self.wrong {
             Wrong::Source => CudaProgram::source(SIGN.replace("fabs(x[at]));", "fabs(z[at]));")),
             Wrong::Narrow => CudaProgram::source(SIGN.replace("double scale", "float scale")),
+            Wrong::Header => CudaProgram::source(format!(
+                "#include <{HEADER}>\n{}",
+                SIGN.replace("scale * x[at]", "scale / 2 * TWICE(x[at])")
+            )),
             Wrong::Option => CudaProgram::source(SIGN).option("--no-such-option"),
             _ => CudaProgram::source(SIGN),
         }
@@ -129,7 +135,14 @@ impl CudaKernel for Sign {
 
 /// (x) → the sums of the blocks of 64 rows of a vector, and of all of it: a barrier, memory of blocks, scratch, two launches.
 #[derive(Debug)]
-struct Sums;
+struct Sums {
+    /// A block's memory is what its launch asks for, so many bytes, and not what the kernel declares.
+    dynamic_bytes: Option<usize>,
+}
+
+fn sums(dynamic_bytes: Option<usize>) -> Op {
+    custom_with_cuda(Sums { dynamic_bytes }).unwrap()
+}
 
 const SUMS: &str = "\
 extern \"C\" {
@@ -181,14 +194,21 @@ impl CustomKernel for Sums {
 
 impl CudaKernel for Sums {
     fn program(&self) -> CudaProgram {
-        CudaProgram::source(SUMS)
+        let declared = "__shared__ double of[64];";
+        match self.dynamic_bytes {
+            Some(_) => {
+                CudaProgram::source(SUMS.replace(declared, "extern __shared__ double of[];"))
+            }
+            None => CudaProgram::source(SUMS),
+        }
     }
 
     fn launches(&self, call: &mut CudaCall<'_>) -> Result<(), Refusal> {
         let (count, blocks) = (call.inputs()[0].elements(), call.outputs()[0].elements());
         let _before = call.scratch(100);
         let sums = call.scratch(8 * blocks);
-        call.launch("block_sums", blocks, 64, [CudaArgument::Input(0), sums, count.into()]);
+        let all = [CudaArgument::Input(0), sums, count.into()];
+        call.launch_with_shared("block_sums", blocks, 64, self.dynamic_bytes.unwrap_or(0), all);
         let outputs = [CudaArgument::Output(0), CudaArgument::Output(1)];
         // a warp: the driver without a GPU has no part of one
         call.launch("all_sums", 1, 32, [sums, outputs[0], outputs[1], blocks.into()]);
@@ -252,13 +272,17 @@ fn on_a_gpu_an_operator_passes_the_checks_of_the_host() {
     )
     .unwrap();
     let numbers: Vec<f32> = (0..150).map(|at| (at % 7) as f32).collect();
-    let sums = |x: &[f32]| x.iter().sum::<f32>();
-    let each: Vec<f32> = numbers.chunks(64).map(sums).collect();
-    let expected = [Tensor::new(&[3], &each), Tensor::scalar(sums(&numbers))];
+    let sum = |x: &[f32]| x.iter().sum::<f32>();
+    let each: Vec<f32> = numbers.chunks(64).map(sum).collect();
+    let expected = [Tensor::new(&[3], &each), Tensor::scalar(sum(&numbers))];
     let numbers = [Tensor::new(&[150], &numbers)];
-    let all = custom_with_cuda(Sums).unwrap();
-    check::agreement(one, &all, &numbers, &expected, Tolerance::Bits).unwrap();
-    check::agreement(&check::backends(), &all, &numbers, &expected, Tolerance::Bits).unwrap();
+    check::agreement(&check::backends(), &sums(None), &numbers, &expected, Tolerance::Bits)
+        .unwrap();
+    // declared, asked for, and more than a kernel may have that does not say so first
+    for dynamic_bytes in [None, Some(64 * 8), Some(100 << 10)] {
+        let all = sums(dynamic_bytes);
+        check::agreement(one, &all, &numbers, &expected, Tolerance::Bits).unwrap();
+    }
     // its gradient, on both
     let x = [Tensor::new(&[2, 2], &[-1.0f64, 0.5, 2.0, 0.25])];
     check::gradient(&op, &x).unwrap();
@@ -312,6 +336,11 @@ fn what_needs_no_gpu_is_seen_without_one() {
         found.contains("sign is launched on [1, 1, 1] blocks of [64, 32, 1] threads; GPUs"),
         "{found}"
     );
+    let all = Tolerance::Within(&|_, _, _| 9.0);
+    let y = [Tensor::new(&[1], &[3f32]), Tensor::scalar(3f32)];
+    let wrong = check::agreement(&check::backends(), &sums(Some(300 << 10)), &x, &y, all);
+    let found = wrong.unwrap_err().to_string();
+    assert!(found.contains("307200 bytes of shared memory a block; GPUs have at most"), "{found}");
     let found = said(Wrong::Panics);
     assert!(
         found.contains("the kernel of Sign panicked") && found.contains("no launches"),
@@ -392,14 +421,33 @@ fn on_a_stand_in_a_program_without_a_compiler_or_gpu_says_so() {
 }
 
 #[test]
+fn on_a_stand_in_headers_beside_the_compiler_are_found() {
+    let Some(gpu) = gpu().filter(|_| is_own_process()) else { return };
+    let x = [Tensor::new(&[3], &[1.0f32, -3.0, 0.5])];
+    let y = check::run(&gpu, &sign(false, Wrong::Header), &x).unwrap();
+    assert_eq!(y[0].to_vec::<f32>(), [0.75, -1.125, 0.5]);
+}
+
+/// A GPU may let it pass.
+#[test]
+fn on_a_stand_in_what_is_behind_shared_memory_is_not_written() {
+    let Some(gpu) = gpu().filter(|_| is_own_process()) else { return };
+    let found = failed(&gpu, &sums(Some(200 << 10)));
+    let why = "block_sums is launched with 204800 bytes of shared memory a block, of which this GPU has 166912";
+    assert!(found.contains(why), "{found}");
+    eprintln!("failed: {}", failed(&gpu, &sums(Some(63 * 8))));
+}
+
+#[test]
 fn programs_on_the_driver_without_a_gpu() {
-    in_a_process(&["custom::on_a_gpu"], true, &[]);
+    in_a_process(&["custom::on_a_gpu", "custom::on_a_stand_in_headers"], true, &[]);
 }
 
 #[test]
 fn what_has_no_compiler_or_loses_the_gpu_is_said() {
     let said = |libraries, faults| {
-        in_a_process(&["custom::on_a_stand_in"], libraries, &[("FAKE_CUDA_FAULTS", faults)])
+        let name = "custom::on_a_stand_in_a_program_without_a_compiler_or_gpu_says_so";
+        in_a_process(&["--exact", name], libraries, &[("FAKE_CUDA_FAULTS", faults)])
     };
     let Some(found) = said(false, "") else { return };
     let why = "its source needs a compiler: no library is to be used; install NVRTC (python3 -m pip install \
@@ -414,6 +462,10 @@ fn what_has_no_compiler_or_loses_the_gpu_is_said() {
     // what is not the user's is not said to be
     let found = said(true, "launch=1").unwrap();
     assert!(found.contains("Sign refuses: GPU 0 is lost to this process"), "{found}");
+    let shared = ["--exact", "custom::on_a_stand_in_what_is_behind_shared_memory_is_not_written"];
+    let found = in_a_process(&shared, true, &[]).unwrap();
+    assert!(found.contains("Sums, what computes it on GPUs: a kernel of it failed"), "{found}");
+    assert!(found.contains("block_sums: it writes behind its dynamic shared memory"), "{found}");
     // and PTX is computed where there is no compiler
     in_a_process(&["custom::on_a_gpu_ptx"], false, &[]);
 }

@@ -13,6 +13,9 @@ use tensorwire_testkit::skip::skip;
 const LIBRARIES: &str = "CUDA_TEST_LIBRARIES";
 const ROUNDING: &str = "CUDA_TEST_ROUNDING";
 
+/// Lies where the toolkit's headers would.
+pub(crate) const HEADER: &str = "cuda_twice.h";
+
 /// True in a process of its own.
 pub(crate) fn is_own_process() -> bool {
     std::env::var_os(LIBRARIES).is_some()
@@ -46,9 +49,15 @@ pub(crate) fn in_a_process(
             return None;
         }
     };
-    let folder = tempfile::tempdir().unwrap();
-    tensorwire_fakecuda::libraries(folder.path()).unwrap();
-    let folder = if libraries { folder.path() } else { std::path::Path::new("none") };
+    // as a toolkit has them
+    let toolkit = tempfile::tempdir().unwrap();
+    let [lib, include] = ["lib", "include"].map(|name| toolkit.path().join(name));
+    for folder in [&lib, &include] {
+        std::fs::create_dir(folder).unwrap();
+    }
+    std::fs::write(include.join(HEADER), "#define TWICE(x) ((x) + (x))\n").unwrap();
+    tensorwire_fakecuda::libraries(&lib).unwrap();
+    let folder = if libraries { &*lib } else { std::path::Path::new("none") };
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(names).args(["--nocapture", "--test-threads=1"]);
     command.env(LIBRARIES, folder).env("FAKE_CUDA_KERNELS", kernels);

@@ -505,10 +505,8 @@ impl Device for VerbsDevice {
         memory: &Slab,
         shown: Result<DmaBuf, String>,
     ) -> Result<(Region, String), RegionError> {
-        match self.mode() {
-            ArrivalMode::WriteImm => region::adopt_device(self, memory, shown),
-            mode => Err(RegionError::FlagsOnDevice { mode: mode.name() }),
-        }
+        region::check_on_devices(self.mode())?;
+        region::adopt_device(self, memory, shown)
     }
 
     fn open_region(

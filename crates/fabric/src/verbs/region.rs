@@ -8,6 +8,7 @@ use tensorwire_memory::{DmaBuf, Slab};
 use super::device::VerbsDevice;
 use super::ibv::{MemoryRegion, Remote};
 use super::wire;
+use crate::arrival::ArrivalMode;
 use crate::control::Granted;
 use crate::error::{OpenRegionError, RegionError};
 use crate::limits::check_room;
@@ -49,6 +50,16 @@ pub(super) fn adopt(
     let registered = Some(registration.map_err(|source| not_registered(bytes, source))?);
     let shared = device.core().config().host.map(|_| file);
     Ok(device.core().regions().enter(mapping, Exposure { shared, registered }))
+}
+
+/// Refuses modes in which a host polls memory for what has come: a GPU's has no such order.
+pub(super) fn check_on_devices(mode: ArrivalMode) -> Result<(), RegionError> {
+    match mode {
+        ArrivalMode::WriteImm => Ok(()),
+        ArrivalMode::FlagSeparate | ArrivalMode::FlagTail => {
+            Err(RegionError::FlagsOnDevice { mode: mode.name() })
+        }
+    }
 }
 
 /// Memory of a GPU: by its dma-buf, or registered as it is mapped, where nvidia-peermem tells the NIC where that lies. Says

@@ -10,6 +10,7 @@ use tensorwire_memory::{CutMark, DmaBuf, Slab};
 use super::VerbsOptions;
 use super::device::VerbsDevice;
 use super::ibv::Remote;
+use super::region::check_on_devices;
 use crate::api::{Completion, Direction, Signal};
 use crate::common::Core;
 use crate::device::{Device, Work};
@@ -183,12 +184,23 @@ fn memory_of_a_device_is_reached_one_way_or_another_and_why_is_said() {
         (dma_buf.as_str(), peermem.raw_os_error()),
         ("the GPU has none", Some(libc::EFAULT))
     );
-    // where a host polls memory for what has come
-    for mode in [ArrivalMode::FlagSeparate, ArrivalMode::FlagTail] {
+    for mode in FLAGS {
         let flags = open(|config| config.arrival = Some(mode));
         let refused = flags[0].adopt_device(&memory, Err(String::new()));
         assert!(matches!(refused, Err(RegionError::FlagsOnDevice { .. })), "{refused:?}");
-        assert!(refused.unwrap_err().to_string().contains("use write-imm"));
+    }
+}
+
+/// Of these a host polls memory for what has come.
+const FLAGS: [ArrivalMode; 2] = [ArrivalMode::FlagSeparate, ArrivalMode::FlagTail];
+
+/// Needs no RDMA device.
+#[test]
+fn memory_of_a_device_takes_no_flags() {
+    check_on_devices(ArrivalMode::WriteImm).unwrap();
+    for mode in FLAGS {
+        let refused = check_on_devices(mode).unwrap_err().to_string();
+        assert!(refused.contains(mode.name()) && refused.contains("use write-imm"), "{refused}");
     }
 }
 

@@ -60,7 +60,8 @@ struct Options {
     /// As of `.target`.
     target: u32,
     is_real: bool,
-    defines: Vec<String>,
+    /// Macros, and where headers are, as the C++ compiler is told of them.
+    others: Vec<String>,
 }
 
 /// Compiles a source; `keep` gives the number that the library is known by.
@@ -72,7 +73,7 @@ pub(crate) fn compile(
     keep: impl FnOnce(Kernels) -> usize,
 ) -> Result<Made, Failed> {
     let options = parsed(options)?;
-    let library = library(name, source, &options.defines)?;
+    let library = library(name, source, &options.others)?;
     let wrong = |why: String| Failed::from(io::Error::other(why));
     let path = library.to_str().ok_or_else(|| wrong(format!("{}", library.display())))?;
     let kernels = Kernels::load(path).map_err(wrong)?;
@@ -109,9 +110,11 @@ fn parsed(options: &[String]) -> Result<Options, Failed> {
             })?;
             (found.target, found.is_real) = (number, target.starts_with("sm_"));
         } else if let Some(define) = option.strip_prefix("--define-macro=") {
-            found.defines.push(format!("-D{define}"));
-        } else if option.starts_with("-D") {
-            found.defines.push(option.clone());
+            found.others.push(format!("-D{define}"));
+        } else if let Some(folder) = option.strip_prefix("--include-path=") {
+            found.others.push(format!("-I{folder}"));
+        } else if option.starts_with("-D") || option.starts_with("-I") {
+            found.others.push(option.clone());
         } else if !["--std=", "--fmad=", "--use_fast_math", "--generate-line-info"]
             .iter()
             .any(|known| option.starts_with(known))
@@ -124,7 +127,7 @@ fn parsed(options: &[String]) -> Result<Options, Failed> {
 }
 
 /// The library of a program, compiled if it was not before.
-fn library(name: &str, source: &str, defines: &[String]) -> Result<PathBuf, Failed> {
+fn library(name: &str, source: &str, options: &[String]) -> Result<PathBuf, Failed> {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     let version = Command::new(&compiler).arg("--version").output()?;
     let shim = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cuda/shim");
@@ -135,7 +138,7 @@ fn library(name: &str, source: &str, defines: &[String]) -> Result<PathBuf, Fail
     }
     (&version.stdout, FLAGS).hash(&mut hasher);
     let of_shim = hasher.finish();
-    (name, source, defines).hash(&mut hasher);
+    (name, source, options).hash(&mut hasher);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/cuda-programs");
     let folder = folder.join(format!("{of_shim:016x}"));
     let library = folder.join(format!("{:016x}.so", hasher.finish()));
@@ -167,7 +170,7 @@ fn library(name: &str, source: &str, defines: &[String]) -> Result<PathBuf, Fail
     let (unit, fresh) = (folder.join("program.cpp"), folder.join("program.new"));
     fs::write(&unit, whole(name, source))?;
     let mut command = Command::new(&compiler);
-    command.args(FLAGS).args(defines).arg("-shared");
+    command.args(FLAGS).args(options).arg("-shared");
     command.arg("-include").arg(&files[0]).arg("-include").arg(&files[1]);
     run(command.arg(&unit).arg(&object).arg("-o").arg(&fresh))?;
     // whole or not at all
@@ -180,12 +183,58 @@ fn whole(name: &str, source: &str) -> String {
     let meets = ["__syncthreads", "__syncwarp", "__shfl", "__ballot"]
         .iter()
         .any(|barrier| source.contains(barrier));
-    let mut text = format!("#line 1 \"{name}\"\n{source}\n#line 1 \"the stand-in's own\"\n");
+    let written = with_dynamic(source);
+    let mut text = format!("#line 1 \"{name}\"\n{written}\n#line 1 \"the stand-in's own\"\n");
     for kernel in kernels(source) {
         text.push_str(&format!("SHIM_PROGRAM_ENTRY({kernel}, {meets})\n"));
     }
     text.push_str("SHIM_PROGRAM_END\n");
     text
+}
+
+/// The source where each `extern __shared__ T name[];` is a pointer to what a launch asks for. Its lines stay where they are.
+fn with_dynamic(source: &str) -> String {
+    let mut made = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(at) = rest.find("extern") {
+        let (before, from) = rest.split_at(at);
+        made.push_str(before);
+        let declared =
+            from.split_once(';').and_then(|(said, rest)| Some((pointer(said)?, said, rest)));
+        match declared {
+            Some((pointer, said, behind)) => {
+                made.push_str(&pointer);
+                made.extend(said.chars().filter(|c| *c == '\n'));
+                rest = behind;
+            }
+            None => {
+                let (word, behind) = from.split_at("extern".len());
+                made.push_str(word);
+                rest = behind;
+            }
+        }
+    }
+    made.push_str(rest);
+    made
+}
+
+/// `extern __shared__ __align__(16) T name[]` as a pointer; none where it is something else.
+fn pointer(said: &str) -> Option<String> {
+    let is_other = |c: char| matches!(c, '{' | '}' | '"' | '=');
+    if !said.contains("__shared__") || said.contains(is_other) {
+        return None;
+    }
+    let declared = said.trim_end().strip_suffix(']')?.trim_end().strip_suffix('[')?.trim_end();
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let (of, name) = declared.split_at(declared.trim_end_matches(is_part).len());
+    let mut of = of.replacen("extern", "", 1).replacen("__shared__", "", 1);
+    if let Some((before, behind)) = of.split_once("__align__") {
+        of = format!("{before}{}", behind.split_once(')')?.1);
+    }
+    let of = of.split_whitespace().collect::<Vec<_>>().join(" ");
+    Some(format!(
+        "static thread_local {of} *const {name} = reinterpret_cast<{of} *>(shim::dynamic());"
+    ))
 }
 
 /// The kernels that have their names from C: those of C++ have others in PTX.
@@ -240,6 +289,19 @@ mod tests {
             extern \"C\" __global__ void a(int) {}";
         assert_eq!(kernels(source), ["a", "c"]);
         assert_eq!(kernels("extern \"C\" {\n__global__ void d(int) {} }"), ["d"]);
+    }
+
+    #[test]
+    fn dynamic_shared_memory_is_where_the_launch_has_it() {
+        let source = "extern \"C\" __global__ void a() {\n extern __shared__\n __align__(16) unsigned char raw[ ];\n int b; }";
+        let expected = "extern \"C\" __global__ void a() {\n static thread_local unsigned char *const raw = \
+            reinterpret_cast<unsigned char *>(shim::dynamic());\n\n int b; }";
+        assert_eq!(with_dynamic(source), expected);
+        for other in
+            ["extern int a[];", "extern \"C\" { __shared__ int a[]; }", "// extern __shared__"]
+        {
+            assert_eq!(with_dynamic(other), other);
+        }
     }
 
     #[test]
