@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tensorwire_base::{Deadline, Rank};
+use tensorwire_base::{Deadline, Rank, Space};
 use tensorwire_fabric::Fabric;
 use tensorwire_graph::{Edge, Plan, PlanOptions, Transfer};
 use tensorwire_kernels::{DeviceFailure, SharedDevice};
@@ -19,7 +19,7 @@ use tensorwire_runtime::{Computing, OneSided, Ports, Session, SessionError, Stor
 use super::ends::{
     self, Ends, add_store, is_first, keep_together, leave_group, meet, written_to_group,
 };
-use super::values::{rules, server_bytes, values};
+use super::values::{rules, server_bytes, staged_bytes, values};
 use super::{Connected, SharedBy, Strategy};
 use crate::carried::Carried;
 use crate::checkpoint::Resumed;
@@ -33,7 +33,7 @@ use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
 use crate::job::{Part, TrainError, session_options};
 use crate::report::TrainReport;
-use crate::store::{StoreExchange, StoreKeys, carried_value, round};
+use crate::store::{StoreExchange, StoreKeys, carried_value, reach_by_nic, round};
 use crate::topology::Topology;
 use crate::weights::{self, Weights};
 
@@ -52,7 +52,8 @@ impl Strategy for Store {
         topology: &Topology,
         program: &Program,
     ) -> u64 {
-        server_bytes(program, config, topology)
+        let of_servers = server_bytes(program, config, topology);
+        of_servers.saturating_add(staged_bytes(program, config, topology))
     }
 
     fn connect<'a>(&self, member: &'a Member, part: &'a Part) -> Result<Connected<'a>, TrainError> {
@@ -94,9 +95,18 @@ fn open_master<'a>(
                 None => store.alloc_slab(bytes)?,
             };
             let mut storage = Storage::new(&plan.parts[here], &registered)?;
-            if computing.device.is_some() {
+            if let Some(device) = &computing.device {
                 // what crosses lies on the first device
-                let memory = store.alloc_on_device(first_device_bytes(plan, here))?;
+                let bytes = first_device_bytes(plan, here);
+                let memory = match config.store_reach(topology, &program.graph) {
+                    Some(DeviceReach::ByNic) => {
+                        let allocated = device.lock().alloc(0, bytes);
+                        let memory = allocated.map_err(|source| failed(part, here, source))?;
+                        reach_by_nic(member, &mut store, &memory);
+                        memory
+                    }
+                    _ => store.alloc_on_device(bytes)?,
+                };
                 storage.place_on_device(&plan.parts[here], &memory)?;
             }
             let bind = |group| bind_part(group, &plan.parts[here], &storage, patience);
@@ -117,7 +127,7 @@ fn open_master<'a>(
         true => StoreKeys::of_means(names),
         false => StoreKeys::new(names),
     };
-    let exchange = StoreExchange::new(store.clone(), plan, here, &storage, &keys, carried.clone())
+    let exchange = StoreExchange::new(store.clone(), plan, here, &storage, &keys, carried.clone())?
         .in_order(config.send_order);
     let ports = match (in_group, &group) {
         (InGroup::Edges(edges), _) => BesideGroup::new(plan, *edges, exchange).ports(),
@@ -154,6 +164,10 @@ enum InGroup {
     Edges(Box<OneSided>),
 }
 
+fn failed(part: &Part, here: usize, source: DeviceFailure) -> SessionError {
+    SessionError::Device { name: part.plan.parts[here].task.to_string(), source }
+}
+
 /// The bytes of what a part has on its first device.
 fn first_device_bytes(plan: &Plan, part: usize) -> usize {
     plan.parts[part].memory.device_bytes.first().copied().unwrap_or_default()
@@ -184,10 +198,12 @@ fn by_edges(
     let here = topology.part(member.rank());
     let device = computing.device.clone().ok_or(SessionError::NoDevice { part: here })?;
     let (mut memory, mut registered) = (None, None);
+    let mut by_nic = None;
     match (store, config.store_reach(topology, &program.graph)) {
         (Some(store), Some(DeviceReach::Mapped)) => {
             memory = Some(shown_to_servers(store, part, here, &device)?);
         }
+        (Some(store), Some(DeviceReach::ByNic)) => by_nic = Some(store),
         // else the store takes a copy
         (Some(store), _) if !crosses_on_host(plan, here) => {
             registered = Some(store.alloc_slab(plan.parts[here].memory.registered_bytes)?);
@@ -207,12 +223,23 @@ fn by_edges(
         dynamic_bytes_max: config.dynamic_bytes_max,
     };
     let (exchange, storage) = edges.open(plan, here, patience)?;
+    if let Some((store, memory)) = by_nic.zip(crossing(plan, here, &storage)) {
+        // the same as what the NIC has for the group, which is another connection's
+        reach_by_nic(member, store, &memory);
+    }
     if let Some(way) = exchange.device_way() {
         // a launcher that is gone is noticed by the thread that watches it
         let _ = member.say(way);
     }
     let open = OpenEdges { fabric, sent: sent_in_group(plan, here) };
     Ok(Met { storage, in_group: InGroup::Edges(Box::new(exchange)), edges: Some(open) })
+}
+
+/// The memory of a part's first device, if it receives something there.
+fn crossing(plan: &Plan, here: usize, storage: &Storage) -> Option<Slab> {
+    let is_there = |edge: &&Edge| edge.to == here && edge.space == Space::Device(0);
+    let mut received = plan.edges.iter().filter(is_there);
+    received.find_map(|edge| Some(storage.buffer(edge.recv.into())?.slab().clone()))
 }
 
 /// Allocates what a part has on its first device, which servers of a store map.
@@ -222,9 +249,8 @@ fn shown_to_servers(
     here: usize,
     device: &SharedDevice,
 ) -> Result<(Slab, Arc<OwnedFd>), TrainError> {
-    let plan = &part.plan;
-    let failed = |source| SessionError::Device { name: plan.parts[here].task.to_string(), source };
-    let allocated = device.lock().alloc_shared(0, first_device_bytes(plan, here));
+    let failed = |source| failed(part, here, source);
+    let allocated = device.lock().alloc_shared(0, first_device_bytes(&part.plan, here));
     let (memory, file) = allocated.map_err(failed)?;
     let file = file.map_err(failed)?;
     let copied = file.try_clone();
