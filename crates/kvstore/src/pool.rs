@@ -122,6 +122,20 @@ impl Pool {
         Ok(())
     }
 
+    /// The same, which a NIC reads and writes for peers; says how it does.
+    pub(crate) fn adopt_reached(
+        &mut self,
+        wire: &mut dyn Wire,
+        slab: &Slab,
+    ) -> Result<String, StoreError> {
+        let Memory::Reached(device) = &self.memory else {
+            return Err(StoreError::Device { what: "no NIC is to reach it".to_string() });
+        };
+        let (region, way) = wire.adopt_device(slab, device.dma_buf(slab))?;
+        self.regions.push((slab.address(), region));
+        Ok(way)
+    }
+
     /// How peers are told of this memory; none for memory from elsewhere.
     pub(crate) fn place(&self, buffer: &Buffer) -> Option<RemotePlace> {
         let at = buffer.slab().address();

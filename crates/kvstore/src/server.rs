@@ -292,6 +292,11 @@ impl KvServer {
         copies
     }
 
+    /// Why some values go by the host that were to lie where a NIC reaches them; none: none does.
+    pub fn why_by_host(&self) -> Option<&str> {
+        self.core.on_device.as_ref()?.why_by_host.as_deref()
+    }
+
     /// Says goodbye to the workers.
     ///
     /// # Errors
@@ -503,9 +508,8 @@ impl Core {
         spec: ValueSpec,
     ) -> Result<(), StoreError> {
         let slots = self.slots(wire, &spec);
-        let on_device = self.on_device.as_mut();
-        let on_device = on_device.map(|on_device| (&mut on_device.pool, on_device.reach));
-        self.shards.create((&mut self.pool, on_device), wire, shard, spec, &slots)?;
+        let pools = (&mut self.pool, self.on_device.as_mut());
+        self.shards.create(pools, wire, shard, spec, &slots)?;
         let first = self.options.partition.range(self.options.server).start;
         let key = Key(shard.0 - first);
         self.update.create(shard, key, &spec).map_err(StoreError::Update)

@@ -20,7 +20,7 @@ use tensorwire_tensor::DType;
 use crate::error::StoreError;
 use crate::key::{Key, ValueSpec};
 use crate::partition::{Partition, ServerLoad};
-use crate::ports::{Keep, Membership, MembershipEvent, Reduce, StoreDevice, Updater};
+use crate::ports::{DeviceReach, Keep, Membership, MembershipEvent, Reduce, StoreDevice, Updater};
 use crate::proto::{Control, Mode};
 use crate::server::on_device::ASK_AGAIN;
 use crate::server::{KvServer, KvServerOptions, LEAVE, ServerPorts};
@@ -79,11 +79,13 @@ impl KvWorker {
         KvWorker { wire, membership, core: Core::new(options, reduce), server: None }
     }
 
-    /// With a device: tensors of its memory are pushed from where they lie, and pulled into, where servers keep values on
-    /// devices of the same host.
+    /// With a device: tensors of its memory are pushed from where they lie, and pulled into, where servers' devices map it,
+    /// or a NIC reaches it ([`KvWorker::reach_on_device`]).
     #[must_use]
-    pub fn with_device(mut self, device: Arc<dyn StoreDevice>) -> KvWorker {
-        self.core.on_device = Some(OnDevice::new(device));
+    pub fn with_device(mut self, device: Arc<dyn StoreDevice>, reach: DeviceReach) -> KvWorker {
+        let on_device = OnDevice::new(device, reach);
+        self.core.pool = on_device.host_pool();
+        self.core.on_device = Some(on_device);
         self
     }
 

@@ -14,6 +14,6 @@ pub(crate) use exchange::{StoreEvents, StoreExchange, StoreKeys, carried_value};
 pub use files::SnapshotFiles;
 pub(crate) use files::fuzz_snapshots;
 pub(crate) use on_device::DeviceOfStore;
-pub(crate) use open::open_store_on;
 pub use open::{OpenStoreError, StoreEnd, StoreOptions, StoreWire, open_store};
+pub(crate) use open::{open_store_on, reach_by_nic};
 pub use rules::{Arithmetic, StoreRule, StoreRules};

@@ -150,7 +150,17 @@ impl Worker {
 
     /// Pulls a value that holds all that was pushed before.
     pub fn pull(&mut self, op: u64, shard: ShardKey, priority: i32) {
-        self.queue(shard, op, priority, |shard| Task::Pull(shard.pushed));
+        self.pull_since(op, shard, self.pushed(shard), priority);
+    }
+
+    /// Pulls a value that holds what was pushed up to a round.
+    pub fn pull_since(&mut self, op: u64, shard: ShardKey, round: u64, priority: i32) {
+        self.queue(shard, op, priority, |_| Task::Pull(round));
+    }
+
+    /// The round of a shard that was pushed last.
+    pub fn pushed(&self, shard: ShardKey) -> u64 {
+        self.shards.get(&shard).map_or(0, |shard| shard.pushed)
     }
 
     /// Asks something of a whole server.

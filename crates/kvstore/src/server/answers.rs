@@ -206,7 +206,7 @@ impl Core {
         self.counters.pulls += 1;
         self.counters.bytes_pulled += bytes.len() as u64;
         let pool = self.on_device.as_ref().filter(|_| is_on_device);
-        let pool = pool.map_or(&self.pool, |on_device| &on_device.pool);
+        let pool = pool.map_or(&self.pool, |on_device| &on_device.reached);
         let place = self.shards.get(shard).and_then(|memory| pool.place(memory.shown()));
         if let Some(place) = place.filter(|_| is_mapped) {
             if let Some(before) = self.mapped.insert((worker, id), shard) {

@@ -1,5 +1,5 @@
 //! The shards of a server in registered memory: the weights, and a slot for each worker's pushes. Where a NIC reaches a device's
-//! memory, both lie there. Of weights in a device's memory
+//! memory, and there is room for both, both lie there. Of weights in a device's memory
 //! that nobody reaches there is a copy, and room for what the device takes from the slots.
 
 use std::borrow::Cow;
@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tensorwire_base::Rank;
-use tensorwire_memory::{Buffer, CopyPurpose, LoanError, ReadGuard};
+use tensorwire_memory::{ALIGNMENT, Buffer, CopyPurpose, LoanError, ReadGuard};
 
 use super::AS_SAVED;
-use super::on_device::Behind;
+use super::on_device::{Behind, OnDevice};
 use crate::error::StoreError;
 use crate::key::{ShardKey, ValueSpec};
 use crate::pool::Pool;
@@ -144,7 +144,7 @@ impl Shards {
 
     pub(super) fn create(
         &mut self,
-        (pool, on_device): (&mut Pool, Option<(&mut Pool, DeviceReach)>),
+        (pool, mut on_device): (&mut Pool, Option<&mut OnDevice>),
         wire: &mut dyn Wire,
         shard: ShardKey,
         spec: ValueSpec,
@@ -154,11 +154,23 @@ impl Shards {
         // what goes in messages is put together by the host
         let is_written = wire.direct_from().is_some_and(|from| spec.bytes() >= from);
         let of_slots = spec.slot_bytes().saturating_mul(slots);
+        let reach = on_device.as_ref().map(|on_device| on_device.reach);
+        let is_by_nic = match &mut on_device {
+            Some(on_device) if reach == Some(DeviceReach::ByNic) && is_written => {
+                // weights and slots, or nothing
+                let each = spec.slot_bytes().next_multiple_of(ALIGNMENT);
+                let weights = spec.bytes().next_multiple_of(ALIGNMENT);
+                let bytes = each.saturating_mul(slots).saturating_add(weights);
+                on_device.has_reached_room(wire, bytes)
+            }
+            _ => false,
+        };
+        let is_mapped = reach == Some(DeviceReach::Mapped);
         // of the host
-        let bytes = match on_device {
-            Some((_, DeviceReach::ByNic)) if is_written => 0,
-            Some((_, DeviceReach::Mapped)) => of_slots,
-            _ => spec.bytes().saturating_add(of_slots),
+        let bytes = match is_by_nic {
+            true => 0,
+            false if is_mapped => of_slots,
+            false => spec.bytes().saturating_add(of_slots),
         };
         // a wire that is asked for more than there is may have taken all before it says so
         if bytes >= LOOKED_AT_BYTES {
@@ -171,25 +183,22 @@ impl Shards {
             }
         }
         let mut copy = None;
-        let mut of_slots = None;
-        let weights = match on_device {
-            Some((on_device, reach)) => {
-                match reach {
-                    DeviceReach::ByNic if is_written => {}
-                    DeviceReach::ByNic | DeviceReach::ByHost => {
-                        let buffer = pool.alloc(wire, spec.bytes())?;
-                        copy = Some(HostCopy { buffer, is_current: false });
-                        self.make_room((on_device, wire), has_slot.len(), &spec)?;
-                    }
-                    DeviceReach::Mapped => {}
-                }
-                let weights = on_device.alloc(wire, spec.bytes())?;
-                of_slots = Some(on_device).filter(|_| reach == DeviceReach::ByNic && is_written);
-                weights
-            }
+        let weights = match &mut on_device {
             None => pool.alloc(wire, spec.bytes())?,
+            Some(on_device) if is_by_nic || is_mapped => {
+                on_device.reached.alloc(wire, spec.bytes())?
+            }
+            Some(on_device) => {
+                let buffer = pool.alloc(wire, spec.bytes())?;
+                copy = Some(HostCopy { buffer, is_current: false });
+                self.make_room((&mut on_device.unseen, wire), has_slot.len(), &spec)?;
+                on_device.unseen.alloc(wire, spec.bytes())?
+            }
         };
-        let of_slots = of_slots.unwrap_or(pool);
+        let of_slots = match on_device {
+            Some(on_device) if is_by_nic => &mut on_device.reached,
+            _ => pool,
+        };
         let mut slots = Vec::with_capacity(has_slot.len());
         for has_slot in has_slot {
             let buffer = has_slot.then(|| of_slots.alloc(wire, spec.slot_bytes())).transpose()?;

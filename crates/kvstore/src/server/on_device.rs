@@ -10,6 +10,7 @@ use tensorwire_memory::{Keepalive, Slab};
 use crate::error::StoreError;
 use crate::pool::Pool;
 use crate::ports::{DeviceMark, DeviceReach, StoreDevice};
+use crate::wire::Wire;
 
 /// How often to ask for a mark that has not passed.
 pub(crate) const ASK_AGAIN: Duration = Duration::from_micros(50);
@@ -19,8 +20,12 @@ pub(crate) const ASK_AGAIN: Duration = Duration::from_micros(50);
 pub(super) struct OnDevice {
     device: Arc<dyn StoreDevice>,
     pub(super) reach: DeviceReach,
-    /// Of weights, and of slots that a NIC writes.
-    pub(super) pool: Pool,
+    /// What workers reach: weights, and slots that a NIC writes.
+    pub(super) reached: Pool,
+    /// What nobody else sees.
+    pub(super) unseen: Pool,
+    /// Why some value goes by the host that a NIC was to reach.
+    pub(super) why_by_host: Option<String>,
     /// Memory of workers that the device copies from.
     pinned: Vec<Keepalive>,
     /// Something was started since the last mark.
@@ -37,13 +42,34 @@ pub(super) struct Behind(pub(super) u64);
 
 impl OnDevice {
     pub(super) fn new((device, reach): (Arc<dyn StoreDevice>, DeviceReach)) -> OnDevice {
-        let pool = match reach {
+        let reached = match reach {
             DeviceReach::Mapped => Pool::on_device(device.clone()),
-            DeviceReach::ByNic => Pool::reached(device.clone()),
-            DeviceReach::ByHost => Pool::unseen(device.clone()),
+            DeviceReach::ByNic | DeviceReach::ByHost => Pool::reached(device.clone()),
         };
-        let (pinned, marks) = Default::default();
-        OnDevice { device, reach, pool, pinned, has_started: false, marks, made: 0, passed: 0 }
+        OnDevice {
+            reach,
+            reached,
+            unseen: Pool::unseen(device.clone()),
+            why_by_host: None,
+            pinned: Vec::new(),
+            has_started: false,
+            marks: VecDeque::new(),
+            made: 0,
+            passed: 0,
+            device,
+        }
+    }
+
+    /// True if there is room for so many bytes more where a NIC reaches them. Where there is none, they go by the host.
+    pub(super) fn has_reached_room(&mut self, wire: &mut dyn Wire, bytes: usize) -> bool {
+        // what is given back here is what the caller takes
+        match self.reached.alloc(wire, bytes) {
+            Ok(_) => true,
+            Err(why) => {
+                self.why_by_host.get_or_insert(why.to_string());
+                false
+            }
+        }
     }
 
     /// Registered memory of the host beside it.

@@ -322,7 +322,7 @@ impl Core {
                     let slot = slot.filter(|_| wire.direct_from().is_some());
                     let on_device = self.on_device.as_ref();
                     let place = slot.and_then(|slot| match slot.space().is_device() {
-                        true => on_device?.pool.place(slot),
+                        true => on_device?.reached.place(slot),
                         false => self.pool.place(slot),
                     });
                     let what = Answer::Placed { place, rounds };

@@ -217,6 +217,7 @@ impl Core {
         pushing: Pushing<'_>,
     ) -> Result<(), StoreError> {
         let bytes = self.check(key, devices, pushing.rows)?;
+        self.check_reach(wire, key, devices)?;
         let (spec, shards) = self.value(key)?;
         let mut from = self.merged(wire, key, &spec, devices, bytes)?;
         let mut rows = pushing.rows.map(Cow::Borrowed);
@@ -264,6 +265,7 @@ impl Core {
                 check_sizes(key, devices, spec.bytes(), false)?;
             }
         }
+        self.check_reach(wire, key, devices)?;
         let wide = pulling.wide.is_some();
         let Some((into, also)) = devices.split_first() else { return Ok(()) };
         for shard in shards {
@@ -277,6 +279,7 @@ impl Core {
                     true => Some(self.pool.alloc(wire, bytes.len())?),
                     false => None,
                 };
+                let is_by_nic = is_written && into.space().is_device();
                 let (into, also) = (into.clone(), also.to_vec());
                 if let (Some(indices), Some(_)) = (&indices, wire.direct_from()) {
                     // fits: a size in memory
@@ -285,7 +288,7 @@ impl Core {
                 let indices = indices.map(Bytes::Own);
                 let pulled = Pulled { into, bytes, staging, also, indices, wide };
                 let operation = self.operation(handle, Work::Pull(pulled));
-                self.proto.pull(operation, shard.key, pulling.priority);
+                self.ask_for(operation, shard.key, pulling.priority, is_by_nic);
             }
         }
         Ok(())

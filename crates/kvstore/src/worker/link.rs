@@ -175,12 +175,11 @@ impl Core {
         let (slot, at_indices) = (here.slot, here.spec.slot_indices() as u64);
         let (sizes, by_rows) = (wire.sizes(self.links[server].rank), indices.is_some());
         let count = indices.as_ref().map_or(0, Bytes::len) / size_of::<i32>();
-        let is_on_device = matches!(&bytes, Bytes::Of { buffer, .. } if buffer.space().is_device());
-        if is_on_device || sizes.mode(bytes.len(), by_rows) == TransferMode::PeerMapped {
-            // the server reads it where it is: it leaves when it is applied
-            if let Some(place) = self.place_of(&bytes) {
-                return Ask::Push { shard, round, value: Carried::There(place), rows: None };
-            }
+        let is_mapped = sizes.mode(bytes.len(), by_rows) == TransferMode::PeerMapped;
+        // the server reads it where it is: it leaves when it is applied
+        let place = self.place_of(&bytes).filter(|place| place.on_device || is_mapped);
+        if let Some(place) = place {
+            return Ask::Push { shard, round, value: Carried::There(place), rows: None };
         }
         let sent = TransferThresholds { mapped_from: None, ..sizes };
         let mut carried = |this: &mut Core, bytes: Bytes, offset: u64| match (slot, bytes) {
@@ -213,10 +212,15 @@ impl Core {
     /// How a server finds bytes that it can read where they are.
     fn place_of(&self, bytes: &Bytes) -> Option<RemotePlace> {
         let Bytes::Of { buffer, offset, bytes } = bytes else { return None };
+        self.place_in(buffer, *offset, *bytes)
+    }
+
+    /// How servers are told of so many bytes of a buffer.
+    fn place_in(&self, buffer: &Buffer, offset: usize, bytes: usize) -> Option<RemotePlace> {
         let on_device = || self.on_device.as_ref()?.pool.place(buffer);
         let place = self.pool.place(buffer).or_else(on_device)?;
         // fits: inside the buffer
-        Some(RemotePlace { offset: place.offset + *offset as u64, bytes: *bytes as u64, ..place })
+        Some(RemotePlace { offset: place.offset + offset as u64, bytes: bytes as u64, ..place })
     }
 
     fn pull_request(
@@ -234,12 +238,7 @@ impl Core {
         let wide = *wide;
         // what both share is read where the server has it
         let mode = wire.sizes(rank).mode(bytes.len(), indices.is_some() || wide);
-        let place = |buffer: &Buffer, start: usize| -> Option<RemotePlace> {
-            let place = self.pool.place(buffer)?;
-            // fits: inside the buffer
-            let (offset, bytes) = (place.offset + start as u64, bytes.len() as u64);
-            Some(RemotePlace { offset, bytes, ..place })
-        };
+        let place = |buffer: &Buffer, start: usize| self.place_in(buffer, start, bytes.len());
         let into = match staging {
             _ if mode != TransferMode::Written => None,
             Some(staging) => place(staging, 0),

@@ -3,7 +3,7 @@
 use tensorwire_memory::{Buffer, CopyPurpose, LoanError};
 
 use super::core::Core;
-use super::on_device::{OnDevice, Read};
+use super::on_device::{IntoDevice, OnDevice, Read};
 use super::operations::{Held, Logged, Operation, Pulled, Pushed, ToRead, Work};
 use crate::batch::Bytes;
 use crate::error::StoreError;
@@ -196,11 +196,15 @@ impl Core {
 }
 
 impl Core {
-    /// Tells servers of the values that this process's device has read; true if there were any.
+    /// Tells servers of the values that this process's device has read, and asks for those that it is ready for; true if there
+    /// were any.
     pub(super) fn finish_reading(&mut self) -> Result<bool, StoreError> {
         let Some(on_device) = &mut self.on_device else { return Ok(false) };
-        let over = on_device.progress()?;
-        let moved = !over.is_empty();
+        let (over, freed) = (on_device.progress()?, on_device.freed()?);
+        let moved = !over.is_empty() || !freed.is_empty();
+        for IntoDevice { op, shard, round, priority } in freed {
+            self.proto.pull_since(op, shard, round, priority);
+        }
         for Read { server, op, id } in over {
             self.links[server].taken.push(id);
             if let Some(op) = op {

@@ -173,8 +173,9 @@ impl DeviceChoice {
         let is_before_store = topology.trains_over_store() && topology.is_grouped();
         let crosses = match reach {
             _ if is_one_graph || is_of_groups => true,
-            Some(DeviceReach::Mapped) => true,
-            Some(DeviceReach::ByNic | DeviceReach::ByHost) => is_before_store,
+            // a centre is no tensor of the plan's
+            Some(DeviceReach::Mapped | DeviceReach::ByNic) => true,
+            Some(DeviceReach::ByHost) => is_before_store,
             None => false,
         };
         if by_host || !crosses {
@@ -345,8 +346,6 @@ impl TrainConfig {
             && self.store_by_host().is_none();
         let by_nic = || {
             self.settled_transport() == Some(Transport::Verbs)
-                && topology.averaging.is_none()
-                && !topology.is_grouped()
                 && self.store_needs_host(topology, program).is_none()
         };
         is_on_devices.then(|| match self.store_is_staged(topology, program) {
@@ -513,9 +512,9 @@ mod tests {
                 // nothing of a device is read where it lies
                 let shared = written.shared_memory;
                 assert!(matches!(shared, SharedMemory::None | SharedMemory::Unused), "{config:?}");
-                // a store's servers take what the host gives
-                let is_before_store = strategy == Strategy::MpiSgd;
-                assert_eq!(written.devices == DeviceTasks::Workers, is_before_store, "{config:?}");
+                // a store's servers take what the host gives, but for verbs
+                let takes = strategy == Strategy::MpiSgd && config.transport != Transport::Verbs;
+                assert_eq!(written.devices == DeviceTasks::Workers, takes, "{config:?}");
             }
         }
     }
@@ -586,9 +585,10 @@ mod tests {
         let by_host = TrainConfig { by_way_of_host: true, ..config() };
         assert_eq!(reach(&by_host), None);
         assert!(by_host.store_by_host().unwrap().contains("by way of it"));
-        let by_nic = |strategy| TrainConfig { transport: Transport::Verbs, ..of(strategy) };
-        assert_eq!(reach(&by_nic(Strategy::DistSgd)), Some(DeviceReach::ByNic));
-        assert_eq!(reach(&by_nic(Strategy::MpiSgd)), Some(DeviceReach::ByHost));
+        for strategy in [Strategy::DistSgd, Strategy::MpiSgd, Strategy::DistEsgd] {
+            let by_nic = TrainConfig { transport: Transport::Verbs, ..of(strategy) };
+            assert_eq!(reach(&by_nic), Some(DeviceReach::ByNic));
+        }
         assert_eq!(reach(&TrainConfig { device: DeviceChoice::Cpu, ..config() }), None);
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tensorwire_base::{Clock, Deadline};
 use tensorwire_graph::{Edge, EdgeId, Node, Op, Output, Plan, Transfer};
-use tensorwire_kvstore::{Key, KvHandle, KvProgress, KvWorker, StoreError};
+use tensorwire_kvstore::{Key, KvHandle, KvProgress, KvWorker, StoreError, ValueSpec};
 use tensorwire_memory::{Buffer, Slab};
 use tensorwire_nn::Program;
 use tensorwire_runtime::{
@@ -92,6 +92,8 @@ pub(crate) struct StoreExchange {
     worker: Arc<Mutex<KvWorker>>,
     outbound: HashMap<EdgeId, (String, Key, Sent)>,
     inbound: HashMap<EdgeId, Inbound>,
+    /// By edge of the device whose tensor goes by the host: where it lies there, in one piece.
+    staged: HashMap<EdgeId, Arc<[Buffer]>>,
     /// By edge: the last that was asked for.
     pulls: HashMap<EdgeId, Asked>,
     pushes: HashMap<KvHandle, EdgeId>,
@@ -119,6 +121,37 @@ struct Inbound {
     wide: Option<DType>,
 }
 
+/// What goes by the host of a worker's device.
+#[derive(Debug, Default)]
+struct Staging {
+    edges: HashMap<EdgeId, Arc<[Buffer]>>,
+    /// The device copies a tensor once, whatever it is pushed to.
+    tensors: HashMap<Output, Arc<[Buffer]>>,
+}
+
+impl Staging {
+    /// Has a tensor go by the host, if it lies where servers do not reach it; returns where it lies there then.
+    fn stage(
+        &mut self,
+        worker: &mut KvWorker,
+        (edge, key): (EdgeId, Key),
+        tensor: Output,
+        storage: &Storage,
+    ) -> Result<Option<Buffer>, StoreError> {
+        let there = storage.buffer(tensor);
+        let Some(there) = there.filter(|there| worker.goes_by_host(key, there)) else {
+            return Ok(None);
+        };
+        let pieces = match self.tensors.get(&tensor) {
+            Some(pieces) => pieces.clone(),
+            None => [worker.alloc(&ValueSpec::dense(DType::U8, there.bytes()))?].into(),
+        };
+        self.tensors.insert(tensor, pieces.clone());
+        self.edges.insert(edge, pieces.clone());
+        Ok(pieces.first().cloned())
+    }
+}
+
 /// A value that was asked for.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
@@ -136,7 +169,10 @@ struct Progressed {
 }
 
 impl StoreExchange {
-    /// The edges of `plan.parts[part]`, whose memory `storage` is cut from a slab of the worker's.
+    /// The edges of `plan.parts[part]`, whose memory `storage` is cut from slabs that the worker knows.
+    ///
+    /// # Errors
+    /// When there is no memory of the host for what goes by it.
     pub(crate) fn new(
         worker: Arc<Mutex<KvWorker>>,
         plan: &Plan,
@@ -144,13 +180,18 @@ impl StoreExchange {
         storage: &Storage,
         keys: &StoreKeys,
         carried: Carried,
-    ) -> StoreExchange {
+    ) -> Result<StoreExchange, StoreError> {
         let (mut outbound, mut inbound) = (HashMap::new(), HashMap::new());
+        let mut staging = Staging::default();
         for edge in &plan.edges {
             let name = edge.name.clone();
             if edge.from == part
                 && let Some((key, sent)) = keys.updated_by(plan, edge)
             {
+                let source = plan.parts[part].graph.node(edge.send).inputs.first().copied();
+                if let Some(source) = source.filter(|_| sent == Sent::Whole) {
+                    staging.stage(&mut worker.lock(), (edge.id, key), source, storage)?;
+                }
                 outbound.insert(edge.id, (name, key, sent));
             } else if edge.to == part
                 && edge.transfer != Transfer::Signal
@@ -158,7 +199,12 @@ impl StoreExchange {
             {
                 let into = match edge.transfer {
                     Transfer::Reference => None,
-                    _ => storage.buffer(edge.recv.into()).map(|buffer| vec![buffer]),
+                    _ => {
+                        let recv = edge.recv.into();
+                        let by =
+                            staging.stage(&mut worker.lock(), (edge.id, key), recv, storage)?;
+                        by.or(storage.buffer(recv)).map(|buffer| vec![buffer])
+                    }
                 };
                 let bytes = edge.bytes().unwrap_or_default();
                 let source = plan.parts[edge.from].graph.find(carried_value(plan, edge));
@@ -171,10 +217,11 @@ impl StoreExchange {
                 inbound.insert(edge.id, Inbound { name, key, bytes, into, follows, wide });
             }
         }
-        StoreExchange {
+        Ok(StoreExchange {
             worker,
             outbound,
             inbound,
+            staged: staging.edges,
             pulls: HashMap::new(),
             pushes: HashMap::new(),
             progressed: HashMap::new(),
@@ -184,7 +231,7 @@ impl StoreExchange {
             news: Vec::new(),
             carried,
             order: SendOrder::default(),
-        }
+        })
     }
 
     /// It with pushes and pulls in this order.
@@ -350,9 +397,27 @@ impl TensorExchange for StoreExchange {
         Ok(Sending::Started)
     }
 
-    /// Servers read what is pushed where it lies.
-    fn way_from_device(&self, _edge: EdgeId) -> DeviceWay {
-        DeviceWay::Sent
+    /// Servers read what is pushed where it lies, or the NIC does.
+    fn way_from_device(&self, edge: EdgeId) -> DeviceWay {
+        self.staged.get(&edge).map_or(DeviceWay::Sent, |pieces| DeviceWay::Staged(pieces.clone()))
+    }
+
+    fn send_piece(
+        &mut self,
+        edge: EdgeId,
+        epoch: u64,
+        index: usize,
+    ) -> Result<Sending, ExchangeError> {
+        let piece = self.staged.get(&edge).and_then(|pieces| pieces.get(index)).cloned();
+        self.send(edge, epoch, piece.as_ref())
+    }
+
+    fn way_to_device(&self, edge: EdgeId) -> Option<Arc<[Buffer]>> {
+        self.staged.get(&edge).filter(|_| self.inbound.contains_key(&edge)).cloned()
+    }
+
+    fn pieces_arrived(&mut self, edge: EdgeId, epoch: u64) -> Result<usize, ExchangeError> {
+        self.arrived(edge, epoch).map(usize::from)
     }
 
     fn arrived(&mut self, edge: EdgeId, epoch: u64) -> Result<bool, ExchangeError> {

@@ -14,6 +14,7 @@ use tensorwire_kvstore::{
     Checkpoint, DeviceReach, Keep, KvServer, KvServerOptions, KvWorker, KvWorkerOptions,
     Membership, MembershipEvent as Event, Partition, ServerPorts, StoreDevice, StoreError,
 };
+use tensorwire_memory::Slab;
 
 use super::{Arithmetic, DeviceOfStore, SnapshotFiles};
 use crate::config::{ConfigError, Exchange};
@@ -160,7 +161,7 @@ pub(crate) fn open_store_on(
             KvWorkerOptions { partition, servers: all_servers, servers_come_back, patience };
         let worker = KvWorker::new(wire, membership, Box::new(arithmetic), options);
         let worker = match device {
-            Some((device, _)) => worker.with_device(device),
+            Some((device, reach)) => worker.with_device(device, reach),
             None => worker,
         };
         return Ok(StoreEnd::Worker(Box::new(worker)));
@@ -192,20 +193,32 @@ fn try_nic(member: &Member, wire: &mut dyn Wire, device: &DeviceOfStore) -> Devi
     });
     let (line, reach) = match tried {
         Ok((_, way)) => {
-            let line = format!(
-                "GPUDirect RDMA: the NIC reaches the memory of servers' GPUs {way}; at workers gradients and weights go by pinned \
-                 memory of the host"
-            );
+            let line = format!("GPUDirect RDMA: the NIC reaches the memory of servers' GPUs {way}");
             (line, DeviceReach::ByNic)
         }
-        Err(why) => {
-            let line = format!("gradients and weights go by pinned memory of the host: {why}");
-            (line, DeviceReach::ByHost)
-        }
+        Err(why) => (by_host("servers", &why), DeviceReach::ByHost),
     };
     // a launcher that is gone is noticed by the thread that watches it
     let _ = member.say(&line);
     reach
+}
+
+/// Has the NIC reach memory of a worker's device, from which it pushes and into which it pulls; says, and returns, whether it
+/// does.
+pub(crate) fn reach_by_nic(member: &Member, store: &mut KvWorker, memory: &Slab) -> bool {
+    let reached = store.reach_on_device(memory);
+    let line = match &reached {
+        Ok(way) => format!("GPUDirect RDMA: the NIC reaches the memory of workers' GPUs {way}"),
+        Err(why) => by_host("workers", &why.to_string()),
+    };
+    // a launcher that is gone is noticed by the thread that watches it
+    let _ = member.say(&line);
+    reached.is_ok()
+}
+
+/// What is said where no NIC reaches the memory of the devices of some members.
+fn by_host(whose: &str, why: &str) -> String {
+    format!("at {whose} what is pushed and pulled goes by pinned memory of the host: {why}")
 }
 
 fn open_wire(

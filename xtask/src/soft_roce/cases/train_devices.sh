@@ -26,16 +26,6 @@ expect "$(number bytes_copied_from_peers /tmp/rows-verbs)" 0
 expect "$(number bytes_copied_to_host /tmp/rows-verbs)" "$(number bytes_copied_to_host /tmp/rows-shm)"
 FAKE_CUDA_GUARD=1 tensorwire train --transport verbs $rows 2>&1 | tee /tmp/rows-staged
 expect "$(number weights_sha256 /tmp/rows-staged)" "$(number weights_sha256 /tmp/rows-shm)"
-# A store in the memory of its servers' devices, which the NIC writes and reads: the servers' devices copy nothing but what goes in
-# messages. Where it is kept from that memory they copy all.
-store="--strategy dist-sgd --transport verbs $job"
-tensorwire train $store 2>&1 | tee /tmp/store
-grep -q "the NIC reaches the memory of servers' GPUs by nvidia-peermem (no dma-buf: " /tmp/store
-expect "$(number weights_sha256 /tmp/store)" "$(number weights_sha256 /tmp/shm)"
-FAKE_CUDA_GUARD=1 tensorwire train $store 2>&1 | tee /tmp/store-staged
-grep -q 'gradients and weights go by pinned memory of the host: ' /tmp/store-staged
-expect "$(number weights_sha256 /tmp/store-staged)" "$(number weights_sha256 /tmp/shm)"
-(( $(number bytes_copied_store_staging /tmp/store) < $(number bytes_copied_store_staging /tmp/store-staged) / 2 ))
 # Nothing of this model has a size that changes: its steps are told as a whole, whose gates the host opens for what the NIC wrote.
 whole="--device cuda --cuda-driver $driver --model cifar --data synthetic:16,8x8x1"
 whole+=" --batch 4 --steps 3 --deadline 120 --json"
@@ -45,3 +35,63 @@ for transport in shm verbs; do
 done
 expect "$(number weights_sha256 /tmp/whole-verbs)" "$(number weights_sha256 /tmp/whole-shm)"
 expect "$(number bytes_copied /tmp/whole-verbs)" 0
+# A store in the memory of its servers' devices: NICs read what workers push in the memory of their devices, and write there what
+# they pull. What is smaller than 16 KiB goes by the hosts, at both ends; so does all where NICs are kept from devices' memory.
+small=$((4 * 4234)) weights=$((4 * 278666)) steps=3
+more() { echo $(($(number "$1" "$2") - $(number "$1" "$3"))); }
+tensorwire train --transport shm --strategy dist-sgd $whole 2>&1 | tee /tmp/store-shm
+tensorwire train --transport verbs --strategy dist-sgd $whole 2>&1 | tee /tmp/store
+grep -q "the NIC reaches the memory of servers' GPUs by nvidia-peermem (no dma-buf: " /tmp/store
+grep -q "the NIC reaches the memory of workers' GPUs by nvidia-peermem (no dma-buf: " /tmp/store
+FAKE_CUDA_GUARD=1 tensorwire train --transport verbs --strategy dist-sgd $whole 2>&1 | tee /tmp/store-staged
+grep -q 'at servers what is pushed and pulled goes by pinned memory of the host: ' /tmp/store-staged
+grep -q 'at workers what is pushed and pulled goes by pinned memory of the host: ' /tmp/store-staged
+for way in store-shm store store-staged; do
+    expect "$(number weights_sha256 /tmp/$way)" "$(number weights_sha256 /tmp/whole-shm)"
+done
+# two workers' gradients a step, and each version of the weights once: those of the beginning, too
+expect "$(more bytes_copied_to_host /tmp/store /tmp/store-shm)" $((2 * steps * small))
+expect "$(more bytes_copied_to_host /tmp/store-staged /tmp/store-shm)" $((2 * steps * weights))
+expect "$(number bytes_copied_store_staging /tmp/store)" $(((2 * steps + steps + 1) * small))
+expect "$(number bytes_copied_store_staging /tmp/store-staged)" $(((2 * steps + steps + 1) * weights))
+# workers that are not bound to each other's steps, or may be lost; several devices a worker; means alone
+export FAKE_CUDA_DEVICES=6
+for way in 'dist-asgd --workers 1' 'dist-sgd --elastic' 'dist-sgd --devices-per-worker 2' 'dist-sgd --clip-norm 1'; do
+    for transport in shm verbs; do
+        tensorwire train --transport $transport --strategy $way $whole 2>&1 | tee /tmp/way-$transport
+    done
+    grep -q "the NIC reaches the memory of workers' GPUs " /tmp/way-verbs
+    expect "$(number weights_sha256 /tmp/way-verbs)" "$(number weights_sha256 /tmp/way-shm)"
+    (($(more bytes_copied_to_host /tmp/way-verbs /tmp/way-shm) <= 2 * steps * small))
+    (($(number bytes_copied_store_staging /tmp/way-verbs) <= (3 * steps + 2) * small))
+done
+# Groups before a store: what members reduce, what the first pushes and pulls, and what it gives the others.
+group='mpi-sgd --workers 2 --clients 1'
+for transport in shm verbs; do
+    tensorwire train --transport $transport --strategy $group $whole 2>&1 | tee /tmp/group-$transport
+done
+FAKE_CUDA_GUARD=1 tensorwire train --transport verbs --strategy $group $whole 2>&1 | tee /tmp/group-staged
+grep -q "the NIC reaches the GPU's memory by nvidia-peermem" /tmp/group-verbs
+grep -q "the NIC reaches the memory of workers' GPUs by nvidia-peermem" /tmp/group-verbs
+for way in group-shm group-verbs group-staged; do
+    expect "$(number weights_sha256 /tmp/$way)" "$(number weights_sha256 /tmp/whole-shm)"
+done
+expect "$(more bytes_copied_to_host /tmp/group-verbs /tmp/group-shm)" $((steps * small))
+expect "$(number bytes_copied_store_staging /tmp/group-verbs)" $(((2 * steps + 1) * small))
+# A centre: a master's NIC reads what it pushes, and writes what it pulls where nobody else of its client reads it.
+for way in 'dist-esgd --workers 1' 'mpi-esgd --workers 2 --clients 1'; do
+    for transport in shm verbs; do
+        for interval in 1 100; do
+            tensorwire train --transport $transport --strategy $way --alpha 0.3 --interval $interval $whole 2>&1 |
+                tee /tmp/centre-$transport-$interval
+        done
+    done
+    grep -q "the NIC reaches the memory of workers' GPUs by nvidia-peermem" /tmp/centre-verbs-1
+    FAKE_CUDA_GUARD=1 tensorwire train --transport verbs --strategy $way --alpha 0.3 --interval 1 $whole 2>&1 | tee /tmp/centre-staged
+    for centre in centre-verbs-1 centre-staged; do
+        expect "$(number weights_sha256 /tmp/$centre)" "$(number weights_sha256 /tmp/centre-shm-1)"
+    done
+    # of two meetings more
+    expect "$(more bytes_copied_to_host /tmp/centre-verbs-1 /tmp/centre-verbs-100)" $((2 * small))
+    expect "$(more bytes_copied_store_staging /tmp/centre-verbs-1 /tmp/centre-verbs-100)" $((2 * 2 * small))
+done

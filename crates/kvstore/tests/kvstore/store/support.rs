@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -45,6 +46,10 @@ pub(crate) struct Job {
     pub(crate) on_device: bool,
     /// The same of the driver for tests, which the NICs of a simulated network reach.
     pub(crate) by_nic: bool,
+    /// Once this is set those say that all is over, whether or not it is.
+    pub(crate) is_hasty: Arc<AtomicBool>,
+    /// By worker: its device, if it has one, which is reached likewise.
+    pub(crate) gpus: Vec<Arc<Gpu>>,
     /// What all servers did, in order.
     pub(crate) journal: Journal,
 }
@@ -62,6 +67,8 @@ impl Job {
             shelf: Shelf::default(),
             on_device: false,
             by_nic: false,
+            is_hasty: Arc::default(),
+            gpus: Vec::new(),
             journal: Journal::default(),
         }
     }
@@ -143,7 +150,12 @@ impl End {
             servers_come_back: checkpoint.is_some(),
             patience: Duration::from_secs(10),
         };
-        KvWorker::new(self.rings(&peers), self.seat(), Box::new(Sum::default()), options)
+        let rings = self.rings(&peers);
+        let worker = KvWorker::new(rings, self.seat(), Box::new(Sum::default()), options);
+        match self.job.gpus.get(self.number) {
+            Some(gpu) => worker.with_device(gpu.clone(), DeviceReach::ByNic),
+            None => worker,
+        }
     }
 
     pub(crate) fn server(self) -> KvServer {
@@ -195,12 +207,13 @@ impl End {
         let mut workers = ranks(0..self.job.workers);
         workers.retain(|rank| self.scheduler.lives(rank.index()));
         let sum = Sum::new(self.job.journal.clone());
-        let gpu = self.job.by_nic.then(|| Arc::new(Gpu::open(self.number)));
+        let gpu = || Arc::new(Gpu::open(self.number, &self.job.is_hasty));
+        let gpu = self.job.by_nic.then(gpu);
         let late = self.job.on_device.then(Arc::<Late>::default);
         let reached = gpu.clone().map(|gpu| (gpu as Arc<dyn StoreDevice>, DeviceReach::ByNic));
         let update: Box<dyn Updater> = match (&late, gpu) {
             (Some(late), _) => Box::new(LateSum::new(sum, late.clone())),
-            (None, Some(gpu)) => Box::new(GpuSum { sum, gpu }),
+            (None, Some(gpu)) => Box::new(GpuSum::new(sum, gpu)),
             (None, None) => Box::new(sum),
         };
         ServerPorts {

@@ -30,11 +30,14 @@ fn each(buffers: &[Buffer]) -> Vec<Vec<Buffer>> {
     buffers.iter().map(|buffer| vec![buffer.clone()]).collect()
 }
 
+fn sums_are_those_of_all_workers(job: &Job) {
+    job.run(sums(job.workers));
+}
+
 /// MXNet's test of `dist_sync`: what is pulled after n rounds is what all workers pushed in them.
-pub(super) fn sums_are_those_of_all_workers(job: &Job) {
+pub(super) fn sums(workers: usize) -> impl Fn(usize, &mut KvWorker) + Sync {
     const ROUNDS: usize = 4;
-    let workers = job.workers;
-    job.run(|number, store| {
+    move |number, store| {
         let keys: Vec<Key> = values().iter().map(|(key, _)| *key).collect();
         let first = tensors(store, |index, at| (index + at % 7) as f32);
         let first = (number == 0).then_some(first);
@@ -55,7 +58,7 @@ pub(super) fn sums_are_those_of_all_workers(job: &Job) {
                 }
             }
         }
-    });
+    }
 }
 
 #[test]

@@ -102,20 +102,28 @@ impl Averaging {
         }
     }
 
-    /// A worker that averages `weights`, with room for the centre. All members of a client come here at once.
+    /// A worker that averages `weights`, with room for the centre. All members of a client come here at once. Where a master's
+    /// NIC reaches `rooms` of its device, by weight for the centre and for what is pushed, it moves there what is large.
     pub(super) fn open(
         how: config::Averaging,
         kernels: Arc<Kernels>,
         ends: (Option<KvWorker>, Option<SharedGroup>),
         weights: Vec<Weight>,
+        rooms: Option<[&[Buffer]; 2]>,
         (carried, deadline): (Carried, Deadline),
     ) -> Result<Averaging, TrainError> {
         let mut opened = Averaging::new(how, kernels, ends, weights, carried);
         if let Some(store) = &mut opened.store {
-            for weight in &opened.weights {
-                opened.pushed.push(store.alloc(&weight.value())?);
+            for (index, weight) in opened.weights.iter().enumerate() {
+                let there = rooms.map(|rooms| rooms.map(|room| &room[index]));
+                let there = there.filter(|[_, from]| !store.goes_by_host(weight.key, from));
+                let mut room = |there: Option<&Buffer>| match there {
+                    Some(there) => Ok(there.clone()),
+                    None => store.alloc(&weight.value()),
+                };
+                opened.pushed.push(room(there.map(|[_, from]| from))?);
                 if opened.group.is_none() {
-                    opened.centres.push(store.alloc(&weight.value())?);
+                    opened.centres.push(room(there.map(|[centre, _]| centre))?);
                 }
             }
         }
@@ -349,7 +357,7 @@ mod tests {
         let store = store(centre, &kernels);
         let ends = (Some(store), None);
         let ends_at = (Carried::default(), soon());
-        (Averaging::open(how, kernels, ends, vec![weight], ends_at).unwrap(), session)
+        (Averaging::open(how, kernels, ends, vec![weight], None, ends_at).unwrap(), session)
     }
 
     fn numbers(session: &Session) -> Vec<f64> {

@@ -116,9 +116,9 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), Tr
     };
     let store = match member.store() {
         Some(_) => {
-            // a worker's end has to do with what it reaches alone
+            // what a worker has to do with a device of which servers reach nothing is its session's
             let reaches =
-                |(_, reach): &(_, DeviceReach)| is_server || *reach == DeviceReach::Mapped;
+                |(_, reach): &(_, DeviceReach)| is_server || *reach != DeviceReach::ByHost;
             let reached = (fabric, of_store.clone().filter(reaches));
             Some(open_store_on(member, options, reached, keep(member, part)?)?)
         }
@@ -150,6 +150,11 @@ fn keep(member: &Member, part: &Part) -> Result<Box<dyn Keep>, TrainError> {
     Ok(Box::new(CheckpointShards { folder, recorder, shards, resumed, saver, saved }))
 }
 
+/// What is said where a server's NIC reaches its device's memory, but for some values.
+fn some_by_host(why: &str) -> String {
+    format!("at servers some of what is pushed and pulled goes by pinned memory of the host: {why}")
+}
+
 /// Serves a store until all workers are done.
 pub(super) fn serve(
     member: &Member,
@@ -159,10 +164,15 @@ pub(super) fn serve(
 ) -> Result<TrainReport, TrainError> {
     part.standing.serves(server.turns());
     let mut gauge = StoreGauge::new(Instant::now());
+    let mut has_said = false;
     server.serve_telling(&mut |server| {
+        if let (Some(why), false) = (server.why_by_host(), has_said) {
+            // a launcher that is gone is noticed by the thread that watches it; so below
+            let _ = pulse::rest(|| member.say(&some_by_host(why)));
+            has_said = true;
+        }
         let counts = || (server.counters(), server.stats().bytes_direct);
         if let Some(figures) = gauge.look(Instant::now(), counts) {
-            // a launcher that is gone is noticed by the thread that watches it
             let _ = pulse::rest(|| member.figures(figures));
         }
     })?;

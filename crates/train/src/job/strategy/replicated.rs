@@ -204,9 +204,10 @@ impl ReplicaLink<'_> {
         let mut averaging = match &self.of_centre {
             Some(gpus) => {
                 let weights = (weights, &*trainer.session);
+                let gpus = (self.member, &**gpus);
                 Averaging::open_on_device((how, kernels), ends, weights, gpus, shared)?
             }
-            None => Averaging::open(how, kernels, ends, weights, shared)?,
+            None => Averaging::open(how, kernels, ends, weights, None, shared)?,
         };
         // who goes on from a checkpoint of its own has other weights than the centre
         if self.part.resumed.as_ref().is_none_or(|resumed| resumed.centre_alone) {

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tensorwire_base::{Deadline, Rank};
+use tensorwire_base::{Deadline, Rank, Space};
 use tensorwire_collectives::Collectives;
 use tensorwire_fabric::Fabric;
 use tensorwire_graph::{Edge, Plan, PlanOptions, Transfer};
@@ -20,7 +20,7 @@ use tensorwire_runtime::{Computing, OneSided, Ports, Session, SessionError, Stor
 use super::ends::{
     self, Ends, add_store, is_first, keep_together, leave_group, meet, written_to_group,
 };
-use super::values::{rules, server_bytes, values};
+use super::values::{rules, server_bytes, staged_bytes, values};
 use super::{Connected, SharedBy, Strategy};
 use crate::carried::Carried;
 use crate::checkpoint::Resumed;
@@ -34,7 +34,7 @@ use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
 use crate::job::{Part, TrainError, session_options};
 use crate::report::TrainReport;
-use crate::store::{StoreExchange, StoreKeys, carried_value, round};
+use crate::store::{StoreExchange, StoreKeys, carried_value, reach_by_nic, round};
 use crate::topology::Topology;
 use crate::weights::{self, Weights};
 
@@ -53,7 +53,8 @@ impl Strategy for Store {
         topology: &Topology,
         program: &Program,
     ) -> u64 {
-        server_bytes(program, config, topology)
+        let of_servers = server_bytes(program, config, topology);
+        of_servers.saturating_add(staged_bytes(program, config, topology))
     }
 
     fn connect<'a>(&self, member: &'a Member, part: &'a Part) -> Result<Connected<'a>, TrainError> {
@@ -95,9 +96,18 @@ fn open_master<'a>(
                 None => store.alloc_slab(bytes)?,
             };
             let mut storage = Storage::new(&plan.parts[here], &registered)?;
-            if computing.device.is_some() {
+            if let Some(device) = &computing.device {
+                let reach = config.store_reach(topology, &program.graph);
                 for (number, bytes) in device_bytes(plan, here) {
-                    let memory = store.alloc_on_device(number, bytes)?;
+                    let memory = match reach {
+                        Some(DeviceReach::ByNic) => {
+                            let allocated = device.lock().alloc(number, bytes);
+                            let memory = allocated.map_err(|source| failed(part, here, source))?;
+                            reach_by_nic(member, &mut store, &memory);
+                            memory
+                        }
+                        _ => store.alloc_on_device(number, bytes)?,
+                    };
                     storage.place_on_device(&plan.parts[here], number, &memory)?;
                 }
             }
@@ -119,7 +129,7 @@ fn open_master<'a>(
         true => StoreKeys::of_means(names),
         false => StoreKeys::new(names),
     };
-    let exchange = StoreExchange::new(store.clone(), plan, here, &storage, &keys, carried.clone())
+    let exchange = StoreExchange::new(store.clone(), plan, here, &storage, &keys, carried.clone())?
         .in_order(config.send_order);
     let ports = match (in_group, &group) {
         (InGroup::Edges(edges), _) => BesideGroup::new(plan, *edges, exchange).ports(),
@@ -156,6 +166,10 @@ enum InGroup {
     Edges(Box<OneSided>),
 }
 
+fn failed(part: &Part, here: usize, source: DeviceFailure) -> SessionError {
+    SessionError::Device { name: part.plan.parts[here].task.to_string(), source }
+}
+
 /// By the numbers of its devices: the bytes of what a part has there.
 fn device_bytes(plan: &Plan, part: usize) -> impl Iterator<Item = (u32, usize)> {
     (0..).zip(plan.parts[part].memory.device_bytes.iter().copied())
@@ -186,10 +200,12 @@ fn by_edges(
     let here = topology.part(member.rank());
     let device = computing.device.clone().ok_or(SessionError::NoDevice { part: here })?;
     let (mut memory, mut registered) = (Vec::new(), None);
+    let mut by_nic = None;
     match (store, config.store_reach(topology, &program.graph)) {
         (Some(store), Some(DeviceReach::Mapped)) => {
             memory = shown_to_servers(store, part, here, &device)?;
         }
+        (Some(store), Some(DeviceReach::ByNic)) => by_nic = Some(store),
         // else the store takes a copy
         (Some(store), _) if !crosses_on_host(plan, here) => {
             registered = Some(store.alloc_slab(plan.parts[here].memory.registered_bytes)?);
@@ -209,12 +225,27 @@ fn by_edges(
         dynamic_bytes_max: config.dynamic_bytes_max,
     };
     let (exchange, storage) = edges.open(plan, here, patience)?;
+    if let Some(store) = by_nic {
+        // the same as what the NIC has for the group, which is another connection's
+        for (number, _) in device_bytes(plan, here) {
+            if let Some(memory) = crossing(plan, here, number, &storage) {
+                reach_by_nic(member, store, &memory);
+            }
+        }
+    }
     if let Some(way) = exchange.device_way() {
         // a launcher that is gone is noticed by the thread that watches it
         let _ = member.say(way);
     }
     let open = OpenEdges { fabric, sent: sent_in_group(plan, here) };
     Ok(Met { storage, in_group: InGroup::Edges(Box::new(exchange)), edges: Some(open) })
+}
+
+/// The memory of one of a part's devices, if it receives something there.
+fn crossing(plan: &Plan, here: usize, number: u32, storage: &Storage) -> Option<Slab> {
+    let is_there = |edge: &&Edge| edge.to == here && edge.space == Space::Device(number);
+    let mut received = plan.edges.iter().filter(is_there);
+    received.find_map(|edge| Some(storage.buffer(edge.recv.into())?.slab().clone()))
 }
 
 /// Allocates what a part has on its devices, which servers of a store map.
@@ -224,10 +255,9 @@ fn shown_to_servers(
     here: usize,
     device: &SharedDevice,
 ) -> Result<Vec<(Slab, Arc<OwnedFd>)>, TrainError> {
-    let plan = &part.plan;
-    let failed = |source| SessionError::Device { name: plan.parts[here].task.to_string(), source };
+    let failed = |source| failed(part, here, source);
     let mut all = Vec::new();
-    for (number, bytes) in device_bytes(plan, here) {
+    for (number, bytes) in device_bytes(&part.plan, here) {
         let allocated = device.lock().alloc_shared(number, bytes);
         let (memory, file) = allocated.map_err(failed)?;
         let file = file.map_err(failed)?;

@@ -133,6 +133,18 @@ pub(super) fn server_bytes(program: &Program, config: &TrainConfig, topology: &T
     bytes.fold(0, u64::saturating_add)
 }
 
+/// What workers here take of the host's memory for what they push and pull, should no NIC reach their GPUs'.
+pub(super) fn staged_bytes(program: &Program, config: &TrainConfig, topology: &Topology) -> u64 {
+    if config.store_reach(topology, &program.graph) != Some(DeviceReach::ByNic) {
+        return 0;
+    }
+    // fits: sizes in memory, and workers are few
+    let weights: u64 = program.weights().map(|variable| variable.spec.bytes() as u64).sum();
+    let masters = (0..topology.masters()).map(|worker| topology.rank_of(worker));
+    let here = masters.filter(|rank| config.hosts.is_here(*rank)).count() as u64;
+    weights.saturating_mul(2).saturating_mul(here)
+}
+
 /// What workers here take of the host's memory for a centre beside their weights: room for it, and for what a master pushes.
 pub(super) fn centre_bytes(program: &Program, config: &TrainConfig, topology: &Topology) -> u64 {
     let reach = config.store_reach(topology, &program.graph);

@@ -2,7 +2,8 @@
 //! weights. Where all of them reach each other, a master's GPU copies the centre from there, and its weights to where the servers'
 //! GPUs read them; the others of its client read the centre where the master's GPU has put it. No byte of either goes by the host,
 //! which tells others when something is done: once the GPU has passed a mark behind it. Else the centre comes, and weights go, as
-//! between hosts' memories, and the GPUs copy from there and to there.
+//! between hosts' memories, and the GPUs copy from there and to there, but for what a master's NIC moves to its GPU's memory and
+//! from it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use tensorwire_fabric::{Fabric, Region, RegionDescriptor};
 use tensorwire_graph::{NodeId, Op};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::{DeviceMark, DeviceReach, KvWorker, StoreDevice, StoreError};
+use tensorwire_launch::Member;
 use tensorwire_memory::{Arena, Buffer, CopyPurpose, Keepalive, Place, Slab};
 use tensorwire_runtime::{Session, SessionError};
 
@@ -22,7 +24,7 @@ use crate::carried::Carried;
 use crate::config;
 use crate::group::{ClientError, SharedGroup, bind_widest};
 use crate::job::TrainError;
-use crate::store::DeviceOfStore;
+use crate::store::{DeviceOfStore, reach_by_nic};
 
 /// The first of a worker's GPUs: the one that meets servers and the others of its client.
 const FIRST: u32 = 0;
@@ -52,7 +54,7 @@ pub(super) struct OnDevice {
     first_node: usize,
     /// By which the others of the client map the centre.
     _shown: Option<Region>,
-    /// Of the host's memory by which it comes and weights go.
+    /// Of the host's memory by which it comes and weights go, where they do.
     _pinned: Vec<Keepalive>,
 }
 
@@ -106,10 +108,32 @@ fn room(
     Ok((device.import(file, bytes).map_err(failed)?, None))
 }
 
+/// Memory for the centre that nobody maps, by weight; and for what is pushed, of a master whose NIC reaches both.
+fn rooms(
+    GpusOfCentre { device, reach, .. }: &GpusOfCentre,
+    (member, store): (&Member, Option<&mut KvWorker>),
+    (places, bytes): (&[Place], usize),
+) -> Result<(Vec<Buffer>, Option<Vec<Buffer>>), TrainError> {
+    if let Some(store) = store.filter(|_| *reach == DeviceReach::ByNic) {
+        let slab = device.alloc_unseen(2 * bytes).map_err(failed)?;
+        if reach_by_nic(member, store, &slab) {
+            let pushed =
+                places.iter().map(|place| Place { offset: bytes + place.offset, ..*place });
+            let both: Vec<Place> = places.iter().copied().chain(pushed).collect();
+            let mut centres = cut(&slab, &both)?;
+            let pushed = centres.split_off(places.len());
+            return Ok((centres, Some(pushed)));
+        }
+    }
+    let slab = device.alloc_unseen(bytes).map_err(failed)?;
+    Ok((cut(&slab, places)?, None))
+}
+
 /// Pins memory of the host that a GPU copies from and to. What is not pinned is copied all the same.
 fn pinned<'a>(device: &DeviceOfStore, buffers: impl Iterator<Item = &'a Buffer>) -> Vec<Keepalive> {
+    let on_host = buffers.filter(|buffer| !buffer.space().is_device());
     let slabs: BTreeMap<usize, &Slab> =
-        buffers.map(|buffer| (buffer.slab().address(), buffer.slab())).collect();
+        on_host.map(|buffer| (buffer.slab().address(), buffer.slab())).collect();
     slabs.into_values().filter_map(|slab| device.pin(slab).ok()).collect()
 }
 
@@ -119,21 +143,23 @@ impl Averaging {
         (how, kernels): (config::Averaging, Arc<Kernels>),
         (store, group): (Option<KvWorker>, Option<SharedGroup>),
         (weights, session): (Vec<Weight>, &Session),
-        gpus: &GpusOfCentre,
+        (member, gpus): (&Member, &GpusOfCentre),
         (carried, deadline): (Carried, Deadline),
     ) -> Result<Averaging, TrainError> {
         let homes = weights.iter().map(|weight| session.buffer(weight.node.into()));
         let homes = homes.collect::<Result<Vec<Buffer>, SessionError>>()?;
         let (places, bytes) = places(&weights);
         let device = gpus.device.clone();
-        let ends = (store, group);
+        let mut ends = (store, group);
         let (mut averaging, centres, shown, pinned) = match gpus.reach {
             DeviceReach::ByNic | DeviceReach::ByHost => {
-                let averaging = Averaging::open(how, kernels, ends, weights, (carried, deadline))?;
+                let (centres, pushed) = rooms(gpus, (member, ends.0.as_mut()), (&places, bytes))?;
+                let reached = pushed.as_ref().map(|pushed| [&centres[..], &pushed[..]]);
+                let shared = (carried, deadline);
+                let averaging = Averaging::open(how, kernels, ends, weights, reached, shared)?;
                 let by_host = averaging.centres.iter().chain(&averaging.pushed);
                 let pinned = pinned(&device, by_host);
-                let room = device.alloc_unseen(bytes).map_err(failed)?;
-                (averaging, cut(&room, &places)?, None, pinned)
+                (averaging, centres, None, pinned)
             }
             DeviceReach::Mapped => {
                 let mut averaging = Averaging::new(how, kernels, ends, weights, carried);
@@ -148,13 +174,14 @@ impl Averaging {
                 (averaging, centres, shown, Vec::new())
             }
         };
-        // what is pushed may be in the first GPU's memory already
-        let needs_stand = gpus.reach != DeviceReach::Mapped || averaging.pushed.is_empty();
-        let stand = |home: &Buffer| {
-            let is_far = needs_stand && number_of(home) != FIRST;
+        let stand = |(index, home): (usize, &Buffer)| {
+            // what is pushed may be in the first GPU's memory already
+            let is_there = averaging.pushed.get(index).is_some_and(|from| from.space().is_device());
+            let is_far = number_of(home) != FIRST && !is_there;
             is_far.then(|| device.zeros(home.bytes())).transpose().map_err(failed)
         };
-        let stands = homes.iter().map(stand).collect::<Result<Vec<_>, StoreError>>()?;
+        let stands = homes.iter().enumerate().map(stand);
+        let stands = stands.collect::<Result<Vec<_>, StoreError>>()?;
         averaging.on_device = Some(OnDevice {
             device: device.clone(),
             reach: gpus.reach,
@@ -243,14 +270,17 @@ impl OnDevice {
         self.reach == DeviceReach::Mapped
     }
 
-    /// Starts to copy a weight's centre from where it came to.
+    /// Starts to copy a weight's centre from where it came to, if a NIC did not write it where it is read.
     pub(super) fn bring(
         &self,
         index: usize,
         centre: &Buffer,
         carried: &Carried,
     ) -> Result<(), StoreError> {
-        self.copy(centre, &self.centres[index], carried).map(|_| ())
+        match centre.space() {
+            Space::Host => self.copy(centre, &self.centres[index], carried).map(|_| ()),
+            Space::Device(_) => Ok(()),
+        }
     }
 
     /// Starts to move a weight towards the centre, on the first GPU.
