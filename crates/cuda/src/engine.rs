@@ -28,6 +28,7 @@ use tensorwire_kernels::{
 use tensorwire_memory::{DeviceLoan, DeviceWriteLoan, DmaBuf, Keepalive, Slab};
 
 use crate::error::LowerError;
+use crate::gpus::COMPUTE_MIN;
 use crate::kernels::modules;
 use crate::{DeviceFault, Rounding};
 use ahead::Ahead;
@@ -61,6 +62,12 @@ pub enum CudaError {
     Driver(#[from] tensorwire_device::OpenError),
     #[error(transparent)]
     Device(#[from] DeviceError),
+    #[error(
+        "GPU {ordinal} ({name}) is of compute capability {}.{}, and kernels are made for {}.{} and newer; name another one \
+         (--device cuda:N, CUDA_VISIBLE_DEVICES), or use --device cpu",
+        .compute.0, .compute.1, COMPUTE_MIN.0, COMPUTE_MIN.1
+    )]
+    TooOld { ordinal: usize, name: String, compute: (u32, u32) },
 }
 
 /// Bytes of the words that kernels are pointed to: the factor of the rate, then the fault.
