@@ -18,10 +18,10 @@ const WRITTEN: &str = "crates/cuda/ptx";
 /// The first architecture that has all that the kernels use. Later ones take its PTX.
 const TARGET: &str = "compute_80";
 
-/// Of 12.4, whose PTX a driver takes from 550 on.
-const COMPILER: &str = "nvidia-cuda-nvrtc-cu12==12.4.127";
+/// Of 12.0, whose PTX every driver takes that has all functions which are used (525 and newer).
+const COMPILER: &str = "nvidia-cuda-nvrtc-cu12==12.0.140";
 const COMPILER_LIBRARY: &str = "nvidia/cuda_nvrtc/lib/libnvrtc.so.12";
-const ASSEMBLER: &str = "nvidia-cuda-nvcc-cu12==12.4.131";
+const ASSEMBLER: &str = "nvidia-cuda-nvcc-cu12==12.0.140";
 const ASSEMBLER_PROGRAM: &str = "nvidia/cuda_nvcc/bin/ptxas";
 
 /// What the PTX is assembled for.

@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -26,6 +27,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const COPIES: u32 = 20;
 const WARM_UP: u32 = 3;
 const MARK: u8 = 0x5a;
+/// More than any driver takes of a stream that waits, it is said: about 1,024.
+const LAUNCHES: usize = 2_000;
+/// A thread that tells nothing for so long is held.
+const HELD: Duration = Duration::from_secs(3);
 
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -72,10 +77,18 @@ fn questions(driver: Option<&Path>) -> Outcome<()> {
         }));
     }
     let device = Device::open(&opened, 0)?;
-    answer("a second process maps a descriptor", exported(&device, driver));
-    answer("a dma-buf is made of memory", dmabuf(&device));
-    answer("words are captured, and waited for in each launch", captured_words(&device));
-    answer("memory that the system gave is pinned", pinned(&device));
+    let question = "a second process maps a descriptor";
+    answer(question, Some("tensors go by the host's memory"), exported(&device, driver));
+    let question = "a dma-buf is made of memory";
+    let otherwise = "NICs reach it by nvidia-peermem, or by the host's memory";
+    answer(question, Some(otherwise), dmabuf(&device));
+    let question = "words are captured, and waited for in each launch";
+    answer(question, Some("steps are told in parts"), captured_words(&device));
+    let question = "memory that the system gave is pinned";
+    answer(question, Some("copies take longer, and steps are told in parts"), pinned(&device));
+    let question = "a graph of 2,000 launches is taken behind a shut gate";
+    answer(question, None, whole_graph(&device));
+    single_launches(&device)?;
     let mut search = LibrarySearch {
         cuda_home: std::env::var_os("CUDA_HOME").map(PathBuf::from),
         ..LibrarySearch::default()
@@ -93,13 +106,14 @@ fn questions(driver: Option<&Path>) -> Outcome<()> {
     Ok(())
 }
 
-/// Says yes, or why not.
-fn answer(question: &str, answer: Outcome<()>) {
+/// Says yes, or why not, and what a job does then. Where it does nothing else the answer must be yes.
+fn answer(question: &str, otherwise: Option<&str>, answer: Outcome<()>) {
     let (answer, why) = match answer {
         Ok(()) => ("yes", None),
         Err(error) => ("no", Some(error.to_string())),
     };
-    say(&json!({ "question": question, "answer": answer, "why": why }));
+    let otherwise = otherwise.filter(|_| answer == "no");
+    say(&json!({ "question": question, "answer": answer, "why": why, "otherwise": otherwise }));
 }
 
 fn exported(device: &Arc<Device>, driver: Option<&Path>) -> Outcome<()> {
@@ -160,6 +174,73 @@ fn captured_words(device: &Arc<Device>) -> Outcome<()> {
             return Err("a launch did not wait, or left its words".into());
         }
     }
+    Ok(())
+}
+
+/// How many launches a stream is told behind a shut gate, and whether the thread that tells it comes back before somebody
+/// else opens the gate.
+fn behind_a_gate(
+    device: &Arc<Device>,
+    tell: fn(&Stream, &Word, &Buffer, &AtomicUsize) -> Result<(), String>,
+) -> Outcome<(usize, bool)> {
+    let host = whole(&device.pinned(64)?)?;
+    let gate = Word::new(&Arc::new(host.lend_to_device_for_writing()?), 0);
+    gate.store(0);
+    let memory = whole(&device.alloc(4096)?.slab())?;
+    let stream = device.stream()?;
+    let told = AtomicUsize::new(0);
+    let (is_back, count, said) = std::thread::scope(|scope| {
+        let telling = scope.spawn(|| tell(&stream, &gate, &memory, &told));
+        let (mut last, mut moved) = (0, Instant::now());
+        while !telling.is_finished() && moved.elapsed() < HELD {
+            let now = told.load(Ordering::Relaxed);
+            if now > last {
+                (last, moved) = (now, Instant::now());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (is_back, count) = (telling.is_finished(), told.load(Ordering::Relaxed));
+        gate.store(1);
+        (is_back, count, telling.join())
+    });
+    said.map_err(|_| "the thread that tells panicked")??;
+    stream.synchronize(Deadline::after(PATIENCE))?;
+    Ok((count, is_back))
+}
+
+fn whole_graph(device: &Arc<Device>) -> Outcome<()> {
+    let (_, is_back) = behind_a_gate(device, |stream, gate, memory, _| {
+        let loan = memory.lend_to_device_for_writing().map_err(|error| error.to_string())?;
+        stream.begin_capture().map_err(|error| error.to_string())?;
+        let told = stream
+            .wait_value32(gate, Until::Equal(1))
+            .and_then(|()| (0..LAUNCHES).try_for_each(|_| stream.set(&loan, 0..256, 0)));
+        let graph = stream.end_capture();
+        let graph = told.and(graph).map_err(|error| error.to_string())?;
+        graph.launch(stream).map_err(|error| error.to_string())
+    })?;
+    match is_back {
+        true => Ok(()),
+        false => Err("the thread that launches it is held until the gate opens".into()),
+    }
+}
+
+/// Says how many single launches a stream takes behind a shut gate, of so many: a job tells it none there.
+fn single_launches(device: &Arc<Device>) -> Outcome<()> {
+    let (count, is_back) = behind_a_gate(device, |stream, gate, memory, told| {
+        let loan = memory.lend_to_device_for_writing().map_err(|error| error.to_string())?;
+        stream.wait_value32(gate, Until::Equal(1)).map_err(|error| error.to_string())?;
+        for _ in 0..LAUNCHES {
+            stream.set(&loan, 0..256, 0).map_err(|error| error.to_string())?;
+            told.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    })?;
+    let taken = if is_back { "all" } else { "then the thread is held" };
+    say(&json!({
+        "question": "how many single launches a stream takes behind a shut gate",
+        "of": LAUNCHES, "launches": count, "taken": taken,
+    }));
     Ok(())
 }
 

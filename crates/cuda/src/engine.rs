@@ -28,6 +28,7 @@ use tensorwire_kernels::{
 use tensorwire_memory::{DeviceLoan, DeviceWriteLoan, DmaBuf, Keepalive, Slab};
 
 use crate::error::LowerError;
+use crate::gpus::COMPUTE_MIN;
 use crate::kernels::modules;
 use crate::{DeviceFault, Rounding};
 use ahead::Ahead;
@@ -36,7 +37,7 @@ use group::Membership;
 use libraries::Libraries;
 use prepared::{PrepareError, Prepared};
 use programs::Programs;
-use segments::{Call, Segments};
+use segments::{Call, Segments, Tell};
 pub use steps::RemoteWrites;
 use steps::Steps;
 use telling::tell;
@@ -61,6 +62,12 @@ pub enum CudaError {
     Driver(#[from] tensorwire_device::OpenError),
     #[error(transparent)]
     Device(#[from] DeviceError),
+    #[error(
+        "GPU {ordinal} ({name}) is of compute capability {}.{}, and kernels are made for {}.{} and newer; name another one \
+         (--device cuda:N, CUDA_VISIBLE_DEVICES), or use --device cpu",
+        .compute.0, .compute.1, COMPUTE_MIN.0, COMPUTE_MIN.1
+    )]
+    TooOld { ordinal: usize, name: String, compute: (u32, u32) },
 }
 
 /// Bytes of the words that kernels are pointed to: the factor of the rate, then the fault.
@@ -92,7 +99,7 @@ pub struct CudaKernels {
     segments: Segments,
     /// Scratch of whichever operator is computed.
     workspace: Option<DeviceMemory>,
-    /// Scratch that was too small. It goes when no stream waits at a gate: who lets go of memory waits for what may use it.
+    /// Workspaces that became too small, for what was started before. Given back when the stream has nothing to do.
     outgrown: Vec<DeviceMemory>,
     words: DeviceMemory,
     /// In pinned memory: at whose kernels the GPU is ([`KernelArgument::Progress`](crate::KernelArgument::Progress)).
@@ -100,8 +107,7 @@ pub struct CudaKernels {
     /// In pinned memory: factors on their way to the words, and faults that came from there.
     factors: Slots,
     flights: Flights,
-    /// There once something was copied ahead.
-    ahead: Option<Ahead>,
+    ahead: Ahead,
     /// Some operator reads values that may be wrong.
     has_checks: bool,
     /// What went wrong first. Nothing is computed after it.
@@ -173,7 +179,7 @@ impl CudaKernels {
             outgrown: Vec::new(),
             words,
             progress,
-            ahead: None,
+            ahead: Ahead::new(&device)?,
             has_checks: false,
             failure: None,
             device,
@@ -278,10 +284,18 @@ impl CudaKernels {
 
     /// Tells the stream what was started.
     fn flush(&mut self) -> Result<(), Failed> {
+        self.told(Segments::flush)
+    }
+
+    /// Tells the stream what was started, in one of the ways of segments.
+    fn told<T>(
+        &mut self,
+        way: impl FnOnce(&mut Segments, &Stream, Tell<'_>) -> Result<T, DeviceError>,
+    ) -> Result<T, Failed> {
         let CudaKernels { segments, prepared, functions, stream, steps, .. } = self;
         // whose launches a driver refused
         let mut refused = None;
-        let told = segments.flush(stream, &mut |stream: &Stream, calls: &[Call]| {
+        let told = way(segments, stream, &mut |stream: &Stream, calls: &[Call]| {
             for call in calls {
                 let Call::Operator(node, _) = call else {
                     steps.tell(stream, *call)?;
@@ -337,18 +351,14 @@ impl CudaKernels {
         Ok(())
     }
 
-    /// Sees to it that the workspace has so many bytes. What still computes in the old one keeps it.
+    /// Sees to it that the workspace has so many bytes. What was started before computes in the old one, which is kept: to give
+    /// it back the stream is waited for, and within a step that may wait for this thread.
     fn make_room(&mut self, bytes: usize) -> Result<(), Failed> {
         // fits: a size of this machine
         let bytes = bytes as u64;
         if self.workspace.as_ref().map_or(0, DeviceMemory::bytes) < bytes {
-            // what was started computes in the old one
-            self.flush()?;
             let larger = self.device.alloc(bytes)?;
             self.outgrown.extend(self.workspace.replace(larger));
-            if !self.steps.are_told() {
-                self.outgrown.clear();
-            }
         }
         Ok(())
     }
@@ -380,6 +390,9 @@ impl CudaKernels {
         self.steps.land();
         if let Some(fault) = self.flights.land()? {
             return Err(self.explain(&fault));
+        }
+        if !self.outgrown.is_empty() && !self.segments.are_pending() && self.stream.query()? {
+            self.outgrown.clear();
         }
         Ok(())
     }
@@ -478,24 +491,18 @@ impl DeviceKernels for CudaKernels {
     }
 
     fn take(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<(), DeviceFailure> {
-        let done = self.taken(&from, &to);
+        let done = self.taken(from, to);
         self.kept(done)
     }
 
     fn is_ahead_over(&mut self) -> Result<bool, DeviceFailure> {
         self.steps.land();
-        let done = match &mut self.ahead {
-            Some(ahead) => ahead.is_over().map_err(Failed::from),
-            None => Ok(true),
-        };
+        let done = self.ahead.is_over().map_err(Failed::from);
         self.kept(done)
     }
 
     fn wait_ahead(&mut self, deadline: Deadline) -> Result<(), DeviceFailure> {
-        let done = match &mut self.ahead {
-            Some(ahead) => ahead.wait(deadline).map_err(Failed::from),
-            None => Ok(()),
-        };
+        let done = self.ahead.wait(deadline).map_err(Failed::from);
         self.kept(done)
     }
 
@@ -549,7 +556,7 @@ impl DeviceKernels for CudaKernels {
         Ok(())
     }
 
-    fn end_step(&mut self) -> Result<CopyId, DeviceFailure> {
+    fn end_step(&mut self) -> Result<Option<CopyId>, DeviceFailure> {
         let done = self.step_ended();
         self.kept(done)
     }

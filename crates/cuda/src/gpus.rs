@@ -5,11 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tensorwire_device::{
-    CublasLt, CudaLibrary, Cudnn, DeviceError, Driver, LibrarySearch, LoadedLibrary,
+    CublasLt, CudaLibrary, Cudnn, DeviceError, DeviceFacts, Driver, LibrarySearch, LoadedLibrary,
 };
 
 use crate::Rounding;
 use crate::engine::CudaError;
+
+/// The least compute capability that the PTX of the kernels is for.
+pub(crate) const COMPUTE_MIN: (u32, u32) = (8, 0);
 
 /// Returns what computes matrix products and convolutions, for people, without asking a GPU whether the libraries work
 /// there.
@@ -77,14 +80,18 @@ impl Gpus {
         self.count
     }
 
-    /// Checks that there is a GPU of that number.
+    /// Checks that there is a GPU of that number, for which kernels are made.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is none, or it is too old.
     pub fn check(&self, ordinal: usize) -> Result<(), CudaError> {
-        match ordinal < self.count {
-            true => Ok(()),
-            false => Err(DeviceError::NoSuchDevice { ordinal, count: self.count }.into()),
+        if ordinal >= self.count {
+            return Err(DeviceError::NoSuchDevice { ordinal, count: self.count }.into());
+        }
+        let DeviceFacts { name, compute, .. } = self.driver.facts(ordinal)?;
+        match compute < COMPUTE_MIN {
+            true => Err(CudaError::TooOld { ordinal, name, compute }),
+            false => Ok(()),
         }
     }
 

@@ -268,7 +268,7 @@ pub(crate) fn mend_image(code: CUresult, compute: (u32, u32)) -> String {
     let (major, minor) = compute;
     match code {
         CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
-            "the kernels were made by a CUDA newer than the driver: install a newer driver (550 or newer)".to_owned()
+            "the kernels were made by a CUDA newer than the driver: install a newer driver, or have PTX of an older CUDA".to_owned()
         }
         CUDA_ERROR_NO_BINARY_FOR_GPU => format!(
             "the GPU is of compute capability {major}.{minor}, for which the image has no kernels: 8.0 or newer is needed"

@@ -35,6 +35,10 @@ pub(crate) struct Config {
 /// What goes wrong. Numbers count from 1; 0 is never.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Faults {
+    /// A stream takes so much at a time; whoever tells it more waits.
+    pub(crate) queue: u64,
+    /// What is made or used for the first time waits until the streams of its GPU have nothing to do.
+    pub(crate) lazy: bool,
     /// Streams sleep up to so many microseconds before what they do, as the seed says.
     pub(crate) delay_us: u64,
     /// The allocation that finds no memory.
@@ -51,6 +55,8 @@ pub(crate) struct Faults {
     pub(crate) garbage: bool,
     /// No GPU reaches another.
     pub(crate) no_peer: bool,
+    /// Streams make no graphs.
+    pub(crate) no_graph: bool,
     /// Memory has no file descriptor.
     pub(crate) no_export: bool,
     /// Memory has no dma-buf.
@@ -114,6 +120,8 @@ impl Faults {
             let bad = || format!("FAKE_CUDA_FAULTS: {word}: no number");
             let value = value.parse::<u64>().map_err(|_| bad())?;
             match name {
+                "queue" => faults.queue = value,
+                "lazy" => faults.lazy = value != 0,
                 "delay" => faults.delay_us = value,
                 "oom" => faults.out_of_memory = value,
                 "launch" => faults.launch = value,
@@ -122,6 +130,7 @@ impl Faults {
                 "stale" => faults.stale = value != 0,
                 "garbage" => faults.garbage = value != 0,
                 "nopeer" => faults.no_peer = value != 0,
+                "nograph" => faults.no_graph = value != 0,
                 "noexport" => faults.no_export = value != 0,
                 "nodmabuf" => faults.no_dmabuf = value != 0,
                 "nolibrary" => faults.no_library = value != 0,

@@ -165,8 +165,10 @@ pub extern "C" fn cublasLtGetStatusString(status: cublasStatus_t) -> *const c_ch
 pub unsafe extern "C" fn cublasLtCreate(handle: *mut cublasLtHandle_t) -> cublasStatus_t {
     answer(|| {
         let fake = Fake::get().map_err(|_| CUBLAS_STATUS_NOT_INITIALIZED)?;
-        let current = fake.current();
-        if fake.config.faults.no_library || current.is_err() {
+        let ready = fake
+            .current()
+            .and_then(|context| fake.before_making(context, "a handle of cuBLASLt's that is made"));
+        if fake.config.faults.no_library || ready.is_err() {
             return Err(CUBLAS_STATUS_NOT_INITIALIZED);
         }
         // SAFETY: the caller's duty.
@@ -502,7 +504,10 @@ pub unsafe extern "C" fn cublasLtMatmul(
             // this: the duty of who told it.
             unsafe { compute(&product, is_cut, places) }
         });
-        let told = on_stream(stream, |_, stream| stream.tell(Op::Library(Arc::new(call))));
+        let told = on_stream(stream, |fake, stream| {
+            fake.before_using(&stream.context, format!("product {mark:#x}"))?;
+            stream.tell(Op::Library(Arc::new(call)))
+        });
         if told == 0 { Ok(()) } else { Err(CUBLAS_STATUS_EXECUTION_FAILED) }
     })
 }

@@ -144,6 +144,9 @@ pub unsafe extern "C" fn cudnnCreate(room: *mut cudnnHandle_t) -> cudnnStatus_t 
         if fake.config.faults.no_library {
             return because(CUDNN_STATUS_NOT_INITIALIZED, "it was told not to start");
         }
+        if fake.before_making(context, "a handle of cuDNN's that is made").is_err() {
+            return because(CUDNN_STATUS_NOT_INITIALIZED, "the GPU does not come to rest");
+        }
         let made = Handle { context: context.clone(), stream: Mutex::new(0) };
         let handle = OBJECTS.handles.add(Arc::new(made));
         // SAFETY: there is room for it: the caller's duty.
@@ -296,6 +299,7 @@ pub extern "C" fn cudnnBackendExecute(
 ) -> cudnnStatus_t {
     answer(|| {
         let owner = owner(handle.addr())?;
+        let at = plan.addr();
         let (plan, pack) = (descriptor(plan)?.lock().made(), descriptor(pack)?.lock().made());
         let (Some(Made::Plan(convolution, engine, of)), Some(Made::Pack(pack))) = (plan, pack)
         else {
@@ -335,7 +339,8 @@ pub extern "C" fn cudnnBackendExecute(
             unsafe { convolution.compute(engine, number, places) }
         });
         let stream = *owner.stream.lock();
-        let told = on_stream(std::ptr::without_provenance_mut(stream), |_, stream| {
+        let told = on_stream(std::ptr::without_provenance_mut(stream), |fake, stream| {
+            fake.before_using(&stream.context, format!("convolution plan {at:#x}"))?;
             stream.tell(Op::Library(Arc::new(call)))
         });
         match told {

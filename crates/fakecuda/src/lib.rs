@@ -30,6 +30,8 @@
 //! | fault | |
 //! |---|---|
 //! | `delay=N` | streams sleep up to N µs before what they do, every other time |
+//! | `queue=N` | a stream takes N things at a time, a graph as one: whoever tells it more waits, and after 60 s nothing works any more (CUDA has it at about 1,024, and waits for good) |
+//! | `lazy` | kernels that are used for the first time, products and convolutions of a shape, images, handles of libraries and streams that are made wait until the streams of the GPU have nothing to do, and after 60 s nothing works any more (CUDA loads lazily, and waits for good) |
 //! | `oom=N` | the N-th allocation finds no memory |
 //! | `launch=N` | the N-th kernel fails, and all that comes after |
 //! | `lost=N` | the GPU is gone after N calls |
@@ -40,7 +42,7 @@
 //! | `product=N`, `convolution=N` | the N-th matrix product of cuBLASLt's fails, or convolution of cuDNN's |
 //! | `compile=N` | NVRTC fails in the N-th program |
 //! | `program=N` | the N-th kernel of those that NVRTC compiled reads what is not there |
-//! | `nopeer`, `noexport`, `nodmabuf` | the GPU cannot do that |
+//! | `nopeer`, `noexport`, `nodmabuf`, `nograph` | the GPU cannot do that |
 
 // the names are the driver's, and NCCL's
 #![allow(non_snake_case, non_upper_case_globals)]

@@ -2,7 +2,7 @@
 //! follow.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -37,6 +37,8 @@ pub(crate) struct Fake {
     /// The seed of streams that are made from now on, and how many were.
     pub(crate) seeds: Mutex<(u64, u64)>,
     pub(crate) counts: Counts,
+    /// What was used once, by GPU.
+    used: Mutex<HashSet<(usize, String)>>,
     pub(crate) allocations: Handles<Allocation>,
     pub(crate) streams: Handles<Stream>,
     pub(crate) events: Handles<Event>,
@@ -150,6 +152,7 @@ impl Fake {
             unseen: Mutex::default(),
             seeds: Mutex::new((config.seed, 0)),
             counts: Counts::default(),
+            used: Mutex::default(),
             allocations: Handles::new(1),
             streams: Handles::new(2),
             events: Handles::new(3),
@@ -190,6 +193,28 @@ impl Fake {
         }
         context.check()?;
         Ok(context)
+    }
+
+    /// Before something is made that a driver may make only when the GPU has nothing to do.
+    pub(crate) fn before_making(&self, context: &Context, what: &str) -> Outcome {
+        if !self.config.faults.lazy {
+            return Ok(());
+        }
+        let streams = self.streams.all();
+        let mut own = streams.iter().filter(|stream| stream.context.ordinal == context.ordinal);
+        if own.all(|stream| stream.comes_to_rest()) {
+            return Ok(());
+        }
+        say(&format!("{what} waits for streams of GPU {} that wait", context.ordinal));
+        context.fail(CUDA_ERROR_LAUNCH_TIMEOUT);
+        Err(CUDA_ERROR_LAUNCH_TIMEOUT)
+    }
+
+    /// As [`Fake::before_making`], if it is the first use of something.
+    pub(crate) fn before_using(&self, context: &Context, what: String) -> Outcome {
+        let is_first =
+            self.config.faults.lazy && self.used.lock().insert((context.ordinal, what.clone()));
+        if is_first { self.before_making(context, &what) } else { Ok(()) }
     }
 
     /// Bytes that a GPU reaches at an address of its own or of pinned memory of the host. They stay for as long as

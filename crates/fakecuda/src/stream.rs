@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use tensorwire_device::sys::*;
@@ -12,8 +13,11 @@ use crate::event::Event;
 use crate::kernels::Launching;
 use crate::nccl::Collective;
 use crate::random::Random;
-use crate::state::{Context, Fake, Outcome};
+use crate::state::{Context, Fake, Outcome, say};
 use crate::work;
+
+/// So long whoever asks waits for a stream that does nothing, where a driver would for good.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One thing that a stream is told.
 #[derive(Clone, Debug)]
@@ -187,6 +191,15 @@ impl Stream {
             fake.show_remote_writes(self.context.ordinal);
         }
         let mut queue = self.queue.lock();
+        let room = Fake::get().map_or(0, |fake| fake.config.faults.queue);
+        let is_full = |queue: &Queue| room > 0 && queue.ops.len() as u64 >= room;
+        while is_full(&queue) {
+            if self.news.wait_for(&mut queue, PATIENCE).timed_out() && is_full(&queue) {
+                say(&format!("stream {} has {room} things to do, and does none", self.number));
+                self.context.fail(CUDA_ERROR_LAUNCH_TIMEOUT);
+                return Err(CUDA_ERROR_LAUNCH_TIMEOUT);
+            }
+        }
         let number = TOLD.fetch_add(1, Ordering::Relaxed) + 1;
         queue.ops.push_back(Told { number, op: Arc::new(op) });
         drop(queue);
@@ -198,6 +211,18 @@ impl Stream {
     pub(crate) fn is_idle(&self) -> bool {
         let queue = self.queue.lock();
         queue.ops.is_empty() && queue.working.is_none()
+    }
+
+    /// Waits until nothing is left to do; false if nothing is done for too long.
+    pub(crate) fn comes_to_rest(&self) -> bool {
+        let mut queue = self.queue.lock();
+        let is_idle = |queue: &Queue| queue.ops.is_empty() && queue.working.is_none();
+        while !is_idle(&queue) {
+            if self.news.wait_for(&mut queue, PATIENCE).timed_out() {
+                return is_idle(&queue);
+            }
+        }
+        true
     }
 
     /// Waits until nothing is left to do, or something failed.

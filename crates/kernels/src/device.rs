@@ -251,12 +251,14 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
         Ok(())
     }
 
-    /// Starts the step; over when it has waited at all gates, too.
+    /// Starts the step; over when it has waited at all gates, too. The device is told it as one: of what is told piece by piece
+    /// behind a shut gate a driver takes so much, and then holds the thread that would open it. None where it cannot be told
+    /// so: nothing of the step is started then but what was taken, which may be taken again.
     ///
     /// # Errors
     /// As everywhere.
-    fn end_step(&mut self) -> Result<CopyId, DeviceFailure> {
-        self.mark()
+    fn end_step(&mut self) -> Result<Option<CopyId>, DeviceFailure> {
+        self.mark().map(Some)
     }
 
     /// Opens a gate, once a step that waits there; `is_remote`: for what a NIC has written to the device's memory.

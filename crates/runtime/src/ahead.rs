@@ -95,6 +95,13 @@ impl Ahead {
         staged.is_filled.swap(false, Ordering::Relaxed).then_some(&staged.buffer)
     }
 
+    /// What was taken is there to be taken again.
+    pub(crate) fn put_back(&self, input: Output) {
+        if let Some(staged) = self.staged.get(&input) {
+            staged.is_filled.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// True if an input's values do not wait on the device, nor are on their way there.
     pub(crate) fn is_free(
         &self,

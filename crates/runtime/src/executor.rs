@@ -233,7 +233,7 @@ impl Executor {
         frontier: &mut Frontier,
     ) -> Result<Advance, RunError> {
         if self.steps.is_whole() {
-            return self.advance_step(part);
+            return self.advance_step(part, frontier);
         }
         if self.group.as_ref().is_some_and(|group| group.holds()) {
             return self.hold_for_group(part, frontier);

@@ -142,7 +142,11 @@ impl Session {
             let (step, node) = (self.executor.counters.steps, self.part.task.to_string());
             return Err(RunError::Device { step, node, source });
         }
-        self.executor.advance(&self.part, &mut self.frontiers[self.run.0])
+        let advance = self.executor.advance(&self.part, &mut self.frontiers[self.run.0])?;
+        if advance == Advance::Finished && !self.executor.leaves_out_kernels {
+            self.executor.steps.was_done(self.run);
+        }
+        Ok(advance)
     }
 
     /// Blocks until something may have arrived since [`Session::advance`] last did something.
@@ -374,13 +378,13 @@ impl Session {
         device.map_or(0, |device| device.lock().graphs_launched())
     }
 
-    /// Says how a device is told a run: as a whole, or in parts, between which the host looks at what it did, and why. None
-    /// where there is no device.
+    /// Says how a device is told a run: as a whole, but for the first time, or in parts, between which the host looks at what it
+    /// did, and why. None where there is no device.
     pub fn how_told(&self, run: RunId) -> Option<String> {
         let makes_graphs = self.executor.workspace.device.as_ref()?.lock().makes_graphs();
         let what = if makes_graphs { "graph" } else { "list of single launches" };
         Some(match self.executor.steps.why_in_parts(run) {
-            None => format!("one {what} a step"),
+            None => "one graph a step".to_owned(),
             Some(why) => format!("a {what} between two looks of the host: {why}"),
         })
     }

@@ -65,15 +65,16 @@ struct Part {
 const PARTS: &[Part] = &[
     Part { name: "machine", limit_s: 60, run: suites::machine },
     Part { name: "questions", limit_s: 60, run: suites::questions },
-    Part { name: "driver", limit_s: 120, run: suites::driver },
-    Part { name: "operators", limit_s: 240, run: suites::operators },
+    Part { name: "driver", limit_s: 180, run: suites::driver },
+    Part { name: "operators", limit_s: 300, run: suites::operators },
     Part { name: "jobs", limit_s: 180, run: jobs::same_bits },
     Part { name: "losses", limit_s: 180, run: jobs::losses },
     Part { name: "rates", limit_s: 60, run: speeds::rates },
     Part { name: "collectives", limit_s: 120, run: collectives::vectors },
     Part { name: "crossings", limit_s: 120, run: speeds::crossings },
+    Part { name: "gpudirect", limit_s: 300, run: speeds::gpudirect },
     Part { name: "steps", limit_s: 330, run: steps::steps },
-    Part { name: "sanitizer", limit_s: 120, run: suites::sanitizer },
+    Part { name: "sanitizer", limit_s: 300, run: suites::sanitizer },
 ];
 
 /// Why nothing ran.
@@ -221,6 +222,15 @@ impl Bench<'_, '_> {
     fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.env("TENSORWIRE_TEST_CUDA", self.driver_word()).env("RUST_BACKTRACE", "0");
+        // programs ask python3 where the libraries lie that PyTorch brings
+        if let Some(folder) = self.python.and_then(Path::parent) {
+            let others = std::env::var_os("PATH").unwrap_or_default();
+            let all = [folder.to_owned()].into_iter().chain(std::env::split_paths(&others));
+            // a folder with a colon in its name cannot be in it
+            if let Ok(path) = std::env::join_paths(all) {
+                command.env("PATH", path);
+            }
+        }
         if let Some((_, kernels)) = self.programs.stand_in.as_ref().filter(|_| self.is_stand_in()) {
             command.env("FAKE_CUDA_KERNELS", kernels);
         }

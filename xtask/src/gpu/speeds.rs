@@ -75,6 +75,35 @@ fn crossings_of(bench: &mut Bench<'_, '_>, tensorwire: &Path) -> Result<Outcome,
     })
 }
 
+/// Steps from memory to memory beside steps by way of the host (Xue et al., table 3).
+pub(super) fn gpudirect(bench: &mut Bench<'_, '_>) -> Outcome {
+    let tensorwire = built!(bench.programs.tensorwire, "tensorwire");
+    if bench.is_stand_in() {
+        return Outcome::NotRun("six models take hours on the stand-in".to_owned());
+    }
+    outcome(gpudirect_of(bench, &tensorwire))
+}
+
+fn gpudirect_of(bench: &mut Bench<'_, '_>, tensorwire: &Path) -> Result<Outcome, String> {
+    let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+    let mut command = bench.command(tensorwire);
+    command.args(["bench", "evaluation", "--only", "gpudirect", "--quick"]);
+    command.args(bench.driver_option()).arg("--json").arg(file.path());
+    let ended = bench.run(&mut command)?;
+    let text = std::fs::read_to_string(file.path()).map_err(|error| error.to_string())?;
+    let lines = text.lines().map(serde_json::from_str::<Value>).filter_map(Result::ok);
+    let lines: Vec<Value> = lines.collect();
+    for line in &lines {
+        bench.say(line.clone())?;
+    }
+    ended.checked()?;
+    let of = |way: &str| lines.iter().filter(|line| line["crossing"] == way).count();
+    Ok(match (of("direct"), of("host")) {
+        (0, _) | (_, 0) => Outcome::Failed("a way was not measured".to_owned()),
+        (direct, host) => Outcome::Passed(format!("{direct} models directly, {host} by the host")),
+    })
+}
+
 /// The line of a `bench step` on the GPU.
 pub(super) fn step(
     bench: &mut Bench<'_, '_>,

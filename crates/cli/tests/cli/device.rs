@@ -92,7 +92,7 @@ fn the_same_bits_by_every_way_to_cross() {
     let Some(driver) = driver() else { return };
     let alone = driver.train(&format!("--strategy local {SMALL}"), &[]);
     assert!(alone["kernels"].as_str().unwrap().starts_with("cuda: GPU 0"), "{alone}");
-    // the third step is told as a graph, and so are later batches of the evaluation
+    // the second step is told as a graph, and so are later batches of the evaluation
     assert!(number(&alone, "graphs_launched") > 0, "{alone}");
     assert_eq!(alone["device_steps"], WHOLE, "{alone}");
     // the second step's batches and the third's come while the step before computes, unless they are made too late: 8·8
@@ -453,14 +453,43 @@ fn what_is_not_there_is_said_before_anything_starts() {
     refused(&ended, 2, &["11.4", "newer driver"]);
     let ended = driver.start_on("tpu", SMALL, &[]).end(LIMIT);
     refused(&ended, 2, &["no device 'tpu'"]);
+    // one for which there are no kernels
+    let old = [("FAKE_CUDA_COMPUTE", "75")];
+    let ended = driver.start(SMALL, &old).end(LIMIT);
+    refused(&ended, 2, &["GPU 0 (Fake GPU)", "capability 7.5", "8.0 and newer", "--device cpu"]);
     // whoever leaves it open gets the processor
-    let job = driver.start_on(
-        "auto",
-        &format!("--json --strategy local {SMALL}"),
-        &[("FAKE_CUDA_DEVICES", "0")],
+    for none in [[("FAKE_CUDA_DEVICES", "0")], old] {
+        let job = driver.start_on("auto", &format!("--json --strategy local {SMALL}"), &none);
+        let result = job.end(LIMIT).json();
+        assert!(!result["kernels"].as_str().unwrap().contains("GPU"), "{none:?}: {result}");
+    }
+    // the oldest driver that is taken loads all kernels
+    let job = format!("--strategy local {SMALL}");
+    driver.train(&job, &[("FAKE_CUDA_VERSION", "12000")]);
+}
+
+/// What a driver holds a thread for: more launches than a stream takes, and what is used for the first time, behind streams that
+/// wait for that thread.
+#[test]
+fn nothing_is_told_behind_a_shut_gate() {
+    let Some(driver) = driver() else { return };
+    let alone = hash(&driver.train(&format!("--strategy local {SMALL}"), &[]));
+    let holds = [("FAKE_CUDA_FAULTS", "queue=16,lazy,garbage")];
+    for strategy in ["ps", "allreduce"] {
+        let job = format!("--strategy {strategy} --val-every 1 {SMALL}");
+        let result = driver.train(&job, &holds);
+        assert_eq!(hash(&result), alone, "{strategy}");
+        assert_eq!(result["device_steps"], WHOLE, "{strategy}: {result}");
+    }
+    // what is no graph is told in parts, with as little behind a gate
+    let holds = [("FAKE_CUDA_FAULTS", "queue=16,lazy,nograph")];
+    let result = driver.train(&format!("--strategy ps {SMALL}"), &holds);
+    assert_eq!((hash(&result), number(&result, "graphs_launched")), (alone, 0));
+    let told = result["device_steps"].as_str().unwrap();
+    assert!(
+        told.starts_with("a list of single launches") && told.ends_with("no graph of it"),
+        "{told}"
     );
-    let result = job.end(LIMIT).json();
-    assert!(!result["kernels"].as_str().unwrap().contains("GPU"), "{result}");
 }
 
 #[test]

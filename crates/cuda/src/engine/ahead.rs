@@ -1,5 +1,6 @@
 //! Copies to the GPU that run beside what computes, on a stream of their own: of what the next step is fed. Events keep the
-//! two streams from each other: what is taken has come, and what is copied next waits until it is taken.
+//! two streams from each other: what is taken has come, and what is copied next waits until it is taken. The stream is made
+//! with the device: a driver may make none while another one waits.
 
 use std::sync::Arc;
 
@@ -52,8 +53,18 @@ impl Ahead {
         to: &DeviceWriteLoan,
     ) -> Result<(), DeviceError> {
         let bytes = 0..from.bytes().min(to.bytes());
-        stream.wait_event(&self.arrived)?;
+        self.come_before(stream)?;
         stream.copy_within_device(from, bytes, to, 0)?;
+        self.are_taken(stream)
+    }
+
+    /// What was started here has come before `stream` goes on.
+    pub(super) fn come_before(&self, stream: &Stream) -> Result<(), DeviceError> {
+        stream.wait_event(&self.arrived)
+    }
+
+    /// What is started from here on waits until `stream` comes here.
+    pub(super) fn are_taken(&self, stream: &Stream) -> Result<(), DeviceError> {
         self.taken.record(stream)
     }
 
@@ -85,22 +96,16 @@ impl CudaKernels {
         if !self.is_held() {
             self.flush()?;
         }
-        let mut ahead = match self.ahead.take() {
-            Some(ahead) => ahead,
-            None => Ahead::new(&self.device)?,
-        };
-        let started = ahead.start(from, to);
-        // what it holds is held also where it failed
-        self.ahead = Some(ahead);
-        Ok(started?)
+        Ok(self.ahead.start(from, to)?)
     }
 
-    pub(super) fn taken(&mut self, from: &DeviceLoan, to: &DeviceWriteLoan) -> Result<(), Failed> {
+    pub(super) fn taken(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<(), Failed> {
         self.check()?;
-        self.flush()?;
-        match &self.ahead {
-            Some(ahead) => Ok(ahead.take(&self.stream, from, to)?),
-            None => Ok(()),
+        if self.takes_in_step() {
+            self.step_took(from, to);
+            return Ok(());
         }
+        self.flush()?;
+        Ok(self.ahead.take(&self.stream, &from, &to)?)
     }
 }

@@ -1,6 +1,7 @@
 //! Launches that come in the same order again and again, as one graph. What is started waits for the next moment at which
 //! the host looks at the stream; by then it is a segment. One that was told twice alike is captured the next time, and
-//! launched as a whole from then on. Where that cannot be done, and where sizes change, its launches are told one by one.
+//! launched as a whole from then on. Where that cannot be done, and where sizes change, its launches are told one by one. A
+//! step that waits for others is a graph from the first time on, or is not told.
 
 use std::collections::HashMap;
 
@@ -78,6 +79,11 @@ impl Segments {
             .any(|call| matches!(call, Call::Operator(pending, _) if *pending == node))
     }
 
+    /// True if anything waits to be told.
+    pub(super) fn are_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
     /// Forgets the segments of before.
     pub(super) fn forget(&mut self) {
         self.known.clear();
@@ -95,6 +101,37 @@ impl Segments {
     /// True as long as the driver made a graph of every segment that came again.
     pub(super) fn are_captured(&self) -> bool {
         !self.is_refused
+    }
+
+    /// Tells the stream what is pending as one graph, also if it comes for the first time. False if the driver makes none: the
+    /// stream was told nothing then.
+    pub(super) fn flush_as_graph(
+        &mut self,
+        stream: &Stream,
+        tell: Tell<'_>,
+    ) -> Result<bool, DeviceError> {
+        let calls = std::mem::take(&mut self.pending);
+        let (Some(first), Some(last)) = (calls.first(), calls.last()) else { return Ok(true) };
+        let key = (first.name(), last.name(), calls.len());
+        let known = self.known.get(&key).filter(|segment| segment.calls == calls);
+        if let Some(Segment { state: State::Captured(graph), .. }) = known {
+            graph.launch(stream)?;
+            self.launched += 1;
+            return Ok(true);
+        }
+        // what goes with a graph of before may wait for the stream, which waits for nobody yet
+        self.known.remove(&key);
+        if self.known.len() >= SEGMENTS_MAX {
+            self.known.clear();
+        }
+        let Some(graph) = captured(stream, &calls, tell) else {
+            self.is_refused = true;
+            return Ok(false);
+        };
+        graph.launch(stream)?;
+        self.launched += 1;
+        self.known.insert(key, Segment { calls, state: State::Captured(graph) });
+        Ok(true)
     }
 
     /// Tells the stream what is pending.

@@ -1,6 +1,8 @@
 //! Steps that the stream is told as a whole, with what crosses in them: copies are told among the launches, and the stream
 //! waits at gates and gives signals, words in pinned memory. A gate is open at 1; who waits there shuts it, so that the graph
-//! can be launched again. Who gives up a step opens all gates, so that no stream waits for good.
+//! can be launched again. Who gives up a step opens all gates, so that no stream waits for good. A step is told as one graph: of
+//! single launches a stream takes so many behind a shut gate, about 1,024, and then holds the thread that tells it, which is the
+//! one that would open the gate.
 
 use std::sync::Arc;
 
@@ -10,7 +12,7 @@ use tensorwire_kernels::{CopyId, DeviceFailure};
 use tensorwire_memory::{Arena, DeviceLoan, DeviceWriteLoan, Place};
 
 use super::flights::{Loans, part};
-use super::segments::Call;
+use super::segments::{Call, Segments};
 use super::{CudaKernels, FAULT_OFFSET, Failed};
 use crate::DeviceFault;
 
@@ -46,6 +48,10 @@ pub(super) struct Steps {
     /// How often the present step writes `fed`, and whether it copies from the host behind the last time.
     told: u32,
     is_feeding: bool,
+    /// It copies what came ahead, behind something of its own: the stream waits before the step until that has come.
+    takes_ahead: bool,
+    /// A step is being told.
+    is_open: bool,
 }
 
 /// A copy of the step that is being told.
@@ -81,11 +87,6 @@ impl Steps {
 
     pub(super) fn release(&mut self) {
         self.is_taken = false;
-    }
-
-    /// True if a session tells whole steps: the stream may wait at a gate, which this thread opens.
-    pub(super) fn are_told(&self) -> bool {
-        self.is_taken
     }
 
     /// Tells a stream a call of a step.
@@ -187,6 +188,7 @@ impl CudaKernels {
         // the step before is over, and nothing waits at a gate
         self.outgrown.clear();
         (self.steps.told, self.steps.is_feeding) = (0, false);
+        (self.steps.takes_ahead, self.steps.is_open) = (false, true);
         if let Some(fed) = &self.steps.fed {
             fed.store(0);
         }
@@ -210,6 +212,17 @@ impl CudaKernels {
         self.add_copy(StepCopy { from, to });
     }
 
+    /// True if what is taken now has something of the step before it, which must not be told apart from the rest. Else it is
+    /// copied before the step, so that what comes ahead next need not wait until the step is over.
+    pub(super) fn takes_in_step(&self) -> bool {
+        self.steps.is_open && self.segments.are_pending()
+    }
+
+    pub(super) fn step_took(&mut self, from: DeviceLoan, to: DeviceWriteLoan) {
+        self.steps.takes_ahead = true;
+        self.step_copied(from, to);
+    }
+
     fn add_copy(&mut self, copy: StepCopy) {
         self.segments.add(copy.call());
         self.steps.copies.push(copy);
@@ -222,8 +235,10 @@ impl CudaKernels {
         self.segments.add(call);
     }
 
-    pub(super) fn step_ended(&mut self) -> Result<CopyId, Failed> {
+    /// None where the driver makes no graph of the step: the stream was told nothing of it.
+    pub(super) fn step_ended(&mut self) -> Result<Option<CopyId>, Failed> {
         self.check()?;
+        self.steps.is_open = false;
         if let Some(fed) = self.steps.says_fed() {
             self.segments.add(fed);
         }
@@ -233,10 +248,22 @@ impl CudaKernels {
             let from = Arc::new(words.lend_to_device().expect("the buffer is new"));
             self.add_copy(StepCopy { from, to: place.clone() });
         }
-        self.flush()?;
+        let takes_ahead = self.steps.takes_ahead;
+        if takes_ahead {
+            self.ahead.come_before(&self.stream)?;
+        }
+        let is_told = self.told(Segments::flush_as_graph)?;
         self.steps.copies.clear();
         let loans = std::mem::take(&mut self.steps.loans);
-        Ok(self.flights.end(&self.stream, loans, fault)?)
+        if !is_told {
+            self.steps.held.clear();
+            self.steps.told = 0;
+            return Ok(None);
+        }
+        if takes_ahead {
+            self.ahead.are_taken(&self.stream)?;
+        }
+        Ok(Some(self.flights.end(&self.stream, loans, fault)?))
     }
 
     pub(super) fn gate_opened(&mut self, gate: usize, is_remote: bool) -> Result<(), Failed> {

@@ -55,14 +55,11 @@ impl Machine {
     fn step(&mut self) -> CopyId {
         self.kernels.begin_step().unwrap();
         self.kernels.wait_at_gate(0).unwrap();
-        // twice: of fewer calls no graph is made
-        for _ in 0..2 {
-            let from = whole(&self.here).lend_to_device().unwrap();
-            let to = whole(&self.there).lend_to_device_for_writing().unwrap();
-            self.kernels.copy_in_step(from, to).unwrap();
-        }
+        let from = whole(&self.here).lend_to_device().unwrap();
+        let to = whole(&self.there).lend_to_device_for_writing().unwrap();
+        self.kernels.copy_in_step(from, to).unwrap();
         self.kernels.give_signal(0).unwrap();
-        self.kernels.end_step().unwrap()
+        self.kernels.end_step().unwrap().expect("a graph is made")
     }
 
     /// Starts an operator over so many rows, which takes scratch for each.
@@ -86,6 +83,34 @@ impl Machine {
     fn read(&self) -> Vec<u8> {
         whole(&self.there).read().unwrap().to_vec()
     }
+
+    fn bytes_free(&self) -> u64 {
+        self.kernels.device().memory().unwrap().free
+    }
+
+    /// Starts a loss of so many rows, whose operands are in `memory`: it needs the more of the workspace the more they are.
+    fn loss(&mut self, node: u32, memory: &Slab, rows: usize) {
+        let spec = |dtype, dims: &[usize]| TensorSpec::new(dtype, dims).unwrap();
+        let (logits, labels) = (spec(DType::F32, &[rows, 2]), spec(DType::I32, &[rows]));
+        let loss = spec(DType::F32, &[]);
+        let mut address = memory.address();
+        let mut operand = |spec| {
+            let operand = DeviceOperand { spec, address };
+            address += spec.bytes().next_multiple_of(256);
+            operand
+        };
+        let inputs = [&logits, &labels].map(&mut operand);
+        let outputs = [&loss, &logits].map(&mut operand);
+        let call = DeviceCall {
+            node: NodeId(node),
+            device: 0,
+            op: &Op::SoftmaxCrossEntropy,
+            inputs: &inputs,
+            outputs: &outputs,
+            in_place: false,
+        };
+        self.kernels.start(call).unwrap();
+    }
 }
 
 #[test]
@@ -95,7 +120,7 @@ fn a_gate_lets_one_step_pass() {
         return;
     }
     let mut machine = Machine::open(RemoteWrites::AsNeeded);
-    // the third and later are launched as one graph: each waits again
+    // each is launched as one graph, and waits again
     for byte in 1..6 {
         machine.write(byte);
         let end = machine.step();
@@ -107,7 +132,7 @@ fn a_gate_lets_one_step_pass() {
         assert!(machine.kernels.takes_signal(0) && !machine.kernels.takes_signal(0));
         assert_eq!(machine.read(), [byte; BYTES]);
     }
-    assert!(machine.kernels.graphs_launched() >= 3);
+    assert_eq!(machine.kernels.graphs_launched(), 5);
     // nobody opens it: whoever gives up does
     let end = machine.step();
     machine.kernels.discard_step();
@@ -124,7 +149,7 @@ fn one_session_at_a_time_tells_steps() {
     for _ in 0..2 {
         let refused = machine.kernels.prepare_steps(1, 1).unwrap_err();
         assert!(refused.to_string().contains("another session"), "{refused}");
-        // the last of them is a graph, which waits for these words
+        // graphs wait for these words
         for byte in 1..5 {
             machine.write(byte);
             let end = machine.step();
@@ -177,6 +202,80 @@ fn scratch_that_grows_in_a_step_does_not_wait_for_its_gates() {
         machine.kernels.wait(end, soon()).unwrap();
         assert!(machine.kernels.takes_signal(0));
     }
+}
+
+#[test]
+fn a_step_keeps_the_workspaces_that_it_outgrows() {
+    if !is_own_process() {
+        let name = "steps::a_step_keeps_the_workspaces_that_it_outgrows";
+        in_a_process(&["--exact", name], false, &[]);
+        return;
+    }
+    let mut machine = Machine::open(RemoteWrites::AsNeeded);
+    let before = machine.bytes_free();
+    // as large as every allocation is here at least
+    let memory = machine.kernels.alloc(0, 1 << 20).unwrap();
+    let of_one = before - machine.bytes_free();
+    for growth in [1, 10] {
+        let begun = std::time::Instant::now();
+        machine.kernels.begin_step().unwrap();
+        machine.kernels.wait_at_gate(0).unwrap();
+        for (node, rows) in [(1, 100), (2, 400), (3, 900)] {
+            machine.loss(node, &memory, growth * rows);
+        }
+        let end = machine.kernels.end_step().unwrap().expect("a graph is made");
+        // nobody waits for what the stream still has
+        assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+        assert!(!machine.kernels.is_over(end).unwrap());
+        machine.kernels.open_gate(0, false).unwrap();
+        machine.kernels.wait(end, soon()).unwrap();
+        // the operands and the last workspace
+        assert_eq!(before - machine.bytes_free(), 2 * of_one);
+    }
+}
+
+/// A stream that waits takes so much, and nothing that is used for the first time.
+#[test]
+fn a_step_is_one_thing_for_its_stream() {
+    if !is_own_process() {
+        let name = "steps::a_step_is_one_thing_for_its_stream";
+        in_a_process(&["--exact", name], false, &[("FAKE_CUDA_FAULTS", "queue=8,lazy")]);
+        return;
+    }
+    let mut machine = Machine::open(RemoteWrites::AsNeeded);
+    let memory = machine.kernels.alloc(0, 1 << 20).unwrap();
+    for _ in 0..2 {
+        machine.kernels.begin_step().unwrap();
+        machine.kernels.wait_at_gate(0).unwrap();
+        (0..10).for_each(|node| machine.loss(node, &memory, 10));
+        let end = machine.kernels.end_step().unwrap().expect("a graph is made");
+        // beside it the next batch comes, for the first time
+        let from = whole(&machine.there).lend_to_device().unwrap();
+        let to = whole(&machine.here).lend_to_device_for_writing().unwrap();
+        machine.kernels.copy_ahead(from, to).unwrap();
+        machine.kernels.wait_ahead(soon()).unwrap();
+        assert!(!machine.kernels.is_over(end).unwrap());
+        machine.kernels.open_gate(0, false).unwrap();
+        machine.kernels.wait(end, soon()).unwrap();
+    }
+    assert_eq!(machine.kernels.graphs_launched(), 2);
+}
+
+#[test]
+fn of_a_step_that_is_no_graph_nothing_is_told() {
+    if !is_own_process() {
+        let name = "steps::of_a_step_that_is_no_graph_nothing_is_told";
+        in_a_process(&["--exact", name], false, &[("FAKE_CUDA_FAULTS", "nograph")]);
+        return;
+    }
+    let mut machine = Machine::open(RemoteWrites::AsNeeded);
+    machine.kernels.begin_step().unwrap();
+    machine.kernels.wait_at_gate(0).unwrap();
+    machine.kernels.give_signal(0).unwrap();
+    assert_eq!(machine.kernels.end_step().unwrap(), None);
+    // no gate is in the way
+    machine.write(1);
+    assert!(!machine.kernels.takes_signal(0) && !machine.kernels.makes_graphs());
 }
 
 #[test]

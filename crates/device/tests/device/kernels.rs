@@ -80,7 +80,7 @@ fn bad_images_are_refused_with_what_the_compiler_says() {
         let load = |text: &str| Module::load(&machine.device, text.as_bytes());
         let errors = [
             load("these are no kernels").unwrap_err(),
-            load(&text.replace(".version 8.4", ".version 99.0")).unwrap_err(),
+            load(&text.replace(".version 8.0", ".version 99.0")).unwrap_err(),
             load(&text.replace("sm_80", "sm_999")).unwrap_err(),
         ];
         for error in errors {

@@ -1,9 +1,10 @@
 //! Words that streams wait on and write.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tensorwire_device::{Until, Word};
+use tensorwire_device::{Module, Until, Word};
 use tensorwire_memory::{DeviceWriteLoan, LoanError, Slab};
 
 use crate::support::*;
@@ -93,6 +94,71 @@ fn what_a_peer_wrote_before_the_word_is_there_behind_it() {
             streams[1].copy_to_host(&reading(&buffer), 0..64, &writing(&host), 0).unwrap();
             streams[1].synchronize(soon()).unwrap();
             assert!(host.read().unwrap().iter().all(|&byte| byte == round));
+        }
+    });
+}
+
+/// As of a real one, which has room for about 1,024 launches.
+#[test]
+fn a_stream_that_waits_holds_who_tells_it_more_than_it_has_room_for() {
+    on_fake(&[("FAKE_CUDA_FAULTS", "queue=16")], || {
+        let machine = Machine::open();
+        let ((gate, _loan), told) = (word(&machine), AtomicU32::new(0));
+        let (stream, buffer) = (machine.stream(), whole(&machine.memory(64).slab()));
+        let tell = |count: u32| {
+            let loan = writing(&buffer);
+            for _ in 0..count {
+                stream.set(&loan, 0..64, 1).unwrap();
+                told.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        gate.store(0);
+        stream.wait_value32(&gate, Until::Equal(1)).unwrap();
+        std::thread::scope(|scope| {
+            let telling = scope.spawn(|| tell(40));
+            let deadline = soon();
+            while told.load(Ordering::Relaxed) < 16 {
+                assert!(!deadline.passed(), "it takes less");
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(told.load(Ordering::Relaxed), 16);
+            assert!(!telling.is_finished());
+            gate.store(1);
+        });
+        stream.synchronize(soon()).unwrap();
+        // however much is in it, a graph is one thing
+        gate.store(0);
+        stream.begin_capture().unwrap();
+        stream.wait_value32(&gate, Until::Equal(1)).unwrap();
+        tell(40);
+        let graph = stream.end_capture().unwrap();
+        graph.launch(&stream).unwrap();
+        assert!(!stream.query().unwrap());
+        gate.store(1);
+        stream.synchronize(soon()).unwrap();
+    });
+}
+
+/// As of a real one that loads lazily.
+#[test]
+fn what_is_made_while_a_stream_waits_holds_who_makes_it() {
+    on_fake(&[("FAKE_CUDA_FAULTS", "lazy")], || {
+        let machine = Machine::open();
+        let ((gate, _loan), waiting) = (word(&machine), machine.stream());
+        let makes: [fn(&Machine); 2] = [
+            |machine| drop(machine.stream()),
+            |machine| drop(Module::load(&machine.device, PTX).unwrap()),
+        ];
+        for make in makes {
+            gate.store(0);
+            waiting.wait_value32(&gate, Until::Equal(1)).unwrap();
+            std::thread::scope(|scope| {
+                let making = scope.spawn(|| make(&machine));
+                std::thread::sleep(Duration::from_millis(20));
+                assert!(!making.is_finished());
+                gate.store(1);
+            });
         }
     });
 }

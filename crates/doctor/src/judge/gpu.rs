@@ -50,8 +50,9 @@ fn unusable(facts: &Facts) -> Option<Finding> {
             "unset CUDA_VISIBLE_DEVICES and see nvidia-smi -L; in a container: docker run --gpus all …",
         ));
     }
-    let version = cuda.version.as_ref().filter(|_| !cuda.gpus.is_empty())?;
-    let what = format!("{} can be used, by a driver of CUDA {version}", count(cuda.gpus.len()));
+    let able = cuda.gpus.iter().filter(|gpu| can_compute(gpu)).count();
+    let version = cuda.version.as_ref().filter(|_| able > 0)?;
+    let what = format!("{} can be used, by a driver of CUDA {version}", count(able));
     Some(Finding::new(Severity::Ok, "gpu", what, "what --device cuda would take"))
 }
 
@@ -59,18 +60,26 @@ fn count(gpus: usize) -> String {
     if gpus == 1 { "a GPU".to_string() } else { format!("{gpus} GPUs") }
 }
 
+/// True if kernels are made for it, and it has all that memory here needs.
+fn can_compute(gpu: &GpuFacts) -> bool {
+    gpu.compute >= COMPUTE && gpu.virtual_memory
+}
+
 /// What one GPU lacks.
 fn one(facts: &Facts, gpu: &GpuFacts) -> Vec<Finding> {
     let GpuFacts { ordinal, name, .. } = gpu;
     let mut findings = Vec::new();
     let (major, minor) = gpu.compute;
-    if gpu.compute < COMPUTE || !gpu.virtual_memory {
+    if !can_compute(gpu) {
         let what = match gpu.virtual_memory {
             true => format!("GPU {ordinal} ({name}) is of compute capability {major}.{minor}"),
             false => format!("GPU {ordinal} ({name}) maps no memory apart from allocating it"),
         };
         let why = "kernels are made for 8.0 and newer, and all memory is mapped: it computes nothing here";
-        let finding = Finding::new(Severity::Warning, "gpu-too-old", what, why);
+        let is_only = !facts.gpu.cuda.gpus.iter().any(can_compute);
+        let is_asked = facts.gpu.cuda.asked && is_only;
+        let severity = if is_asked { Severity::Error } else { Severity::Warning };
+        let finding = Finding::new(severity, "gpu-too-old", what, why);
         findings.push(finding.mended_by("CUDA_VISIBLE_DEVICES=… with the others, or --device cpu"));
     }
     if !gpu.export {
@@ -92,7 +101,8 @@ fn ordering(facts: &Facts, gpu: &GpuFacts) -> Option<Finding> {
         return None;
     }
     let what = format!("GPU {} neither orders nor flushes what a NIC writes", gpu.ordinal);
-    let why = "each batch of arrivals costs a read over the NIC before it can be used";
+    let why =
+        "a stream that waits may not see what came: steps are told in parts, not as one graph";
     let finding = Finding::new(Severity::Note, "gpu-unordered", what, why);
     Some(
         finding.mended_by(
@@ -164,16 +174,18 @@ fn library(library: &CudaLibraryFacts) -> Option<Finding> {
         let what = format!("{} cannot be used: {obstacle}", library.name);
         let why = match library.name.as_str() {
             "NVRTC" => "operators of your own whose kernels are CUDA C are compiled by it",
+            "NCCL" => "--collectives nccl would end before it starts",
             _ => "this program's own kernels compute in its place",
         };
         let finding = Finding::new(Severity::Note, "cuda-library", what, why);
         let package = &library.package;
         return Some(finding.mended_by(format!("python3 -m pip install --upgrade {package}")));
     }
-    // nothing is left to the others yet
+    // a user's operators may do without the others
     let why = match (&library.path, library.name.as_str()) {
         (None, "cuBLASLt") => "matrix products can be computed by it",
         (None, "cuDNN") => "convolutions can be computed by it",
+        (None, "NCCL") => "--collectives nccl reduces by it",
         _ => return None,
     };
     let what = format!("{} was not found", library.name);

@@ -32,6 +32,7 @@ pub unsafe extern "C" fn cuModuleLoadDataEx(
         if image.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
+        fake.before_making(context, "an image that is loaded")?;
         // SAFETY: text ends with a 0, and the header of machine code has one.
         let text = unsafe { CStr::from_ptr(image.cast()) };
         let parsed = Image::parse(text, context.clone(), fake.config.version, fake.config.compute);
@@ -171,6 +172,8 @@ pub unsafe extern "C" fn cuLaunchKernel(
         if is_wrong {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
+        let name = kernel.name.to_string_lossy();
+        fake.before_using(&stream.context, format!("kernel {name} of image {}", kernel.image))?;
         // SAFETY: it is what `extra` of a launch must be: the caller's duty.
         let arguments = unsafe { Arguments::read(extra) }?;
         let launching = Launching { kernel, grid, block, shared_bytes, arguments };

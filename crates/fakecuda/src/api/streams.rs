@@ -21,6 +21,7 @@ pub unsafe extern "C" fn cuStreamCreateWithPriority(
     _priority: c_int,
 ) -> CUresult {
     in_context(|fake, context| {
+        fake.before_making(context, "a stream that is made")?;
         let made = Stream::start(fake, context.clone())?;
         // SAFETY: room is the caller's duty.
         unsafe { put(stream, pointer(fake.streams.add(made))) }
@@ -359,9 +360,12 @@ pub unsafe extern "C" fn cuStreamBeginCapture_v2(
     stream: CUstream,
     mode: CUstreamCaptureMode,
 ) -> CUresult {
-    on_stream(stream, |_, stream| {
+    on_stream(stream, |fake, stream| {
         if stream.capture().is_some() {
             return Err(CUDA_ERROR_ILLEGAL_STATE);
+        }
+        if fake.config.faults.no_graph {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
         // the others forbid calls of whole threads, which is not imitated here
         if mode != CU_STREAM_CAPTURE_MODE_RELAXED {

@@ -1,18 +1,19 @@
 //! Steps that a device is told as a whole: all of a run in one line, in which its stream waits at a gate where a tensor is to come
 //! and gives a signal where one is to go. What is left to the host is to open gates when tensors have come, and to post what
-//! signals tell of.
+//! signals tell of. A run is told in parts the first time: what a device does once and waits for, such as loading a kernel, must
+//! not come behind a gate that the same thread opens.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tensorwire_base::{Clock, Deadline};
 use tensorwire_fabric::pulse;
-use tensorwire_graph::{EdgeId, NodeId, Op, Part, Plan, RunId};
+use tensorwire_graph::{EdgeId, NodeId, Op, Output, Part, Plan, RunId};
 use tensorwire_kernels::{CopyId, DeviceFailure};
-use tensorwire_memory::{CopyPurpose, LoanError};
+use tensorwire_memory::{Copies, CopyPurpose, LoanError};
 
 use super::device::number_of;
-use super::{Advance, Executor};
+use super::{Advance, Counters, Executor};
 use crate::ahead::viewed;
 use crate::error::RunError;
 use crate::frontier::Frontier;
@@ -33,6 +34,8 @@ pub(crate) struct Steps {
     lines: HashMap<RunId, Result<Vec<Item>, String>>,
     /// By run: the Recvs that its stream waits for.
     awaited: HashMap<RunId, Vec<NodeId>>,
+    /// Those that were done once, in parts.
+    done: HashSet<RunId>,
     present: Option<Step>,
     /// The device was made ready to be told some.
     is_ready: bool,
@@ -43,6 +46,10 @@ pub(crate) struct Steps {
 struct Step {
     run: RunId,
     start_ns: u64,
+    /// What was counted before it.
+    before: (Counters, Copies),
+    /// Inputs whose values came ahead, and were taken.
+    taken: Vec<Output>,
     /// There once the device was told.
     end: Option<CopyId>,
     is_over: bool,
@@ -90,9 +97,14 @@ impl Steps {
         }
     }
 
-    /// True if the run is told as a whole.
+    /// True if the run is told as a whole now.
     pub(crate) fn has(&self, run: RunId) -> bool {
-        matches!(self.lines.get(&run), Some(Ok(_)))
+        self.done.contains(&run) && matches!(self.lines.get(&run), Some(Ok(_)))
+    }
+
+    /// Takes note that all operators of a run were done.
+    pub(crate) fn was_done(&mut self, run: RunId) {
+        self.done.insert(run);
     }
 
     pub(super) fn is_whole(&self) -> bool {
@@ -150,12 +162,15 @@ impl Executor {
 
     /// Begins a run that is told as a whole.
     pub(crate) fn start_step(&mut self, run: RunId, frontier: &Frontier) {
+        let before = (self.counters, self.workspace.copies);
         self.workspace.begin(frontier.transients());
         self.counters.steps += 1;
         self.counters.whole_steps += 1;
         self.steps.present = Some(Step {
             run,
             start_ns: Clock::now_ns(),
+            before,
+            taken: Vec::new(),
             end: None,
             is_over: false,
             to_come: Vec::new(),
@@ -165,10 +180,20 @@ impl Executor {
         self.moves();
     }
 
-    pub(super) fn advance_step(&mut self, part: &Part) -> Result<Advance, RunError> {
+    pub(super) fn advance_step(
+        &mut self,
+        part: &Part,
+        frontier: &mut Frontier,
+    ) -> Result<Advance, RunError> {
         let Some(mut step) = self.steps.present.take() else { return Ok(Advance::Finished) };
         let advanced = match step.end {
-            None => self.tell_step(part, &mut step).map(|()| true),
+            None => match self.tell_step(part, &mut step) {
+                Ok(false) => {
+                    self.start_in_parts(&step, frontier);
+                    return Ok(Advance::Progress);
+                }
+                told => told,
+            },
             Some(end) => self.serve_step(part, &mut step, end),
         };
         let is_done = step.is_over
@@ -190,8 +215,17 @@ impl Executor {
         }
     }
 
-    /// Tells the device all of a step.
-    fn tell_step(&mut self, part: &Part, step: &mut Step) -> Result<(), RunError> {
+    /// Begins a step again that the device is not told as a whole, nor is it any more of its run.
+    fn start_in_parts(&mut self, step: &Step, frontier: &mut Frontier) {
+        let why = "the driver makes no graph of it".to_owned();
+        self.steps.lines.insert(step.run, Err(why));
+        (self.counters, self.workspace.copies) = step.before;
+        step.taken.iter().for_each(|input| self.ahead.put_back(*input));
+        self.start(frontier);
+    }
+
+    /// Tells the device all of a step; false if it is not told any of it.
+    fn tell_step(&mut self, part: &Part, step: &mut Step) -> Result<bool, RunError> {
         let line = match self.steps.lines.get(&step.run) {
             Some(Ok(line)) => line.clone(),
             _ => Vec::new(),
@@ -201,7 +235,7 @@ impl Executor {
             Item::Node(id) => Some(*id),
             Item::Sent(_) => None,
         }) else {
-            return Ok(());
+            return Ok(true);
         };
         self.with_device(part, first, |device| device.begin_step())?;
         for item in line {
@@ -214,8 +248,8 @@ impl Executor {
                 Item::Sent(id) => self.tell_sent(part, step, id)?,
             }
         }
-        step.end = Some(self.with_device(part, first, |device| device.end_step())?);
-        Ok(())
+        step.end = self.with_device(part, first, |device| device.end_step())?;
+        Ok(step.end.is_some())
     }
 
     fn tell_node(
@@ -230,7 +264,7 @@ impl Executor {
             Op::Input { .. } => self.fed(part, id).map(|_| ()),
             Op::Variable { .. } | Op::NoOp => Ok(()),
             op if op.is_view() => self.view(part, id).map(|_| ()),
-            Op::CopyTo { .. } => self.copy_in_step(part, id),
+            Op::CopyTo { .. } => self.copy_in_step(part, step, id),
             Op::Recv { edge, .. } => {
                 let is_awaited = awaited.contains(&id);
                 step.to_come.push((id, *edge, is_awaited));
@@ -266,7 +300,7 @@ impl Executor {
         self.with_device(part, id, |device| device.wait_at_gate(gate))
     }
 
-    fn copy_in_step(&mut self, part: &Part, id: NodeId) -> Result<(), RunError> {
+    fn copy_in_step(&mut self, part: &Part, told: &mut Step, id: NodeId) -> Result<(), RunError> {
         let step = self.counters.steps;
         let node = part.graph.node(id);
         let lent = |source: LoanError| RunError::Lent { step, node: node.name.clone(), source };
@@ -275,7 +309,9 @@ impl Executor {
         let input = node.inputs.first().ok_or_else(unfed)?;
         let to = made.first().ok_or_else(unfed)?;
         let to_loan = to.buffer.lend_to_device_for_writing().map_err(lent)?;
-        if let Some(ahead) = self.ahead.take(viewed(part, *input)) {
+        let viewed = viewed(part, *input);
+        if let Some(ahead) = self.ahead.take(viewed) {
+            told.taken.push(viewed);
             let from = ahead.lend_to_device().map_err(lent)?;
             return self.with_device(part, id, |device| device.take(from, to_loan));
         }

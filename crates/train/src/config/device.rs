@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
 use tensorwire_collectives::Design;
-use tensorwire_cuda::{Gpus, LibrarySearch, Nccl, Rounding};
+use tensorwire_cuda::{CudaError, Gpus, LibrarySearch, Nccl, Rounding};
 use tensorwire_graph::{
     AllReduceBy, AmongDevices, DeviceCrossing, DeviceTasks, Graph, Op, Placement, PlanOptions,
     SharedMemory,
@@ -226,22 +226,8 @@ impl DeviceChoice {
         if config.strategy == Strategy::Local {
             return Ok(false);
         }
-        let topology = config.topology();
         let gpus = Gpus::find(config.cuda_driver.as_deref())?;
-        let mut used = Vec::new();
-        for rank in (0..topology.world()).map(Rank).filter(|rank| among(*rank)) {
-            let is_server = topology.worker(rank).is_none();
-            // in the multi-ring a server has as many as a worker, if it has one for each share
-            let has_shares = is_server && topology.weights == Weights::Servers;
-            let devices = match config.design {
-                // fits: as many as a host has
-                DeviceDesign::MultiRing if has_shares => config.devices_per_worker as usize,
-                _ => 1,
-            };
-            used.extend(ordinals(config, gpus.count(), rank, devices)?);
-        }
-        used.sort_unstable();
-        used.dedup();
+        let used = used(config, gpus.count(), among)?;
         Ok(!gpus.reach_each_other(&used)?)
     }
 
@@ -255,9 +241,9 @@ impl DeviceChoice {
             DeviceChoice::Cpu => return Ok(self),
             DeviceChoice::Cuda { ordinal } => ordinal,
             DeviceChoice::Auto => {
-                let found = match Gpus::find(driver) {
-                    Ok(gpus) if gpus.count() > 0 => DeviceChoice::Cuda { ordinal: None },
-                    Ok(_) => DeviceChoice::Cpu,
+                let found = match can_compute(config) {
+                    Ok(true) => DeviceChoice::Cuda { ordinal: None },
+                    Ok(false) => DeviceChoice::Cpu,
                     Err(why) => {
                         tracing::info!("no GPU computes: {why}");
                         DeviceChoice::Cpu
@@ -273,22 +259,14 @@ impl DeviceChoice {
         };
         let gpus = Gpus::find(driver)?;
         gpus.check(ordinal.unwrap_or(0))?;
+        let used = used(config, gpus.count(), |rank| config.hosts.is_here(rank))?;
+        used.into_iter().try_for_each(|ordinal| gpus.check(ordinal))?;
         config.cuda_libraries.check()?;
         if let (Some(_), Some(search)) =
             (config.all_reduce_by_nccl(), config.cuda_libraries.search())
         {
             // opened once more by who reduces; here it is looked for before anything is started
             Nccl::find(&search)?;
-        }
-        if config.devices_per_worker > 1 {
-            let topology = config.topology();
-            let is_alone = config.strategy == Strategy::Local;
-            let workers =
-                (0..if is_alone { 1 } else { config.workers }).map(|w| topology.rank_of(w));
-            let here: Vec<Rank> = workers.filter(|rank| config.hosts.is_here(*rank)).collect();
-            if let Some(last) = here.last() {
-                ordinals(config, gpus.count(), *last, 1)?;
-            }
         }
         Ok(self)
     }
@@ -354,6 +332,47 @@ impl TrainConfig {
             Some(_) => DeviceReach::ByHost,
         })
     }
+}
+
+/// True if there are GPUs, and all that members on this host compute on can be used.
+fn can_compute(config: &TrainConfig) -> Result<bool, CudaError> {
+    let gpus = Gpus::find(config.cuda_driver.as_deref())?;
+    // that there are too few of them is said later
+    let used = used(config, gpus.count(), |rank| config.hosts.is_here(rank)).unwrap_or_default();
+    match gpus.count() {
+        0 => Ok(false),
+        _ => used.into_iter().try_for_each(|ordinal| gpus.check(ordinal)).map(|()| true),
+    }
+}
+
+/// The GPUs that some members on this host compute on.
+///
+/// # Errors
+/// As of [`ordinals`].
+fn used(
+    config: &TrainConfig,
+    count: usize,
+    among: impl Fn(Rank) -> bool,
+) -> Result<Vec<usize>, ConfigError> {
+    let topology = config.topology();
+    let is_alone = config.strategy == Strategy::Local;
+    let world = if is_alone { 1 } else { topology.world() };
+    let mut used = Vec::new();
+    // who is last is the first to have too few
+    for rank in (0..world).rev().map(Rank).filter(|rank| among(*rank)) {
+        let is_server = !is_alone && topology.worker(rank).is_none();
+        // in the multi-ring a server has as many as a worker, if it has one for each share
+        let has_shares = is_server && topology.weights == Weights::Servers;
+        let devices = match config.design {
+            // fits: as many as a host has
+            DeviceDesign::MultiRing if has_shares => config.devices_per_worker as usize,
+            _ => 1,
+        };
+        used.extend(ordinals(config, count, rank, devices)?);
+    }
+    used.sort_unstable();
+    used.dedup();
+    Ok(used)
 }
 
 /// The GPUs of a member's host that it computes on, of `count` that there are: as many as a worker has, if it is one, else

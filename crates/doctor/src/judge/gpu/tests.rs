@@ -92,6 +92,18 @@ fn what_a_gpu_lacks_is_told_with_what_it_costs() {
 }
 
 #[test]
+fn a_gpu_without_kernels_is_none_that_can_be_used() {
+    let old = GpuFacts { compute: (7, 5), ..good() };
+    let findings = gpus(&with_gpus(plain(), vec![old.clone(), good()]));
+    assert!(found(&findings, "gpu").what.starts_with("a GPU can be used"), "{findings:?}");
+    assert_eq!(found(&findings, "gpu-too-old").severity, Severity::Warning);
+    let mut facts = with_gpus(plain(), vec![old]);
+    assert!(gpus(&facts).iter().all(|finding| finding.id != "gpu"));
+    facts.gpu.cuda.asked = true;
+    assert_eq!(found(&gpus(&facts), "gpu-too-old").severity, Severity::Error);
+}
+
+#[test]
 fn gpus_that_do_not_reach_each_other_are_named() {
     let reaching =
         |ordinal, reaches: &[usize]| GpuFacts { ordinal, reaches: reaches.into(), ..good() };
@@ -133,6 +145,10 @@ fn libraries_that_are_missing_can_be_installed() {
     facts.gpu.cuda.libraries = vec![library("cuBLASLt", Some("/x")), library("cuDNN", None)];
     let findings = gpus(&facts);
     assert!(found(&findings, "cuda-library").what.contains("cuDNN"), "{findings:?}");
+    facts.gpu.cuda.libraries = vec![library("NVRTC", None), library("NCCL", None)];
+    let findings = gpus(&facts);
+    assert_eq!(findings.len(), 2, "{findings:?}");
+    assert!(found(&findings, "cuda-library").what.contains("NCCL was not found"), "{findings:?}");
     let old = CudaLibraryFacts {
         obstacle: Some("/x is of version 11.0.0; 12 or 13 can be used".into()),
         ..library("cuBLASLt", Some("/x"))
