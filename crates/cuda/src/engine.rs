@@ -351,8 +351,7 @@ impl CudaKernels {
         Ok(())
     }
 
-    /// Sees to it that the workspace has so many bytes. What was started before computes in the old one, which is kept: to give
-    /// it back the stream is waited for, and within a step that may wait for this thread.
+    /// Sees to it that the workspace has so many bytes. The old one is kept, as a stream that still uses it may wait for this thread.
     fn make_room(&mut self, bytes: usize) -> Result<(), Failed> {
         // fits: a size of this machine
         let bytes = bytes as u64;

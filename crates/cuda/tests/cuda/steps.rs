@@ -62,24 +62,6 @@ impl Machine {
         self.kernels.end_step().unwrap().expect("a graph is made")
     }
 
-    /// Starts an operator over so many rows, which takes scratch for each.
-    fn start(&mut self, node: u32, rows: usize) -> Slab {
-        let of = |dtype, dims: &[usize]| TensorSpec::new(dtype, dims).unwrap();
-        let (logits, labels) = (of(DType::F32, &[rows, 1]), of(DType::I32, &[rows]));
-        let specs = [&logits, &labels, &of(DType::F32, &[]), &logits];
-        let slab = self.kernels.alloc(0, 4 * 4 * rows.next_multiple_of(64)).unwrap();
-        let operand = |(at, spec)| {
-            let address = slab.address() + at * 4 * rows.next_multiple_of(64);
-            DeviceOperand { spec, address }
-        };
-        let all: Vec<DeviceOperand<'_>> = specs.into_iter().enumerate().map(operand).collect();
-        let (inputs, outputs) = all.split_at(2);
-        let (node, op) = (NodeId(node), &Op::SoftmaxCrossEntropy);
-        let call = DeviceCall { node, device: 0, op, inputs, outputs, in_place: false };
-        self.kernels.start(call).unwrap();
-        slab
-    }
-
     fn read(&self) -> Vec<u8> {
         whole(&self.there).read().unwrap().to_vec()
     }
@@ -179,31 +161,6 @@ fn a_device_that_goes_while_its_stream_waits_opens_the_gates() {
 }
 
 /// Whoever lets go of memory waits for the stream, which waits at a gate that the same thread opens.
-#[test]
-fn scratch_that_grows_in_a_step_does_not_wait_for_its_gates() {
-    if !is_own_process() {
-        let name = "steps::scratch_that_grows_in_a_step_does_not_wait_for_its_gates";
-        in_a_process(&["--exact", name], false, &[]);
-        return;
-    }
-    let mut machine = Machine::open(RemoteWrites::AsNeeded);
-    let mut operands = vec![machine.start(1, 64)];
-    for step in 1..4 {
-        let begun = std::time::Instant::now();
-        machine.kernels.begin_step().unwrap();
-        machine.kernels.wait_at_gate(0).unwrap();
-        operands.push(machine.start(1 + step, (step as usize) << 20));
-        machine.kernels.give_signal(0).unwrap();
-        let end = machine.kernels.end_step().unwrap();
-        // a stream that is stuck would be waited for so long
-        assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
-        assert!(!machine.kernels.takes_signal(0), "the gate is shut");
-        machine.kernels.open_gate(0, false).unwrap();
-        machine.kernels.wait(end, soon()).unwrap();
-        assert!(machine.kernels.takes_signal(0));
-    }
-}
-
 #[test]
 fn a_step_keeps_the_workspaces_that_it_outgrows() {
     if !is_own_process() {
