@@ -58,7 +58,7 @@ impl Gpu {
 }
 
 impl StoreDevice for Gpu {
-    fn alloc(&self, _: usize) -> Result<(Slab, OwnedFd), String> {
+    fn alloc(&self, _: u32, _: usize) -> Result<(Slab, OwnedFd), String> {
         Err("nobody maps its memory".to_string())
     }
 
