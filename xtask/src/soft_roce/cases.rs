@@ -119,7 +119,7 @@ pub const CASES: &[Case] = &[
         machines: 1,
         programs: WITH_DEVICES,
         script: include_str!("cases/train_devices.sh"),
-        timeout_s: 1200,
+        timeout_s: 3600,
         judge: None,
     },
     Case {
