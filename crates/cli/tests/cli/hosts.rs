@@ -151,6 +151,11 @@ fn auto_shares_memory_within_a_host_and_writes_between_hosts_to_the_same_bits() 
     // a weight is on the host of one of its two workers
     assert!((0.45..0.6).contains(&(share / of)), "{share} of {of} bytes were written");
 
+    // one plan for workers of both hosts
+    let apart = format!("train --steps 5 --json --strategy ps --async --servers 2 {between}");
+    let apart = rsh.start(&apart).end(LONG_LIMIT).json();
+    assert!(apart["final_loss"].as_f64().unwrap().is_finite(), "{apart}");
+
     for strategy in [
         "dist-sgd",
         "allreduce --workers 4 --deterministic",

@@ -81,8 +81,13 @@ trait SharedBy {
 }
 
 impl SharedBy for PlanOptions {
-    /// Where each trains at its own pace, others change a variable at any time.
+    /// Where each trains at its own pace, others change a variable at any time. Where one plan is that of all workers, it says
+    /// nothing of who is on whose host.
     fn shared_by(self, topology: &Topology) -> PlanOptions {
-        PlanOptions { variables_shared: topology.is_asynchronous(), ..self }
+        let shared_memory = match self.shared_memory {
+            SharedMemory::UsedOnHosts(_) if topology.plans_one_worker() => SharedMemory::None,
+            shared_memory => shared_memory,
+        };
+        PlanOptions { variables_shared: topology.is_asynchronous(), shared_memory, ..self }
     }
 }
