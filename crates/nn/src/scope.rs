@@ -58,7 +58,7 @@ pub struct Scope<'a> {
     seed: u64,
     weights: Weights,
     reads_averages: bool,
-    channels_divisor: usize,
+    width_divisor: usize,
     made: Made,
 }
 
@@ -150,7 +150,7 @@ impl<'a> Scope<'a> {
             seed,
             weights,
             reads_averages,
-            channels_divisor: 1,
+            width_divisor: 1,
             made: Made::default(),
         }
     }

