@@ -36,7 +36,7 @@ use flights::{Flights, Loans, Slots};
 use group::Membership;
 use libraries::Libraries;
 use prepared::{PrepareError, Prepared};
-use programs::Programs;
+use programs::{Programs, of_program};
 use segments::{Call, Segments, Tell};
 pub use steps::RemoteWrites;
 use steps::Steps;
@@ -405,11 +405,6 @@ impl CudaKernels {
         };
         Failed::Kernel(node, known.unwrap_or_else(unknown))
     }
-}
-
-/// What a user's program has done wrong.
-fn of_program(node: Option<NodeId>, op: &'static str, why: String) -> Failed {
-    Failed::Kernel(node, KernelError::Program { op, why })
 }
 
 impl DeviceKernels for CudaKernels {

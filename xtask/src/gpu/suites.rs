@@ -233,7 +233,7 @@ mod tests {
     fn a_no_with_another_way_is_an_answer() {
         let no = |otherwise: Option<&str>| json!({ "question": "q", "answer": "no", "otherwise": otherwise });
         let yes = json!({ "question": "q", "answer": "yes" });
-        assert_eq!(judged(&[yes.clone()]), Outcome::Passed("1 answers".to_owned()));
+        assert_eq!(judged(std::slice::from_ref(&yes)), Outcome::Passed("1 answers".to_owned()));
         let legal = [yes.clone(), no(Some("in parts"))];
         assert_eq!(judged(&legal), Outcome::Passed("2 answers; no: q (in parts)".to_owned()));
         let wrong = [yes, no(Some("in parts")), no(None)];

@@ -10,8 +10,10 @@ use tensorwire_device::{
     CompileError, CompiledProgram, CudaLibrary, Device, DeviceError, Function, LibrarySearch,
     Module, Nvrtc,
 };
-use tensorwire_kernels::{CudaLaunch, CudaProgram, check_entry};
+use tensorwire_graph::NodeId;
+use tensorwire_kernels::{CudaLaunch, CudaProgram, KernelError, check_entry};
 
+use super::Failed;
 use crate::command::{ProgramLaunch, ProgramText};
 use crate::gpus::NO_LIBRARY;
 
@@ -138,6 +140,11 @@ impl Programs {
         all.insert(key, made.clone());
         Ok(made)
     }
+}
+
+/// What a user's program has done wrong.
+pub(super) fn of_program(node: Option<NodeId>, op: &'static str, why: String) -> Failed {
+    Failed::Kernel(node, KernelError::Program { op, why })
 }
 
 fn cache() -> MutexGuard<'static, Option<HashMap<Key, Arc<CompiledProgram>>>> {

@@ -70,12 +70,13 @@ impl Machine {
         self.kernels.device().memory().unwrap().free
     }
 
-    /// Starts a loss of so many rows, whose operands are in `memory`: it needs the more of the workspace the more they are.
-    fn loss(&mut self, node: u32, memory: &Slab, rows: usize) {
+    /// Starts a loss of so many rows, whose operands are from there in `memory` on: it needs the more of the workspace the more
+    /// they are.
+    fn loss(&mut self, node: u32, (memory, at): (&Slab, usize), rows: usize) {
         let spec = |dtype, dims: &[usize]| TensorSpec::new(dtype, dims).unwrap();
         let (logits, labels) = (spec(DType::F32, &[rows, 2]), spec(DType::I32, &[rows]));
         let loss = spec(DType::F32, &[]);
-        let mut address = memory.address();
+        let mut address = memory.address() + at;
         let mut operand = |spec| {
             let operand = DeviceOperand { spec, address };
             address += spec.bytes().next_multiple_of(256);
@@ -171,14 +172,16 @@ fn a_step_keeps_the_workspaces_that_it_outgrows() {
     let mut machine = Machine::open(RemoteWrites::AsNeeded);
     let before = machine.bytes_free();
     // as large as every allocation is here at least
-    let memory = machine.kernels.alloc(0, 1 << 20).unwrap();
+    let memory = machine.kernels.alloc(0, 2 << 20).unwrap();
     let of_one = before - machine.bytes_free();
+    // fresh memory is 0, which is a label
+    let mut free = (0..6).map(|at| at * (192 << 10));
     for growth in [1, 10] {
         let begun = std::time::Instant::now();
         machine.kernels.begin_step().unwrap();
         machine.kernels.wait_at_gate(0).unwrap();
         for (node, rows) in [(1, 100), (2, 400), (3, 900)] {
-            machine.loss(node, &memory, growth * rows);
+            machine.loss(node, (&memory, free.next().unwrap()), growth * rows);
         }
         let end = machine.kernels.end_step().unwrap().expect("a graph is made");
         // nobody waits for what the stream still has
@@ -204,7 +207,7 @@ fn a_step_is_one_thing_for_its_stream() {
     for _ in 0..2 {
         machine.kernels.begin_step().unwrap();
         machine.kernels.wait_at_gate(0).unwrap();
-        (0..10).for_each(|node| machine.loss(node, &memory, 10));
+        (0..10).for_each(|node| machine.loss(node, (&memory, 0), 10));
         let end = machine.kernels.end_step().unwrap().expect("a graph is made");
         // beside it the next batch comes, for the first time
         let from = whole(&machine.there).lend_to_device().unwrap();

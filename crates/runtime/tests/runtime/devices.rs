@@ -250,7 +250,10 @@ pub(crate) fn run_dying(seed: u64, between: Between) -> Result<Seen, String> {
             drop(session);
             dying = Some(fabric);
         }
-        before = before.saturating_sub(1);
+        // the first step is told in parts, as those of the other ways: of them enough are given up
+        if running[victim].0 > 0 || !computes_on(between) {
+            before = before.saturating_sub(1);
+        }
         if dying.is_some() {
             lingers = lingers.saturating_sub(1);
             dying = dying.filter(|_| lingers > 0);
@@ -312,10 +315,14 @@ fn run_failing(seed: u64) -> bool {
     }
 }
 
+/// True if a step that is given up computes on.
+fn computes_on(between: Between) -> bool {
+    matches!(between, Between::MapsKnown | Between::Nics)
+}
+
 /// One of four, and one of two where a step that is given up computes on.
 fn is_dying(seed: u64) -> bool {
-    let computes_on = matches!(Between::of(seed), Between::MapsKnown | Between::Nics);
-    seed % 4 == 3 || computes_on && seed % 4 == 1
+    seed % 4 == 3 || computes_on(Between::of(seed)) && seed % 4 == 1
 }
 
 fn see(seed: u64) -> Seen {
