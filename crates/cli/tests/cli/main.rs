@@ -12,6 +12,7 @@ mod device;
 mod device_centre;
 mod device_designs;
 mod device_groups;
+mod device_libraries;
 mod device_nccl;
 mod device_store;
 mod devices;
