@@ -184,7 +184,6 @@ fn same_steps(name: &str) -> Result<(), String> {
         }
     }
     let said = format!("{name}: {worst:.1e} of a change apart in '{of_worst}'");
-    println!("{said}");
     if worst <= NEAR { Ok(()) } else { Err(said) }
 }
 
@@ -206,7 +205,6 @@ fn all_of(test: &str, names: &[&str]) {
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
-    println!("{said}");
 }
 
 #[test]

@@ -380,7 +380,8 @@ impl fmt::Display for Rank {
             Reach::Routable => "routable",
         };
         if self.mbps > 0 {
-            write!(f, "{} Gb/s, ", f64::from(self.mbps) / 1e3)?;
+            let half = if self.mbps % 1000 >= 500 { ".5" } else { "" };
+            write!(f, "{}{half} Gb/s, ", self.mbps / 1000)?;
         }
         if self.near {
             f.write_str("the address at which this process listens, ")?;

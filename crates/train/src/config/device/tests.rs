@@ -1,3 +1,5 @@
+//! What is said of GPUs in a configuration, and what plans make of it.
+
 use super::*;
 use crate::config::tests;
 
