@@ -356,7 +356,15 @@ impl CudaKernels {
         // fits: a size of this machine
         let bytes = bytes as u64;
         if self.workspace.as_ref().map_or(0, DeviceMemory::bytes) < bytes {
-            let larger = self.device.alloc(bytes)?;
+            let larger = match self.device.alloc(bytes) {
+                // what was outgrown goes once the stream is done with it: no gate is shut outside of a step
+                Err(_) if !self.outgrown.is_empty() && !self.steps.is_open() => {
+                    self.flush()?;
+                    self.outgrown.clear();
+                    self.device.alloc(bytes)?
+                }
+                allocated => allocated?,
+            };
             self.outgrown.extend(self.workspace.replace(larger));
         }
         Ok(())

@@ -23,6 +23,7 @@ use crate::best::BestEvaluation;
 use crate::strategy::Strategy;
 use crate::weights::WeightsError;
 
+pub(crate) use folder::Claim;
 pub use folder::{CheckpointFolder, FoundCheckpoint};
 pub(crate) use keeper::{Evaluated, Keeper};
 pub(crate) use kept::{Kept, OwnVariable, kept, own_variables, plain_name};

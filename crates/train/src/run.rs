@@ -275,6 +275,8 @@ pub fn launch_train(
     let control = resizing.as_ref().map(Resizing::control);
     let mut how = JobSpec { control, ..how.clone() };
     let mut attempts = Attempts::of(config.restarts);
+    // before anybody is started, or ended
+    let _claim = prepared.claim()?;
     let mut again = take_over(prepared, &mut how, on_update)?;
     loop {
         let now = again.as_ref().unwrap_or(prepared);
@@ -387,7 +389,7 @@ fn launch_once(
     on_update: &mut dyn FnMut(TrainUpdate),
 ) -> Result<TrainOutcome, JobFailure> {
     let mut collector = prepared.collector();
-    let keeper = prepared.keeper(how.abandoned.is_some())?;
+    let keeper = prepared.keeper(how.abandoned.is_some());
     let mut servers_replaced = 0;
     let outcome = launch::<Training>(&prepared.job(how), &mut |update| {
         match (&mut collector, &update) {

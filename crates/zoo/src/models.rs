@@ -135,7 +135,7 @@ fn kind_of(model: &dyn Shipped, data: &Description) -> Result<SampleKind> {
 
 /// What helps who gave data with numbers to predict: labels that are no whole numbers from 0 on make them such.
 fn numbers_to_predict(data: &Description) -> &'static str {
-    match data.to_string().contains("target") {
+    match data.get("target").is_some_and(|feature| feature.dtype.is_floating()) {
         true => {
             ": its labels are numbers to predict, as not all are whole numbers from 0 on, and no shipped model predicts numbers; \
              one of your own does"

@@ -89,6 +89,11 @@ impl Steps {
         self.is_taken = false;
     }
 
+    /// True while a step is told, whose gates are shut.
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open
+    }
+
     /// Tells a stream a call of a step.
     pub(super) fn tell(&self, stream: &Stream, call: Call) -> Result<(), DeviceError> {
         match call {

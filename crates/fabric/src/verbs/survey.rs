@@ -229,8 +229,8 @@ fn describe_port(
 /// that network.
 ///
 /// A GID is taken if the options ask for it. Among the others of active ports, these come first, in this
-/// order: RoCE v2 or InfiniBand; the fastest link; the address `near` itself; routable, as all of InfiniBand are in
-/// their subnet; private; link-local; IPv4.
+/// order: RoCE v2 or InfiniBand; more than link-local; the fastest link; the address `near` itself; routable, as all of
+/// InfiniBand are in their subnet; private; IPv4.
 ///
 /// # Errors
 /// If there is no NIC, port or GID as the options ask, or none of them is active, or they speak iWARP.
@@ -270,8 +270,8 @@ pub fn choose(
         let mend = format!("there is {}", names.join(", "));
         return unusable(format!("there is no NIC or port '{nic}'"), &mend);
     }
-    if let Some(&(nic, _)) =
-        places.iter().find(|_| places.iter().all(|(nic, _)| nics[*nic].is_iwarp))
+    if let [(nic, _), ..] = places[..]
+        && places.iter().all(|(nic, _)| nics[*nic].is_iwarp)
     {
         return unusable(
             format!("{} speaks iWARP, over which nothing is connected here", nics[nic].name),
@@ -333,6 +333,8 @@ pub fn choose(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     current: bool,
+    /// Every port has a link-local one, which reaches no further than its switch.
+    is_addressed: bool,
     mbps: u32,
     near: bool,
     reach: Reach,
@@ -363,7 +365,8 @@ impl Rank {
             _ => Reach::Routable,
         };
         let current = gid.kind != GidKind::RoceV1;
-        Rank { current, mbps: port.mbps, near, reach, ipv4: gid.address.is_ipv4() }
+        let (is_addressed, mbps) = (reach != Reach::LinkLocal, port.mbps);
+        Rank { current, is_addressed, mbps, near, reach, ipv4: gid.address.is_ipv4() }
     }
 }
 
@@ -523,6 +526,11 @@ mod tests {
         let nics = nics.map(|nic| fast(nic, 2, 64));
         assert_eq!(chosen(&nics, &VerbsOptions::default(), Some("10.0.0.1")).0, "board");
         assert_eq!(mbps(0, 0), 0, "a driver that does not say");
+        // one that is cabled, and has no address but its own
+        let bare = vec![gid(1, GidKind::RoceV2, "fe80::2")];
+        let bare = fast(nic("bare", PortState::Active, bare), 2, 128);
+        let [board, _] = nics;
+        assert_eq!(chosen(&[bare, board], &VerbsOptions::default(), None).0, "board");
     }
 
     #[test]

@@ -81,7 +81,6 @@ impl KvWorker {
     /// # Errors
     /// When there is no device, or no NIC reaches its memory.
     pub fn reach_on_device(&mut self, slab: &Slab) -> Result<String, StoreError> {
-        let none = || failed("this worker has none".to_string());
         let on_device = self.core.on_device.as_mut().ok_or_else(none)?;
         on_device.pool.adopt_reached(self.wire.as_mut(), slab)
     }

@@ -1,7 +1,7 @@
 //! What Ctrl-C, and being told to end, mean to a program that launches a job.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -26,10 +26,27 @@ fn refused(source: std::io::Error) -> ProgramError {
 /// # Errors
 /// When the system refuses.
 pub fn interrupt() -> Result<Arc<AtomicBool>, ProgramError> {
-    let interrupt = Arc::new(AtomicBool::new(false));
-    end_at_once_while(&interrupt)?;
-    for signal in ending() {
-        signal_hook::flag::register(signal, interrupt.clone()).map_err(refused)?;
+    let signals: Vec<i32> = ending().collect();
+    interrupt_by(&signals, || {})
+}
+
+/// The same of these signals. `meanwhile` is called when they end nothing any more, and do not set what is returned yet.
+fn interrupt_by(
+    signals: &[i32],
+    meanwhile: impl FnOnce(),
+) -> Result<Arc<AtomicBool>, ProgramError> {
+    let [early, interrupt] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    // what comes while the rest is registered is heard, too
+    for signal in signals {
+        signal_hook::flag::register(*signal, early.clone()).map_err(refused)?;
+    }
+    end_at_once(signals, &interrupt)?;
+    meanwhile();
+    for signal in signals {
+        signal_hook::flag::register(*signal, interrupt.clone()).map_err(refused)?;
+    }
+    if early.load(Ordering::SeqCst) {
+        interrupt.store(true, Ordering::SeqCst);
     }
     Ok(interrupt)
 }
@@ -53,9 +70,35 @@ pub fn told_to_end() -> Result<Arc<AtomicBool>, ProgramError> {
 /// # Errors
 /// When the system refuses.
 pub fn end_at_once_while(condition: &Arc<AtomicBool>) -> Result<(), ProgramError> {
-    for signal in ending() {
-        signal_hook::flag::register_conditional_shutdown(signal, 1, condition.clone())
+    let signals: Vec<i32> = ending().collect();
+    end_at_once(&signals, condition)
+}
+
+fn end_at_once(signals: &[i32], condition: &Arc<AtomicBool>) -> Result<(), ProgramError> {
+    for signal in signals {
+        signal_hook::flag::register_conditional_shutdown(*signal, 1, condition.clone())
             .map_err(refused)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{Signal, getpid, kill_process};
+
+    use super::*;
+
+    #[test]
+    fn a_signal_that_comes_while_it_is_registered_is_not_lost() {
+        // one that nobody else here takes
+        let signal = Signal::USR2;
+        let send = || kill_process(getpid(), signal).unwrap();
+        let interrupt = interrupt_by(&[signal.as_raw()], send).unwrap();
+        // it comes to some thread of this process soon
+        let start = std::time::Instant::now();
+        while !interrupt.load(Ordering::SeqCst) {
+            assert!(start.elapsed() < std::time::Duration::from_secs(20), "the signal was lost");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
 }

@@ -3,9 +3,11 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{Access, FlockOperation, flock};
 use rustix::io::Errno;
+use tensorwire_base::Deadline;
 
 use super::shard::{ShardIndex, Value, file_state};
 use tensorwire_nn::average_of;
@@ -18,6 +20,9 @@ const STATE: &str = "state.json";
 const PREFIX: &str = "step-";
 /// The best of all, by another name.
 const BEST: &str = "best";
+/// How long a claim waits for a job that ends, and how often it looks.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// What is being written.
 const PARTIAL: &str = ".partial";
 
@@ -52,7 +57,7 @@ impl CheckpointFolder {
     }
 
     /// Makes the folder this process's alone to write checkpoints in, for as long as the claim lives. The folder is made if it is
-    /// not there.
+    /// not there. A job that is ending is waited for.
     ///
     /// # Errors
     /// When nothing can be written there, or another job has claimed it.
@@ -62,14 +67,21 @@ impl CheckpointFolder {
         let may_write = Access::WRITE_OK | Access::EXEC_OK;
         rustix::fs::access(&self.path, may_write).map_err(|error| unusable(error.into()))?;
         let folder = std::fs::File::open(&self.path).map_err(unusable)?;
-        match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => Err(CheckpointError::InUse { path: self.path.clone() }),
-            claimed => {
-                if let Err(error) = claimed {
-                    // a file system that knows no such locks keeps nobody out
-                    tracing::debug!(path = %self.path.display(), %error, "the folder is not locked");
+        let patience = Deadline::after(ENDS_WITHIN);
+        loop {
+            match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) if patience.passed() => {
+                    return Err(CheckpointError::InUse { path: self.path.clone() });
                 }
-                Ok(Claim { _folder: folder })
+                Err(Errno::WOULDBLOCK) => std::thread::sleep(LOOK_AGAIN),
+                claimed => {
+                    if let Err(error) = claimed {
+                        // a file system that knows no such locks keeps nobody out
+                        let path = self.path.display();
+                        tracing::debug!(%path, %error, "the folder is not locked");
+                    }
+                    return Ok(Claim { _folder: folder });
+                }
             }
         }
     }

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use super::folder::Claim;
 use super::{
     CheckpointConfig, CheckpointFolder, CheckpointState, DataPosition, FileState, ShardReport,
 };
@@ -18,8 +17,6 @@ pub(crate) struct Keeper {
     /// None while it is being dropped.
     news: Option<Sender<News>>,
     thread: Option<JoinHandle<()>>,
-    /// Until the last checkpoint is there.
-    _claim: Option<Claim>,
 }
 
 /// What it is told.
@@ -72,7 +69,6 @@ impl Keeper {
         shards: BTreeSet<String>,
         job: CheckpointState,
         evaluated: Evaluated,
-        claim: Option<Claim>,
     ) -> std::io::Result<Keeper> {
         let (news, inbox) = channel();
         let (config, folder) = (config.clone(), CheckpointFolder::new(&config.path));
@@ -80,7 +76,7 @@ impl Keeper {
         let (told, open) = (job.step, BTreeMap::new());
         let work = Work { config, folder, shards, job, told, evaluated, open, best };
         let thread = std::thread::Builder::new().name("keeper".into()).spawn(|| work.run(inbox))?;
-        Ok(Keeper { news: Some(news), thread: Some(thread), _claim: claim })
+        Ok(Keeper { news: Some(news), thread: Some(thread) })
     }
 
     /// A process said this of its file.
@@ -257,7 +253,7 @@ mod tests {
         let folder = CheckpointFolder::new(place.path());
         let shards: BTreeSet<String> = ["a", "b"].map(str::to_string).into();
         let evaluated = Evaluated { every: None, steps: 50 };
-        let keeper = Keeper::start(&config, shards, state(), evaluated, None).unwrap();
+        let keeper = Keeper::start(&config, shards, state(), evaluated).unwrap();
         for step in [10, 20, 30] {
             keeper.add(report(&folder, step, "b"));
             keeper.add(report(&folder, step, "a"));
@@ -288,7 +284,7 @@ mod tests {
         let folder = CheckpointFolder::new(place.path());
         let evaluated = Evaluated { every: Some(10), steps: 50 };
         let keeper =
-            Keeper::start(&config, ["a".to_string()].into(), state(), evaluated, None).unwrap();
+            Keeper::start(&config, ["a".to_string()].into(), state(), evaluated).unwrap();
         keeper.add(report(&folder, 10, "a"));
         let evaluation = [("loss".to_string(), f64::NAN)].into_iter().collect();
         keeper.tell(News::Evaluated(10, evaluation));
@@ -308,7 +304,7 @@ mod tests {
         let folder = CheckpointFolder::new(place.path());
         let evaluated = Evaluated { every: Some(20), steps: 60 };
         let shards: BTreeSet<String> = ["a", "b"].map(str::to_string).into();
-        let keeper = Keeper::start(&config, shards, state(), evaluated, None).unwrap();
+        let keeper = Keeper::start(&config, shards, state(), evaluated).unwrap();
         let both = |step| ["a", "b"].map(|shard| keeper.add(report(&folder, step, shard)));
         keeper.add(report(&folder, 10, "a"));
         both(20);
@@ -337,7 +333,7 @@ mod tests {
         let folder = CheckpointFolder::new(place.path());
         let evaluated = Evaluated { every: Some(10), steps: 50 };
         let keeper =
-            Keeper::start(&config, ["a".to_string()].into(), state(), evaluated, None).unwrap();
+            Keeper::start(&config, ["a".to_string()].into(), state(), evaluated).unwrap();
         for (step, loss) in [(10, 3.0), (20, 1.0), (30, 2.0), (40, 1.5)] {
             // written before it was evaluated, and after
             let written = report(&folder, step, "a");

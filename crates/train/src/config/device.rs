@@ -167,9 +167,7 @@ impl DeviceChoice {
         // whoever has weights of his own shares no more than what his group reduces
         let is_of_groups = topology.reduces_apart_from_store();
         let is_one_graph = topology.weights == Weights::Servers && !topology.is_asynchronous();
-        // a message is made of bytes that the host reads, and so is a copy
-        let is_written = matches!(config.exchange, Exchange::ZeroCopy | Exchange::Write);
-        let by_host = config.by_way_of_host || !is_written;
+        let by_host = config.crosses_by_host();
         let is_before_store = topology.trains_over_store() && topology.is_grouped();
         let crosses = match reach {
             _ if is_one_graph || is_of_groups => true,
@@ -273,12 +271,20 @@ impl DeviceChoice {
 }
 
 impl TrainConfig {
+    /// True if all that crosses goes by the memory of hosts: a message is made of bytes that the host reads, and so is a copy.
+    fn crosses_by_host(&self) -> bool {
+        self.by_way_of_host || !matches!(self.exchange, Exchange::ZeroCopy | Exchange::Write)
+    }
+
+    /// True if servers, where there are some, have GPUs, too.
+    fn serves_on_devices(&self) -> bool {
+        !self.crosses_by_host() && !(self.strategy == Strategy::Ps && self.asynchronous)
+    }
+
     /// Why the values of a store lie in the host's memory where workers compute on GPUs; none: they lie in that of its servers'
     /// GPUs.
     pub(crate) fn store_by_host(&self) -> Option<&'static str> {
-        let is_whole = matches!(self.exchange, Exchange::ZeroCopy | Exchange::Write);
-        let is_by_host = self.by_way_of_host || !is_whole;
-        is_by_host.then_some("tensors go by way of it")
+        self.crosses_by_host().then_some("tensors go by way of it")
     }
 
     /// Why what is pushed to values in the memory of servers' GPUs, and pulled from there, goes by pinned memory of the host; none:
@@ -361,6 +367,9 @@ fn used(
     // who is last is the first to have too few
     for rank in (0..world).rev().map(Rank).filter(|rank| among(*rank)) {
         let is_server = !is_alone && topology.worker(rank).is_none();
+        if is_server && !config.serves_on_devices() {
+            continue;
+        }
         // in the multi-ring a server has as many as a worker, if it has one for each share
         let has_shares = is_server && topology.weights == Weights::Servers;
         let devices = match config.design {

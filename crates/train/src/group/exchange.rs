@@ -136,7 +136,7 @@ impl Events for GroupEvents {
 
     fn wait(&mut self, deadline: Deadline) -> Result<(), ExchangeError> {
         let mut group = self.group.lock();
-        if !self.moving.as_ref().is_some_and(|moving| moving.has_news()) {
+        if !self.moving.as_ref().is_some_and(|moving| moving.take_news()) {
             group.wait_for_news(deadline);
         }
         Ok(())
@@ -175,7 +175,7 @@ impl Events for MasterEvents {
         }
         self.store.wait(deadline.min(Deadline::after(Duration::ZERO)))?;
         let mut group = self.group.lock();
-        let has_news = self.moving.as_ref().is_some_and(|moving| moving.has_news());
+        let has_news = self.moving.as_ref().is_some_and(|moving| moving.take_news());
         if !has_news && !group.progress().map_err(group_error)? {
             group.wait_for_news(deadline.min(Deadline::after(TURN)));
         }
@@ -327,12 +327,17 @@ mod tests {
         let mut members = members(|| Backend::Tcp);
         let moving: Vec<_> =
             members.iter().map(|(operations, _)| operations.moving().unwrap()).collect();
-        assert!(moving.iter().all(|moving| !moving.has_news()));
+        assert!(moving.iter().all(|moving| !moving.take_news()));
         for (operations, buffer) in &mut members {
             operations.start(NODE, buffer).unwrap();
         }
         let soon = Deadline::after(Duration::from_secs(20));
-        while !moving.iter().all(|moving| moving.has_news()) {
+        // who looks moves nothing
+        let is_over = |(operations, _): &(Operations, Buffer)| {
+            let (handle, _) = operations.under_way.lock()[0];
+            operations.group.lock().is_done(handle)
+        };
+        while !members.iter().all(is_over) {
             assert!(!soon.passed(), "nobody moved the group");
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -340,8 +345,9 @@ mod tests {
         let mut events = GroupEvents { group, moving };
         // there is nothing to wait for until the session has looked
         events.observe();
-        let patience = Duration::from_secs(600);
+        let (patience, begun) = (Duration::from_secs(600), std::time::Instant::now());
         events.wait(Deadline::after(patience)).unwrap();
+        assert!(begun.elapsed() < patience / 2, "it waited for news that it had");
     }
 
     #[test]

@@ -82,13 +82,13 @@ impl Mover {
     /// Those that the thread met, and those of [`Collectives::progress`].
     pub(super) fn moved(&self) -> Result<Option<MutexGuard<'_, Group>>, GroupError> {
         let moving = &*self.moving;
-        if let Some(failed) = moving.state.lock().failed.take() {
-            return Err(failed);
-        }
         let Some(mut group) = moving.group.try_lock() else {
             moving.seen.store(UNKNOWN, Ordering::Relaxed);
             return Ok(None);
         };
+        if let Some(failed) = moving.state.lock().failed.take() {
+            return Err(failed);
+        }
         group.progress()?;
         moving.seen.store(moving.moves.load(Ordering::Relaxed), Ordering::Relaxed);
         Ok(Some(group))
@@ -107,9 +107,10 @@ impl Drop for Mover {
 }
 
 impl Moving {
-    /// True if the thread has moved what the session does not know of. Whoever asks has locked the group.
-    pub(super) fn has_news(&self) -> bool {
-        self.seen.load(Ordering::Relaxed) != self.moves.load(Ordering::Relaxed)
+    /// True if the thread has moved what the session does not know of; it is told so once. Whoever asks has locked the group.
+    pub(super) fn take_news(&self) -> bool {
+        let moves = self.moves.load(Ordering::Relaxed);
+        self.seen.swap(moves, Ordering::Relaxed) != moves
     }
 
     fn run(&self) {
@@ -122,15 +123,17 @@ impl Moving {
                 continue;
             }
             // whoever has locked the group moves it himself
-            let moved = MutexGuard::unlocked(&mut state, || {
-                let mut group = self.group.try_lock()?;
+            MutexGuard::unlocked(&mut state, || {
+                let Some(mut group) = self.group.try_lock() else { return };
                 let moved = group.progress();
                 if !matches!(moved, Ok(false)) {
                     self.moves.fetch_add(1, Ordering::Relaxed);
                 }
-                moved.err()
+                // before the session may look
+                if let Err(failed) = moved {
+                    self.state.lock().failed = Some(failed);
+                }
             });
-            state.failed = moved;
             if !state.is_over {
                 self.called.wait_for(&mut state, EVERY);
             }

@@ -34,7 +34,8 @@ pub fn train_local(
     if let Some(trace) = &mut trace {
         trace.started(0, Rank(0), std::process::id(), true);
     }
-    let keeper = prepared.keeper(false)?;
+    let _claim = prepared.claim()?;
+    let keeper = prepared.keeper(false);
     let mut caller = Caller { interrupt, on_progress, trace, keeper, last: None };
     let done =
         train_alone(prepared, &mut caller, on_still).and_then(|report| match report.interrupted {

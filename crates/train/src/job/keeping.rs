@@ -13,23 +13,28 @@ use super::trainer::LAST_WORKER_DEADLINE;
 use super::{JobShape, Prepared, TrainError};
 use crate::carried::Carried;
 use crate::checkpoint::{
-    self, Captured, CheckpointError, CheckpointFolder, CheckpointState, DataPosition, Evaluated,
+    self, Captured, CheckpointError, CheckpointFolder, Claim, CheckpointState, DataPosition, Evaluated,
     Held, Keeper, OwnVariable, Resumed, Saver, ShardReport,
 };
 use crate::config::TrainConfig;
 use crate::topology::Topology;
 
 impl Prepared {
-    /// Puts checkpoints together, if there are to be any. What is left of earlier ones is removed, unless this very job has written
-    /// it.
+    /// Makes the folder of checkpoints this job's alone for as long as the claim lives, through all its starts. None without one.
     ///
     /// # Errors
-    /// When none can be written in the folder, or another job does.
-    pub(crate) fn keeper(&self, is_taken_over: bool) -> Result<Option<Keeper>, CheckpointError> {
+    /// When nothing can be written there, or another job has it and keeps it.
+    pub(crate) fn claim(&self) -> Result<Option<Claim>, CheckpointError> {
+        let checkpoint = self.config.checkpoint.as_ref();
+        checkpoint.map(|checkpoint| CheckpointFolder::new(&checkpoint.path).claim()).transpose()
+    }
+
+    /// Puts checkpoints together, if there are to be any. What is left of earlier ones is removed, unless this very job has written
+    /// it.
+    pub(crate) fn keeper(&self, is_taken_over: bool) -> Option<Keeper> {
         let Prepared { config, topology, program, shape, .. } = self;
-        let Some(checkpoint) = &config.checkpoint else { return Ok(None) };
+        let checkpoint = config.checkpoint.as_ref()?;
         let folder = CheckpointFolder::new(&checkpoint.path);
-        let claim = folder.claim()?;
         let slots = checkpoint::kept(program, topology).slots();
         // what came before, the launcher of the time has told
         let told = is_taken_over.then(|| folder.newest()).flatten();
@@ -58,8 +63,8 @@ impl Prepared {
         if !is_taken_over {
             folder.remove_partial();
         }
-        let started = Keeper::start(checkpoint, shards, job, evaluated, Some(claim));
-        Ok(started.inspect_err(|error| tracing::warn!("no checkpoints: {error}")).ok())
+        let started = Keeper::start(checkpoint, shards, job, evaluated);
+        started.inspect_err(|error| tracing::warn!("no checkpoints: {error}")).ok()
     }
 }
 

@@ -42,7 +42,11 @@ pub(super) fn resumed(
         // none is a beginning of this job, which may be done and is made once more: of a longer one it is no part
         return match CheckpointFolder::new(path).newest() {
             Some(step) if newest.is_none() && step > shape.steps => {
-                Err(CheckpointError::Done { path: path.to_path_buf(), step, steps: shape.steps })
+                let (path, steps) = (path.to_path_buf(), shape.steps);
+                Err(match CheckpointFolder::new(&path).is_claimed() {
+                    true => CheckpointError::InUse { path },
+                    false => CheckpointError::Done { path, step, steps },
+                })
             }
             _ => Ok(newest),
         };

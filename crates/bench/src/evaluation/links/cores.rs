@@ -30,7 +30,7 @@ impl LinkCores {
     /// 10⁹ bytes that a core sends, or receives, in a second in which it does nothing else: half of the work is that of each end.
     pub(super) fn core_gbs(self) -> f64 {
         // fits: bytes of some seconds
-        2.0 * self.bytes as f64 / self.busy_s.max(1e-9) / 1e9
+        2.0 * self.bytes as f64 / self.busy_s / 1e9
     }
 }
 
@@ -39,7 +39,10 @@ impl LinkCores {
 /// # Errors
 /// When nobody may listen there, or the sender does not come, says nothing, or is lost.
 pub fn receive_over_link(at: SocketAddr) -> io::Result<()> {
-    let listener = TcpListener::bind(at)?;
+    receive(&TcpListener::bind(at)?)
+}
+
+fn receive(listener: &TcpListener) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let comes = Deadline::after(COMES);
     let mut stream = loop {
@@ -92,7 +95,10 @@ pub fn send_over_link(to: SocketAddr) -> io::Result<LinkCores> {
     let now = Idle::now()?;
     // fits: cores of a machine
     let all_s = seconds * now.cores as f64;
-    let busy_s = (all_s - (now.seconds - idle_s.seconds)).max(0.0);
+    let busy_s = all_s - (now.seconds - idle_s.seconds);
+    if busy_s <= 0.0 {
+        return Err(io::Error::other("the system says that its cores were idle while bytes went"));
+    }
     // fits: usize is 64 bits wide
     Ok(LinkCores { bytes: rounds * BYTES as u64, seconds, busy_s })
 }
@@ -153,10 +159,10 @@ mod tests {
 
     #[test]
     fn bytes_over_a_connection_take_cores_some_time() {
-        // a port that nobody has
-        let free = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
-        let receiving = std::thread::spawn(move || receive_over_link(free));
-        let took = send_over_link(free).unwrap();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let at = listener.local_addr().unwrap();
+        let receiving = std::thread::spawn(move || receive(&listener));
+        let took = send_over_link(at).unwrap();
         receiving.join().unwrap().unwrap();
         assert!(took.bytes >= BYTES as u64 && took.seconds >= LASTS.as_secs_f64());
         assert!(took.busy_s > 0.0, "{took:?}");

@@ -103,7 +103,9 @@ fn open_master<'a>(
                         Some(DeviceReach::ByNic) => {
                             let allocated = device.lock().alloc(number, bytes);
                             let memory = allocated.map_err(|source| failed(part, here, source))?;
-                            reach_by_nic(member, &mut store, &memory);
+                            if crosses_on(plan, here, number) {
+                                reach_by_nic(member, &mut store, &memory);
+                            }
                             memory
                         }
                         _ => store.alloc_on_device(number, bytes)?,
@@ -239,6 +241,12 @@ fn by_edges(
     }
     let open = OpenEdges { fabric, sent: sent_in_group(plan, here) };
     Ok(Met { storage, in_group: InGroup::Edges(Box::new(exchange)), edges: Some(open) })
+}
+
+/// True if a tensor goes from, or comes to, one of a part's devices.
+fn crosses_on(plan: &Plan, here: usize, number: u32) -> bool {
+    let is_there = |edge: &Edge| edge.from == here || edge.to == here;
+    plan.edges.iter().any(|edge| edge.space == Space::Device(number) && is_there(edge))
 }
 
 /// The memory of one of a part's devices, if it receives something there.
