@@ -283,8 +283,7 @@ mod tests {
         let config = CheckpointConfig { best: true, ..CheckpointConfig::new(place.path()) };
         let folder = CheckpointFolder::new(place.path());
         let evaluated = Evaluated { every: Some(10), steps: 50 };
-        let keeper =
-            Keeper::start(&config, ["a".to_string()].into(), state(), evaluated).unwrap();
+        let keeper = Keeper::start(&config, ["a".to_string()].into(), state(), evaluated).unwrap();
         keeper.add(report(&folder, 10, "a"));
         let evaluation = [("loss".to_string(), f64::NAN)].into_iter().collect();
         keeper.tell(News::Evaluated(10, evaluation));
@@ -332,8 +331,7 @@ mod tests {
             CheckpointConfig { keep: 1, best: true, ..CheckpointConfig::new(place.path()) };
         let folder = CheckpointFolder::new(place.path());
         let evaluated = Evaluated { every: Some(10), steps: 50 };
-        let keeper =
-            Keeper::start(&config, ["a".to_string()].into(), state(), evaluated).unwrap();
+        let keeper = Keeper::start(&config, ["a".to_string()].into(), state(), evaluated).unwrap();
         for (step, loss) in [(10, 3.0), (20, 1.0), (30, 2.0), (40, 1.5)] {
             // written before it was evaluated, and after
             let written = report(&folder, step, "a");

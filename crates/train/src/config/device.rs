@@ -278,7 +278,7 @@ impl TrainConfig {
 
     /// True if servers, where there are some, have GPUs, too.
     fn serves_on_devices(&self) -> bool {
-        !self.crosses_by_host() && !(self.strategy == Strategy::Ps && self.asynchronous)
+        !self.crosses_by_host() && (self.strategy != Strategy::Ps || !self.asynchronous)
     }
 
     /// Why the values of a store lie in the host's memory where workers compute on GPUs; none: they lie in that of its servers'

@@ -13,8 +13,8 @@ use super::trainer::LAST_WORKER_DEADLINE;
 use super::{JobShape, Prepared, TrainError};
 use crate::carried::Carried;
 use crate::checkpoint::{
-    self, Captured, CheckpointError, CheckpointFolder, Claim, CheckpointState, DataPosition, Evaluated,
-    Held, Keeper, OwnVariable, Resumed, Saver, ShardReport,
+    self, Captured, CheckpointError, CheckpointFolder, CheckpointState, Claim, DataPosition,
+    Evaluated, Held, Keeper, OwnVariable, Resumed, Saver, ShardReport,
 };
 use crate::config::TrainConfig;
 use crate::topology::Topology;
