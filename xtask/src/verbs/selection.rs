@@ -127,7 +127,6 @@ pub(super) const FUNCTIONS: &[&str] = &[
     "ibv_destroy_comp_channel",
     "ibv_destroy_cq",
     "ibv_destroy_qp",
-    "ibv_fork_init",
     "ibv_free_device_list",
     "ibv_get_async_event",
     "ibv_get_cq_event",

@@ -81,8 +81,8 @@ pub(in crate::verbs) use declarations::*;
 /// `query_port` of `struct verbs_context`.
 type QueryPort = unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int;
 
-/// Loads the library at the first call, for good, and has it keep registered memory where the NIC finds it when this process
-/// forks, as Python's data loaders do. Where the kernel does that by itself, that costs nothing.
+/// Loads the library at the first call, for good. `ibv_fork_init` is not called: kernels from 5.12 on keep registered memory where
+/// the NIC finds it when a process forks, and before, its `madvise` refuses memory of GPUs and of large pages.
 ///
 /// # Errors
 /// What the dynamic linker says, or what is missing in the library.
@@ -93,15 +93,7 @@ pub(in crate::verbs) fn load() -> Result<&'static Library, String> {
         let library = unsafe { libloading::Library::new(SONAME) };
         let library = ManuallyDrop::new(library.map_err(|error| error.to_string())?);
         // SAFETY: the library of that name, which is not unloaded.
-        let library = unsafe { Library::of(&library) }
-            .map_err(|name| format!("{SONAME} has no function {name}"))?;
-        // SAFETY: nothing is registered yet.
-        let safe = unsafe { library.ibv_fork_init() };
-        if safe != 0 {
-            let error = std::io::Error::from_raw_os_error(safe);
-            tracing::debug!(%error, "libibverbs does not keep registered memory over a fork");
-        }
-        Ok(library)
+        unsafe { Library::of(&library) }.map_err(|name| format!("{SONAME} has no function {name}"))
     });
     loaded.as_ref().map_err(String::clone)
 }

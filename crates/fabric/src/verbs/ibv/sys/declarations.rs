@@ -524,7 +524,6 @@ opaque! {
 functions! {
     every {
         pub fn ibv_wc_status_str(status: ibv_wc_status) -> *const c_char;
-        pub fn ibv_fork_init() -> c_int;
         pub fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device;
         pub fn ibv_free_device_list(list: *mut *mut ibv_device);
         pub fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char;
