@@ -93,7 +93,6 @@ pub struct CudaKernels {
     /// Modules by name, and kernels of them, as far as they were asked for.
     loaded: HashMap<&'static str, Module>,
     functions: HashMap<&'static str, Function>,
-    /// Of users.
     programs: Programs,
     prepared: HashMap<NodeId, Prepared>,
     segments: Segments,
@@ -356,16 +355,14 @@ impl CudaKernels {
         // fits: a size of this machine
         let bytes = bytes as u64;
         if self.workspace.as_ref().map_or(0, DeviceMemory::bytes) < bytes {
-            let larger = match self.device.alloc(bytes) {
-                // what was outgrown goes once the stream is done with it: no gate is shut outside of a step
-                Err(_) if !self.outgrown.is_empty() && !self.steps.is_open() => {
-                    self.flush()?;
-                    self.outgrown.clear();
-                    self.device.alloc(bytes)?
-                }
-                allocated => allocated?,
-            };
-            self.outgrown.extend(self.workspace.replace(larger));
+            let mut larger = self.device.alloc(bytes);
+            // the stream lets go of what was outgrown: no gate is shut outside of a step
+            if larger.is_err() && !self.outgrown.is_empty() && !self.steps.is_open() {
+                self.flush()?;
+                self.outgrown.clear();
+                larger = self.device.alloc(bytes);
+            }
+            self.outgrown.extend(self.workspace.replace(larger?));
         }
         Ok(())
     }
