@@ -295,14 +295,9 @@ mod tests {
         })
     }
 
-    #[test]
-    fn without_shared_memory_a_group_reduces_while_its_session_does_other_things() {
-        let mut members = members(|| Backend::Tcp);
-        for (operations, buffer) in &mut members {
-            operations.start(NODE, buffer).unwrap();
-        }
+    /// Waits for the operations of all, and moves none of them.
+    fn wait_until_moved(members: &[(Operations, Buffer)]) {
         let soon = Deadline::after(Duration::from_secs(20));
-        // who looks moves nothing
         let is_over = |(operations, _): &(Operations, Buffer)| {
             let (handle, _) = operations.under_way.lock()[0];
             operations.group.lock().is_done(handle)
@@ -311,6 +306,15 @@ mod tests {
             assert!(!soon.passed(), "nobody moved the group");
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    #[test]
+    fn without_shared_memory_a_group_reduces_while_its_session_does_other_things() {
+        let mut members = members(|| Backend::Tcp);
+        for (operations, buffer) in &mut members {
+            operations.start(NODE, buffer).unwrap();
+        }
+        wait_until_moved(&members);
         for (operations, buffer) in &mut members {
             let mut finished = Vec::new();
             while finished.is_empty() {
@@ -331,16 +335,7 @@ mod tests {
         for (operations, buffer) in &mut members {
             operations.start(NODE, buffer).unwrap();
         }
-        let soon = Deadline::after(Duration::from_secs(20));
-        // who looks moves nothing
-        let is_over = |(operations, _): &(Operations, Buffer)| {
-            let (handle, _) = operations.under_way.lock()[0];
-            operations.group.lock().is_done(handle)
-        };
-        while !members.iter().all(is_over) {
-            assert!(!soon.passed(), "nobody moved the group");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until_moved(&members);
         let (group, moving) = (members[0].0.group.clone(), Some(moving[0].clone()));
         let mut events = GroupEvents { group, moving };
         // there is nothing to wait for until the session has looked
