@@ -122,7 +122,7 @@ fn who_is_lost_with_its_gpus_before_a_store_ends_the_others_or_not() {
     let folder = tempfile::tempdir().unwrap();
     let steps = folder.path().join("steps.jsonl");
     let elastic = format!(
-        "--json --strategy dist-sgd --servers 1 --elastic --steps 12 --metrics {} {job}",
+        "--json --strategy dist-sgd --servers 1 --elastic --steps 40 --metrics {} {job}",
         steps.display()
     );
     let mut elastic = driver.start(&elastic, &[FOUR]);
