@@ -290,6 +290,8 @@ impl Stream {
             let op = told.op.clone();
             queue.working = Some(told);
             drop(queue);
+            // there is room for another
+            self.news.notify_all();
             // after a failure nothing is done any more
             let done = self.context.check().and_then(|()| work::run(fake, self, &op, random));
             drop(op);

@@ -275,6 +275,8 @@ pub fn launch_train(
     let control = resizing.as_ref().map(Resizing::control);
     let mut how = JobSpec { control, ..how.clone() };
     let mut attempts = Attempts::of(config.restarts);
+    // says which launcher has the job, where a folder that is claimed names nobody
+    abandoned(prepared, &how)?;
     // before anybody is started, or ended
     let _claim = prepared.claim()?;
     let mut again = take_over(prepared, &mut how, on_update)?;
@@ -339,6 +341,15 @@ pub fn launch_train(
     }
 }
 
+/// Returns what an earlier launcher left of the job that keeps its state where this one does, if it is to outlive its launcher.
+///
+/// # Errors
+/// When that launcher runs.
+fn abandoned(prepared: &Prepared, how: &JobSpec) -> Result<Option<Abandoned>, TakeoverError> {
+    let record = prepared.record(how);
+    record.map_or(Ok(None), |record| Abandoned::find(&record))
+}
+
 /// Returns the job as its members run it already, if an earlier launcher left them; `how` takes them over then. Those of another
 /// job are ended.
 fn take_over(
@@ -346,8 +357,7 @@ fn take_over(
     how: &mut JobSpec,
     on_update: &mut dyn FnMut(TrainUpdate),
 ) -> Result<Option<Prepared>, TakeoverError> {
-    let Some(record) = prepared.record(how) else { return Ok(None) };
-    let Some(left) = Abandoned::find(&record)? else { return Ok(None) };
+    let Some(left) = abandoned(prepared, how)? else { return Ok(None) };
     match prepared.as_abandoned(&left) {
         Ok(same) => {
             how.abandoned = Some(left);
