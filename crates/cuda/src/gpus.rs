@@ -110,6 +110,14 @@ impl Gpus {
         Ok(reach)
     }
 
+    /// Returns where the kernel has a GPU, as in `0000:3b:00.0`.
+    ///
+    /// # Errors
+    /// When there is no such GPU.
+    pub fn pci_address(&self, ordinal: usize) -> Result<String, CudaError> {
+        Ok(self.driver.facts(ordinal)?.pci_bus_id)
+    }
+
     /// Returns a GPU's name, for people.
     ///
     /// # Errors

@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_opened_is_a_failure_with_its_mend() {
-        let options = VerbsOptions { nic: Some("nonesuch".into()), ..VerbsOptions::default() };
+        let options = VerbsOptions { nics: vec!["nonesuch".into()], ..VerbsOptions::default() };
         let failure = in_this_process(Transport::Verbs, &options).failure.unwrap();
         assert!(failure.contains("RDMA cannot be used here"), "{failure}");
     }

@@ -13,10 +13,11 @@
 //! |---|---|
 //! | `ibv.rs` | libibverbs with owners; all calls of it |
 //! | `ibv/sys.rs` | the library as it is: loaded, its functions, structures and constants |
-//! | `survey.rs` | which NICs there are, and which to use |
+//! | `survey.rs`, `choice.rs` | which NICs there are, and which to use |
 //! | `failure.rs` | what a bad completion means |
 //! | `wire.rs` | what the ends tell each other |
 
+mod choice;
 mod device;
 mod failure;
 mod ibv;
@@ -28,9 +29,10 @@ mod wire;
 
 use std::net::IpAddr;
 
+pub use choice::{NicChoice, choose};
 pub(crate) use device::{VerbsDevice, open};
 pub(crate) use ibv::{MemoryRegion, Remote};
-pub use survey::{Gid, GidKind, LinkLayer, Nic, NicChoice, Port, PortState, choose, survey};
+pub use survey::{Gid, GidKind, LinkLayer, Nic, Port, PortState, survey};
 pub use wire::fuzz_wire;
 
 #[cfg(test)]
@@ -39,13 +41,24 @@ mod tests;
 /// The NIC, and how to use it. What is not given is chosen, and the choice is logged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct VerbsOptions {
-    /// `mlx5_0`, or with its port, `mlx5_0:2`.
-    pub nic: Option<String>,
+    /// Each `mlx5_0`, or with its port, `mlx5_0:2`. Of several, each process takes one.
+    #[serde(default)]
+    pub nics: Vec<String>,
     /// The address that peers see.
     pub gid: Option<GidChoice>,
     /// How packets go.
     #[serde(default)]
     pub path: PathChoice,
+    /// The PCI address of the GPU whose tensors cross, as in `0000:3b:00.0`: of several NICs the nearest to it is taken.
+    #[serde(default)]
+    pub beside: Option<String>,
+    /// Which of several NICs that are as good this process takes: its number among those of its host.
+    #[serde(default)]
+    pub turn: u32,
+    /// The processes of a host reach each other otherwise. Over RoCE a host does not always reach one of its NICs by another, so that
+    /// else all take the same, but where several are named.
+    #[serde(default)]
+    pub between_hosts: bool,
 }
 
 /// What switches are told of packets: the lane that a fabric keeps for RDMA is its operator's to say. As NCCL's `NCCL_IB_TC`,

@@ -26,6 +26,8 @@ pub struct Assignment {
     pub coordinator: SocketAddr,
     /// Members of the job on this one's host, itself included.
     pub members_here: u32,
+    /// How many of them have a lower rank.
+    pub members_before: u32,
     /// The number of its host, the same for all of them.
     pub host: u32,
     /// What it is in a store, if the job is one.
@@ -93,6 +95,7 @@ impl JobIdentity {
             coordinator,
             // fits: a job has far fewer than 2^32 members
             members_here: spec.hosts.neighbours(home, self.world) as u32,
+            members_before: spec.hosts.neighbours_before(home),
             host: spec.hosts.number(home),
             store: None,
             joined: spec.gathering.is_some(),

@@ -174,6 +174,13 @@ impl Hosts {
         (0..count as u32).filter(|other| self.host(Rank(*other)).is(host)).count()
     }
 
+    /// How many ranks on the host of `rank` are lower.
+    pub fn neighbours_before(&self, rank: Rank) -> u32 {
+        let host = self.host(rank);
+        // fits: there are as many ranks
+        (0..rank.0).filter(|other| self.host(Rank(*other)).is(host)).count() as u32
+    }
+
     /// The host that most of `count` members run on, and how many do.
     pub fn fullest(&self, count: u32) -> (&str, u64) {
         let turn: u64 = self.list.iter().map(|host| u64::from(host.slots)).sum();
@@ -423,6 +430,8 @@ mod tests {
         assert!(hosts.is_here(Rank(0)) && hosts.is_here(Rank(1)) && !hosts.is_here(Rank(2)));
         assert!(hosts.any_remote() && !hosts.spread(2) && hosts.spread(3));
         assert_eq!((hosts.neighbours(Rank(0), 4), hosts.neighbours(Rank(2), 4)), (3, 1));
+        let before = [0, 1, 2, 3].map(|rank| hosts.neighbours_before(Rank(rank)));
+        assert_eq!(before, [0, 1, 0, 2]);
         assert!(!Hosts::default().spread(9) && !Hosts::default().any_remote());
         let one: Hosts = "192.0.2.7".parse().unwrap();
         assert!(one.any_remote() && !one.spread(9), "all on one other host share its memory");

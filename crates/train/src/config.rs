@@ -463,7 +463,7 @@ impl TrainConfig {
         }
         let verbs = matches!(self.settled_transport(), None | Some(Transport::Verbs));
         let options = [
-            ("--nic", self.verbs.nic.is_some()),
+            ("--nic", !self.verbs.nics.is_empty()),
             ("--gid", self.verbs.gid.is_some()),
             ("--arrival", self.arrival.is_some()),
             (

@@ -14,7 +14,7 @@ const INIT: &str = include_str!("guest/init.sh");
 
 /// With what they need, in the order in which they are to be loaded. crc32_generic is in nobody's
 /// dependencies: without it rxe cannot make its checksum, and 'rdma link add' says ENOENT.
-const MODULES: [&str; 10] = [
+const MODULES: [&str; 11] = [
     "crc32_generic",
     "9p",
     "9pnet_virtio",
@@ -25,6 +25,7 @@ const MODULES: [&str; 10] = [
     "rdma_ucm",
     "ib_uverbs",
     "sch_netem",
+    "macvlan",
 ];
 
 const MEND: &str = "run ./scripts/setup.sh --tests";

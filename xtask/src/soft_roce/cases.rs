@@ -139,6 +139,14 @@ pub const CASES: &[Case] = &[
         judge: None,
     },
     Case {
+        name: "two::train_nics",
+        machines: 2,
+        programs: TENSORWIRE,
+        script: include_str!("cases/train_nics.sh"),
+        timeout_s: 240,
+        judge: None,
+    },
+    Case {
         name: "two::train_store",
         machines: 2,
         programs: TENSORWIRE,

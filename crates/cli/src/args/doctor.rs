@@ -58,11 +58,11 @@ pub(crate) struct DoctorArgs {
     /// Port 0: the system chooses. [default: this machine's address towards that host]
     #[arg(long, value_name = "ADDRESS:PORT", requires = "peer")]
     pub(crate) listen: Option<SocketAddr>,
-    /// RDMA device, as in mlx5_0 or mlx5_0:2
+    /// RDMA devices, as in mlx5_0 or mlx5_0:2,mlx5_1:2
     ///
     /// [default: as a job chooses]
-    #[arg(long, value_name = "NAME[:PORT]")]
-    nic: Option<String>,
+    #[arg(long, value_name = "NAME[:PORT],...", value_delimiter = ',')]
+    nic: Vec<String>,
     /// Entry of the device's GID table
     ///
     /// By its index or its address. [default: as a job chooses]
@@ -85,7 +85,7 @@ pub(crate) struct DoctorArgs {
 
 impl DoctorArgs {
     pub(crate) fn options(&self) -> VerbsOptions {
-        VerbsOptions { nic: self.nic.clone(), gid: self.gid, ..VerbsOptions::default() }
+        VerbsOptions { nics: self.nic.clone(), gid: self.gid, ..VerbsOptions::default() }
     }
 
     pub(crate) fn cuda(&self) -> CudaSearch {

@@ -23,11 +23,13 @@ pub(crate) enum TransportArg {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = WIRE)]
 pub(crate) struct WireArgs {
-    /// RDMA device to use, as in mlx5_0 or mlx5_0:2
+    /// RDMA devices to use, as in mlx5_0 or mlx5_0:2,mlx5_1:2
     ///
-    /// [default: the fastest with an active port]
-    #[arg(long, value_name = "NAME[:PORT]", hide_short_help = true)]
-    nic: Option<String>,
+    /// Of several each process takes the nearest to its GPU, or the processes
+    /// of a host take them in turn. [default: the fastest with an active port;
+    /// of several on one network as if they were named]
+    #[arg(long, value_name = "NAME[:PORT],...", hide_short_help = true, value_delimiter = ',')]
+    nic: Vec<String>,
     /// Entry of the device's GID table, by its index or its address
     ///
     /// [default: RoCE v2, routable]
@@ -68,7 +70,7 @@ impl WireArgs {
     /// The options of RDMA alone, and which of them were given.
     pub(crate) fn given(&self) -> [(&'static str, bool); 6] {
         [
-            ("--nic", self.nic.is_some()),
+            ("--nic", !self.nic.is_empty()),
             ("--gid", self.gid.is_some()),
             ("--arrival", self.arrival.is_some()),
             ("--traffic-class", self.traffic_class.is_some()),
@@ -88,7 +90,7 @@ impl WireArgs {
             service_level: self.service_level.unwrap_or_default(),
             partition: self.partition.unwrap_or_default(),
         };
-        (VerbsOptions { nic: self.nic, gid: self.gid, path }, arrival)
+        (VerbsOptions { nics: self.nic, gid: self.gid, path, ..VerbsOptions::default() }, arrival)
     }
 }
 

@@ -130,7 +130,7 @@ fn far(gpu: &GpuFacts) -> Option<Finding> {
     }
     if farthest > NEXT_TO {
         let what = format!("GPU {ordinal} has NICs near and far");
-        let why = "the job takes one NIC for all; a far one costs time";
+        let why = "of NICs that are as fast and on one network a process takes the nearest; where they are not, it may get a far one";
         let finding = Finding::new(Severity::Note, "gpu-nic-choice", what, why);
         return Some(finding.mended_by(format!("--nic {}", nearest.nic)));
     }

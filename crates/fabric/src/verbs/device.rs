@@ -11,11 +11,12 @@ use parking_lot::{Mutex, RwLock};
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_memory::{DmaBuf, Slab};
 
+use super::choice::{NicChoice, choose};
 use super::ibv::{self, Context, Path, ProtectionDomain, Remote};
 use super::progress::{Duties, Owner, PeerTable, Poller, Queue};
 use super::queue_pair::{self, Depth, INLINE_BYTES, NOTES, QueuePair};
 use super::region;
-use super::survey::{self, LinkLayer, Nic, NicChoice};
+use super::survey::{self, LinkLayer, Nic};
 use super::wire::{Introduction, NOTE_BYTES};
 use super::{PathChoice, VerbsOptions, VerbsUnusable};
 use crate::api::ArrivalSlot;
@@ -82,7 +83,7 @@ impl Taken {
     fn open(options: &VerbsOptions, near: Option<IpAddr>) -> Result<Taken, VerbsUnusable> {
         let mut found = survey::look()?;
         let nics: Vec<Nic> = found.iter().map(|(nic, _)| nic.clone()).collect();
-        let choice = survey::choose(&nics, options, near)?;
+        let choice = choose(&nics, options, near)?;
         let (nic, context) = found.swap_remove(choice.nic);
         let domain = ProtectionDomain::new(&context).map_err(|error| VerbsUnusable {
             reason: format!("{} gives no protection domain ({error})", nic.name),

@@ -156,12 +156,18 @@ impl Member {
         let near = options.transport == Transport::Auto
             && (2..self.world()).contains(&self.members_here());
         config.host = near.then(|| HostId::here(&self.assignment.host.to_string()));
-        Fabric::open(backend(options, transport, &mut config), config).map_err(
-            |error| match error {
-                OpenFabricError::Verbs(unusable) => MemberError::Verbs(unusable),
-                error => MemberError::Open(error),
-            },
-        )
+        let backend = match transport {
+            Transport::Auto | Transport::Shm => Backend::Shm,
+            Transport::Tcp => Backend::Tcp,
+            Transport::Verbs => {
+                config.arrival = options.arrival;
+                Backend::Verbs(self.verbs(options))
+            }
+        };
+        Fabric::open(backend, config).map_err(|error| match error {
+            OpenFabricError::Verbs(unusable) => MemberError::Verbs(unusable),
+            error => MemberError::Open(error),
+        })
     }
 
     /// Whom a member's fabric of this number connects with, and where they are.
@@ -191,8 +197,15 @@ impl Member {
         let spread = self.members_here() < self.world();
         match options.transport.settled(spread, options.encrypt) {
             Some(transport) => Ok(transport),
-            None => self.negotiate(&options.verbs),
+            None => self.negotiate(&self.verbs(options)),
         }
+    }
+
+    /// Processes of a host take NICs in turn.
+    fn verbs(&self, options: &WireOptions) -> VerbsOptions {
+        let between_hosts = options.transport == Transport::Auto;
+        let turn = self.assignment.members_before;
+        VerbsOptions { turn, between_hosts, ..options.verbs.clone() }
     }
 
     /// Says whether this host can use RDMA, and hears what all will take.
@@ -235,18 +248,6 @@ impl Member {
                 Some(error) if deadline.passed() => return Err(error),
                 Some(_) => std::thread::sleep(TRY_AGAIN.min(deadline.remaining())),
             }
-        }
-    }
-}
-
-/// What a transport means for a fabric.
-fn backend(options: &WireOptions, transport: Transport, config: &mut FabricConfig) -> Backend {
-    match transport {
-        Transport::Auto | Transport::Shm => Backend::Shm,
-        Transport::Tcp => Backend::Tcp,
-        Transport::Verbs => {
-            config.arrival = options.arrival;
-            Backend::Verbs(options.verbs.clone())
         }
     }
 }

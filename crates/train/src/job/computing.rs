@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tensorwire_base::Rank;
 use tensorwire_cuda::{CheckedGpu, CudaOptions, Gpus, OpenedGpus, products};
+use tensorwire_fabric::VerbsOptions;
 use tensorwire_kernels::{Kernels, SharedDevice};
 use tensorwire_runtime::Computing;
 
@@ -40,6 +41,23 @@ pub(super) fn open_device(part: &Part, rank: Rank) -> Result<Option<SharedDevice
 
 /// Opens the GPUs of the member of a rank, if its part of the plan has something on one.
 pub(super) fn open_gpus(part: &Part, rank: Rank) -> Result<Option<OpenedGpus>, TrainError> {
+    let Some((_, ordinals)) = gpus_of(part, rank)? else { return Ok(None) };
+    if part.plan.edges.iter().any(|edge| edge.space.is_device()) {
+        check_host(&part.config, rank)?;
+    }
+    Ok(Some(OpenedGpus::open(&cuda_options(&part.config), &ordinals)?))
+}
+
+/// Returns how a member uses RDMA: by the NIC nearest to its first GPU.
+pub(super) fn verbs_options(part: &Part, rank: Rank) -> VerbsOptions {
+    // what is wrong with GPUs is said when they are opened
+    let beside = gpus_of(part, rank).ok().flatten();
+    let beside = beside.and_then(|(gpus, ordinals)| gpus.pci_address(*ordinals.first()?).ok());
+    VerbsOptions { beside, ..part.config.verbs.clone() }
+}
+
+/// Returns the GPUs of the host and the numbers of those of a member, if its part of the plan has something on one.
+fn gpus_of(part: &Part, rank: Rank) -> Result<Option<(Gpus, Vec<usize>)>, TrainError> {
     let Part { config, topology, plan, program, .. } = part;
     let DeviceChoice::Cuda { .. } = config.device else { return Ok(None) };
     let is_alone = config.strategy == Strategy::Local;
@@ -60,13 +78,9 @@ pub(super) fn open_gpus(part: &Part, rank: Rank) -> Result<Option<OpenedGpus>, T
     if devices == 0 {
         return Ok(None);
     }
-    if plan.edges.iter().any(|edge| edge.space.is_device()) {
-        check_host(config, rank)?;
-    }
-    let options = cuda_options(config);
-    let count = Gpus::find(options.driver.as_deref())?.count();
-    let ordinals = ordinals(config, count, rank, devices)?;
-    Ok(Some(OpenedGpus::open(&options, &ordinals)?))
+    let gpus = Gpus::find(config.cuda_driver.as_deref())?;
+    let ordinals = ordinals(config, gpus.count(), rank, devices)?;
+    Ok(Some((gpus, ordinals)))
 }
 
 /// Refuses the host of a member whose GPUs do not reach each other's memory, though the plan has them do so: before it planned, the

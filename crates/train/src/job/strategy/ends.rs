@@ -19,11 +19,11 @@ use tensorwire_runtime::Computing;
 use super::averaging::GpusOfCentre;
 use super::values::stored_shards;
 use crate::checkpoint::CheckpointFolder;
-use crate::config::{ConfigError, DeviceChoice, Exchange, TrainConfig};
+use crate::config::{ConfigError, DeviceChoice, Exchange};
 use crate::crossings::reduces_by_edges;
 use crate::figures::StoreGauge;
 use crate::group::{ClientError, NcclLibrary, NcclPlace, SharedGroup, open_group};
-use crate::job::computing::{computing_on, open_gpus};
+use crate::job::computing::{computing_on, open_gpus, verbs_options};
 use crate::job::trainer::LAST_WORKER_DEADLINE;
 use crate::job::{Part, SPIN, TrainError, cores, default_threads, kernel_choice, peak_bytes};
 use crate::open_part::PartError;
@@ -55,7 +55,7 @@ pub(super) enum Ends {
 /// do so at once.
 pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), TrainError> {
     let Part { config, topology, program, plan, .. } = part;
-    let wires = wires(member, config, topology);
+    let wires = wires(member, part);
     let Met { store: fabric, group, client, edges, nccl } = connect(member, part, &wires)?;
     let [transport, _] = wires;
     let threads = config.threads.unwrap_or_else(|| default_threads(config, member.rank()));
@@ -185,11 +185,9 @@ pub(super) fn serve(
 }
 
 /// How a member's two fabrics travel: to the store's other end, and to its client's other workers.
-pub(super) fn wires(
-    member: &Member,
-    config: &TrainConfig,
-    topology: &Topology,
-) -> [WireOptions; 2] {
+pub(super) fn wires(member: &Member, part: &Part) -> [WireOptions; 2] {
+    let Part { config, topology, .. } = part;
+    let verbs = verbs_options(part, member.rank());
     let crowded = member.members_here() > cores();
     let (masters, servers) = (topology.masters(), topology.servers);
     let ranks = |range: std::ops::Range<u32>| range.map(Rank).collect::<Vec<Rank>>();
@@ -202,7 +200,7 @@ pub(super) fn wires(
     };
     let to = |peers: Vec<Rank>, queue_pairs| WireOptions {
         transport: config.transport,
-        verbs: config.verbs.clone(),
+        verbs: verbs.clone(),
         arrival: config.arrival,
         encrypt: config.encrypt,
         spin: if crowded { Duration::ZERO } else { SPIN },

@@ -16,7 +16,7 @@ use super::{Connected, Strategy};
 use crate::carried::Carried;
 use crate::checkpoint::{CheckpointFolder, own_variables};
 use crate::config::{ConfigError, SendOrder, TrainConfig};
-use crate::job::computing::open_device;
+use crate::job::computing::{open_device, verbs_options};
 use crate::job::keeping::PartFiles;
 use crate::job::trainer::Trainer;
 use crate::job::whereabouts::Phase;
@@ -72,7 +72,7 @@ pub(super) fn part_options(
     PartOptions {
         transport: config.transport,
         exchange: config.exchange,
-        verbs: config.verbs.clone(),
+        verbs: verbs_options(part, rank),
         arrival: config.arrival,
         encrypt: config.encrypt,
         spin: if crowded { Duration::ZERO } else { SPIN },
