@@ -26,6 +26,8 @@ pub struct Assignment {
     pub coordinator: SocketAddr,
     /// Members of the job on this one's host, itself included.
     pub members_here: u32,
+    /// Those of them that may run on the same processors, itself included.
+    pub cores_shared_by: u32,
     /// The number of its host, the same for all of them.
     pub host: u32,
     /// What it is in a store, if the job is one.
@@ -93,6 +95,10 @@ impl JobIdentity {
             coordinator,
             // fits: a job has far fewer than 2^32 members
             members_here: spec.hosts.neighbours(home, self.world) as u32,
+            // fits: as many as there are
+            cores_shared_by: (0..self.world as u32)
+                .filter(|other| spec.hosts.share_cores(home, Rank(*other)))
+                .count() as u32,
             host: spec.hosts.number(home),
             store: None,
             joined: spec.gathering.is_some(),

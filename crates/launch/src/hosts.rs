@@ -12,6 +12,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
 
+use crate::cpus::CpuMask;
+
 /// What starts a command on another host where nothing else is given. It never asks for a password.
 pub const RSH: &str = "ssh -o BatchMode=yes";
 
@@ -38,6 +40,9 @@ struct Host {
     slots: u32,
     /// It is the launcher's own.
     here: bool,
+    /// The processors that whoever started its one member has bound it to.
+    #[serde(default)]
+    cpus: CpuMask,
 }
 
 /// What is wrong with a list of hosts, and how to mend it.
@@ -75,7 +80,8 @@ pub enum HostsError {
 impl Default for Hosts {
     /// This host alone.
     fn default() -> Hosts {
-        let here = Host { name: "localhost".to_string(), slots: 1, here: true };
+        let cpus = CpuMask::default();
+        let here = Host { name: "localhost".to_string(), slots: 1, here: true, cpus };
         Hosts { list: vec![here], rsh: words(RSH) }
     }
 }
@@ -117,11 +123,11 @@ impl Hosts {
         if rsh.is_empty() { Err(HostsError::NoRsh) } else { Ok(Hosts { rsh, ..self }) }
     }
 
-    /// The hosts of members that somebody else started, by rank: the name of each, and whether it is the
-    /// launcher's.
-    pub(crate) fn of_members(members: Vec<(String, bool)>) -> Hosts {
-        let list = members.into_iter().map(|(name, here)| Host { name, slots: 1, here }).collect();
-        Hosts { list, ..Hosts::default() }
+    /// The hosts of members that somebody else started, by rank: the name of each, whether it is the launcher's,
+    /// and the processors that the member may run on.
+    pub(crate) fn of_members(members: Vec<(String, bool, CpuMask)>) -> Hosts {
+        let of = |(name, here, cpus)| Host { name, slots: 1, here, cpus };
+        Hosts { list: members.into_iter().map(of).collect(), ..Hosts::default() }
     }
 
     /// The same hosts without those of these names; none if none is left.
@@ -198,6 +204,11 @@ impl Hosts {
         self.host(rank).is(self.host(other))
     }
 
+    /// True if two members run on one host, and may run on the same of its processors.
+    pub fn share_cores(&self, rank: Rank, other: Rank) -> bool {
+        self.together(rank, other) && self.host(rank).cpus.overlaps(&self.host(other).cpus)
+    }
+
     /// The command that starts others' processes, in words.
     pub(crate) fn rsh(&self) -> &[String] {
         &self.rsh
@@ -270,7 +281,8 @@ impl Host {
         let slots = slots.map_or(Ok(1), str::parse);
         match slots {
             Ok(slots @ 1..=SLOTS_MAX) => {
-                Ok(Host { name: name.to_string(), slots, here: is_here(name) })
+                let (name, here) = (name.to_string(), is_here(name));
+                Ok(Host { name, slots, here, cpus: CpuMask::default() })
             }
             _ => Err(HostsError::BadSlots { found: entry.to_string() }),
         }

@@ -208,6 +208,11 @@ impl Member {
         self.assignment.members_here as usize
     }
 
+    /// Those of them that may run on the same processors, itself included: fewer where a launcher has bound each to some.
+    pub fn cores_shared_by(&self) -> usize {
+        self.assignment.cores_shared_by as usize
+    }
+
     /// The number of this one's host: members of one host have the same.
     pub fn host(&self) -> u32 {
         self.assignment.host

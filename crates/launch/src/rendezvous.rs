@@ -20,6 +20,7 @@ mod node_list;
 use serde::{Deserialize, Serialize};
 
 use crate::assignment::Assignment;
+use crate::cpus::CpuMask;
 
 pub use counts::{Composition, CountError, share_out};
 pub use detect::{DetectError, Detected, LaunchedAs, Outer, Rendezvous, detect};
@@ -36,6 +37,8 @@ pub(crate) struct JoinRequest {
     world: u32,
     machine: Machine,
     pid: u32,
+    #[serde(default)]
+    cpus: CpuMask,
 }
 
 /// What it is told.

@@ -21,6 +21,7 @@ use super::key::KeyFile;
 use super::{Answer, JobKeyError, JoinRequest, KeySource, Machine, key};
 use crate::assignment::Assignment;
 use crate::control::{Speaker, ToMember, ends};
+use crate::cpus::CpuMask;
 use crate::hosts::Hosts;
 use crate::launcher::{REASON_PATIENCE, callers};
 
@@ -88,6 +89,7 @@ pub(crate) struct JoinedProcess {
     pub(crate) speaker: Speaker,
     pub(crate) pid: u32,
     machine: Machine,
+    cpus: CpuMask,
 }
 
 /// Where the processes of a job are gathered.
@@ -96,6 +98,7 @@ pub struct Gathering {
     detected: Detected,
     at: SocketAddr,
     machine: Machine,
+    cpus: CpuMask,
     shared: Arc<Shared>,
     keeper: Mutex<Option<JoinHandle<()>>>,
     /// As long as others may still come.
@@ -156,6 +159,7 @@ impl Gathering {
             detected: detected.clone(),
             at,
             machine: Machine::here(),
+            cpus: CpuMask::here(),
             shared,
             key_file: Mutex::new(key_file),
             keeper: Mutex::new(Some(thread)),
@@ -224,7 +228,7 @@ impl Gathering {
     /// The same, with so many members behind them that the launcher starts on its own host.
     pub fn hosts_and_here(&self, started: u32) -> Hosts {
         let state = self.shared.state.lock();
-        let mut names: Vec<(String, bool)> = Vec::new();
+        let mut members = Vec::new();
         for place in &state.places {
             let machine = place.as_ref().map_or(&self.machine, |joined| &joined.machine);
             let here = machine.id == self.machine.id;
@@ -239,10 +243,12 @@ impl Gathering {
                 Some(address) => format!("{} ({})", machine.name, address.ip()),
                 None => machine.name.clone(),
             };
-            names.push((name, here));
+            let cpus = place.as_ref().map_or(&self.cpus, |joined| &joined.cpus);
+            members.push((name, here, cpus.clone()));
         }
-        names.extend((0..started).map(|_| (self.machine.name.clone(), true)));
-        Hosts::of_members(names)
+        let own = || (self.machine.name.clone(), true, self.cpus.clone());
+        members.extend((0..started).map(|_| own()));
+        Hosts::of_members(members)
     }
 
     /// Tells everyone, also those who come in the next moments, that there is no job, or no more, and members why. Whoever
@@ -455,8 +461,8 @@ fn ask(
     match free_place(&state, &said, detected) {
         Ok(rank) => {
             speaker.stream().set_nonblocking(true).map_err(failed)?;
-            let JoinRequest { machine, pid, .. } = said;
-            state.places[rank] = Some(JoinedProcess { speaker, pid, machine });
+            let JoinRequest { machine, pid, cpus, .. } = said;
+            state.places[rank] = Some(JoinedProcess { speaker, pid, machine, cpus });
             Ok(())
         }
         Err(reason) => {

@@ -14,6 +14,7 @@ use super::gathering::{GATHER_PATIENCE, RendezvousError};
 use super::{Answer, JoinRequest, KeySource, Machine, key};
 use crate::assignment::Assignment;
 use crate::control::{Hearer, Speaker, ends};
+use crate::cpus::CpuMask;
 
 /// How long one call may take.
 const ONE_CALL: Duration = Duration::from_secs(2);
@@ -56,8 +57,8 @@ fn join_within(
     speaker.stream().set_nodelay(true).map_err(lost)?;
     speaker.stream().set_read_timeout(Some(SILENCE)).map_err(lost)?;
     let (launched_as, world) = (detected.launched_as, detected.world);
-    let (machine, pid) = (Machine::here(), std::process::id());
-    speaker.say_all(&JoinRequest { launched_as, world, machine, pid }).map_err(lost)?;
+    let (machine, pid, cpus) = (Machine::here(), std::process::id(), CpuMask::here());
+    speaker.say_all(&JoinRequest { launched_as, world, machine, pid, cpus }).map_err(lost)?;
     loop {
         match hearer.hear().map_err(lost)? {
             Answer::Wait => {}

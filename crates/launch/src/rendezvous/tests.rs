@@ -163,7 +163,8 @@ fn one_that_ends_before_all_are_there_is_named() {
     let called = call(&of_three(1), &keys.source(), Deadline::after(SOON)).unwrap();
     let (_, (mut speaker, hearer)) = called;
     let (machine, pid) = (Machine::here(), 4711);
-    let said = JoinRequest { launched_as: of_three(1).launched_as, world: 3, machine, pid };
+    let (launched_as, cpus) = (of_three(1).launched_as, CpuMask::here());
+    let said = JoinRequest { launched_as, world: 3, machine, pid, cpus };
     speaker.say_all(&said).unwrap();
     let dying = thread::spawn(move || {
         thread::sleep(Duration::from_millis(200));
@@ -176,6 +177,43 @@ fn one_that_ends_before_all_are_there_is_named() {
     let gathering = Gathering::open(&of_three(0), &keys.source(), None).unwrap();
     let error = gathering.gather(&told).unwrap_err().to_string();
     assert!(error.contains("missing: rank 1, rank 2"), "{error}");
+}
+
+/// As mpirun and srun bind processes: each divides its processors among those that it shares them with.
+#[test]
+fn members_that_are_bound_apart_share_no_cores() {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let own = sched_getaffinity(None).unwrap();
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| own.is_set(*cpu)).collect();
+    let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
+    let keys = Keys::new();
+    let port = free_port();
+    let of_three = |rank| Detected { world: 3, ..of_two(rank, port, "job") };
+    let gathering = Gathering::open(&of_three(0), &keys.source(), None).unwrap();
+    let bound = [(1, first), (2, last)].map(|(rank, cpu)| {
+        let (detected, key) = (of_three(rank), keys.source());
+        thread::spawn(move || {
+            let mut one = CpuSet::new();
+            one.set(cpu);
+            sched_setaffinity(None, &one).unwrap();
+            join_within(&detected, &key, SOON)
+        })
+    });
+    gathering.gather(&GO_ON).unwrap();
+    let hosts = gathering.hosts();
+    assert!(hosts.share_cores(Rank(0), Rank(1)) && hosts.share_cores(Rank(0), Rank(2)));
+    assert_eq!(hosts.share_cores(Rank(1), Rank(2)), first == last);
+    assert!(hosts.together(Rank(1), Rank(2)), "they share memory all the same");
+    // a job's members are told how many they are
+    let spec = crate::job::JobSpec { hosts, ..crate::job::JobSpec::new("", "", Vec::new()) };
+    let at = gathering.at();
+    let identity = crate::assignment::JobIdentity::random(3);
+    let told = |rank| identity.assignment(Rank(rank), Rank(rank), at, &spec);
+    let shared_by = if first == last { 3 } else { 2 };
+    assert_eq!([0, 1, 2].map(|rank| told(rank).cores_shared_by), [3, shared_by, shared_by]);
+    assert_eq!(told(1).members_here, 3);
+    gathering.dismiss("the job has ended");
+    bound.into_iter().for_each(|thread| drop(thread.join()));
 }
 
 #[test]

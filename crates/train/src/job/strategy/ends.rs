@@ -190,7 +190,7 @@ pub(super) fn wires(
     config: &TrainConfig,
     topology: &Topology,
 ) -> [WireOptions; 2] {
-    let crowded = member.members_here() > cores();
+    let crowded = member.cores_shared_by() > cores();
     let (masters, servers) = (topology.masters(), topology.servers);
     let ranks = |range: std::ops::Range<u32>| range.map(Rank).collect::<Vec<Rank>>();
     let (across, client) = match topology.role(member.rank()) {
