@@ -51,8 +51,10 @@ pub(crate) enum Answer {
     Refused {
         reason: String,
     },
-    /// There will be no job; the launcher shows why.
-    NoJob,
+    /// There will be no job; the launcher shows why, and ends with this status.
+    NoJob {
+        status: u8,
+    },
 }
 
 /// Where a process runs. Two that run on the same machine share memory.

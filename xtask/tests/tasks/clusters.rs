@@ -51,6 +51,8 @@ fn members<'a>(job: &'a Value, first: &str) -> &'a Value {
     assert_eq!(variable(container, "MASTER_ADDR")["value"], first);
     let port = variable(container, "MASTER_PORT")["value"].as_str().unwrap();
     assert!(port.parse::<u16>().is_ok(), "{port}");
+    let patience = variable(container, "TENSORWIRE_GATHER_TIMEOUT")["value"].as_str().unwrap();
+    assert!(patience.parse::<u32>().is_ok_and(|seconds| seconds >= 600), "a node may be started");
     let key = &variable(container, "TENSORWIRE_SECRET")["valueFrom"]["secretKeyRef"];
     assert_eq!((&key["name"], &key["key"]), (&"tensorwire".into(), &"secret".into()));
     assert_eq!(container["image"], format!("registry.example/tensorwire:{}", version()));

@@ -29,8 +29,6 @@ use crate::launcher::{REASON_PATIENCE, callers};
 const TICK: Duration = Duration::from_millis(20);
 /// How often those who wait are told that they still do.
 const WAIT_EVERY: Duration = Duration::from_secs(1);
-/// How long all may take to call: schedulers start the processes of one job seconds apart.
-pub(super) const GATHER_PATIENCE: Duration = Duration::from_secs(60);
 /// How long until those are named who have not come yet.
 const COMPLAIN_AFTER: Duration = Duration::from_secs(10);
 /// How long a caller may take to say who it is, and to take an answer.
@@ -48,7 +46,7 @@ pub enum RendezvousError {
     )]
     Listen { at: String, source: std::io::Error },
     #[error(
-        "{missing} of {world} processes did not call {at} within {waited_s} s: {which}; {by} started them, and each must reach that address (MASTER_ADDR, firewall) with the same key: one TENSORWIRE_SECRET for all, or one HOME"
+        "{missing} of {world} processes did not call {at} within {waited_s} s: {which}; {by} started them, and each must reach that address (MASTER_ADDR, firewall) with the same key: one TENSORWIRE_SECRET for all, or one HOME; where some start late, --gather-timeout SECONDS"
     )]
     Missing {
         missing: usize,
@@ -75,7 +73,10 @@ pub enum RendezvousError {
     #[error("{reason}")]
     Refused { reason: String },
     #[error("there is no job; the output of the launcher says why")]
-    NoJob,
+    NoJob {
+        /// With which the launcher ends.
+        status: u8,
+    },
     #[error(transparent)]
     Key(#[from] JobKeyError),
     #[error("the system has no thread to spare: {0}")]
@@ -122,8 +123,8 @@ struct State {
     lost: Option<String>,
     /// How many have come and gone.
     left: u32,
-    /// There will be no job.
-    dismissed: bool,
+    /// There will be no job: the status with which the launcher ends.
+    dismissed: Option<u8>,
 }
 
 impl Gathering {
@@ -143,7 +144,7 @@ impl Gathering {
         let at = listener.local_addr().map_err(failed)?;
         let (job, key_file) = key::made(&detected.key, key)?;
         let places = (0..detected.world).map(|_| None).collect();
-        let state = State { places, lost: None, left: 0, dismissed: false };
+        let state = State { places, lost: None, left: 0, dismissed: None };
         let shared = Arc::new(Shared { state: Mutex::new(state), closed: AtomicBool::new(false) });
         let incarnation = Incarnation(u64::from_le_bytes(handshake::random_bytes()));
         let keeper = Keeper {
@@ -178,7 +179,8 @@ impl Gathering {
     /// # Errors
     /// When some do not come in time, one ends before all are there, or the launcher is told to end.
     pub fn gather(&self, interrupt: &AtomicBool) -> Result<(), RendezvousError> {
-        let deadline = Deadline::after(GATHER_PATIENCE);
+        let patience = self.detected.patience;
+        let deadline = Deadline::after(patience);
         let (begun, mut complained) = (Instant::now(), false);
         let mut told_to_end: Option<Instant> = None;
         loop {
@@ -199,7 +201,7 @@ impl Gathering {
                 return Ok(());
             } else if deadline.passed() {
                 let (world, by) = (self.detected.world, self.detected.by.name());
-                let (waited_s, count) = (GATHER_PATIENCE.as_secs(), missing.len());
+                let (waited_s, count) = (patience.as_secs(), missing.len());
                 let which = missing.join(", ");
                 let at = self.at;
                 return Err(RendezvousError::Missing {
@@ -252,13 +254,14 @@ impl Gathering {
     }
 
     /// Tells everyone, also those who come in the next moments, that there is no job, or no more, and members why. Whoever
-    /// started the processes may end this one as soon as they end: what is to be said is said before.
-    pub fn dismiss(&self, why: &str) {
+    /// started the processes may end this one as soon as they end: what is to be said is said before, and those that are no
+    /// members yet end with `status`, as this process is about to.
+    pub fn dismiss(&self, why: &str, status: u8) {
         for mut member in self.to_stop.lock().drain(..) {
             // one that is gone needs not be told
             let _ = member.say(&ToMember::Stop { reason: why.to_string() });
         }
-        self.shared.state.lock().dismissed = true;
+        self.shared.state.lock().dismissed = Some(status);
         let deadline = Deadline::after(DISMISS_PATIENCE);
         // it closes by itself once all have come and gone
         while !deadline.passed() && !self.shared.closed.load(Ordering::Relaxed) {
@@ -386,8 +389,8 @@ impl Keeper {
         while !self.shared.closed.load(Ordering::Relaxed) {
             self.answer(&mut lobby, &handshakes);
             let mut state = self.shared.state.lock();
-            if state.dismissed {
-                dismiss_all(&mut state);
+            if let Some(status) = state.dismissed {
+                dismiss_all(&mut state, status);
                 // the launcher itself is none of the others
                 let others = self.detected.world
                     - u32::from(self.detected.launched_as == LaunchedAs::Rank(0));
@@ -505,10 +508,10 @@ fn free_place(state: &State, said: &JoinRequest, detected: &Detected) -> Result<
 }
 
 /// Tells everyone that there is no job.
-fn dismiss_all(state: &mut State) {
+fn dismiss_all(state: &mut State, status: u8) {
     for mut joined in state.places.iter_mut().filter_map(Option::take) {
         // who is gone needs not be told
-        let _ = joined.speaker.say_all(&Answer::NoJob);
+        let _ = joined.speaker.say_all(&Answer::NoJob { status });
         state.left += 1;
     }
 }

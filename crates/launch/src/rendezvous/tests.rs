@@ -43,6 +43,14 @@ impl Keys {
     }
 }
 
+fn join_within(
+    detected: &Detected,
+    key: &KeySource,
+    patience: Duration,
+) -> Result<Joined, RendezvousError> {
+    join(&Detected { patience, ..detected.clone() }, key)
+}
+
 /// Another process, which joins.
 fn spawn_join(
     detected: Detected,
@@ -62,8 +70,8 @@ fn who_joins_is_gathered_and_told_when_there_is_no_job() {
     let other = thread::spawn(move || join_within(&of_two(1, port, "job"), &text("s"), SOON));
     gathering.gather(&GO_ON).unwrap();
     assert!(!gathering.hosts().any_remote() && !gathering.hosts().spread(2));
-    gathering.dismiss("the job has ended");
-    assert!(matches!(other.join().unwrap(), Err(RendezvousError::NoJob)));
+    gathering.dismiss("the job has ended", 1);
+    assert!(matches!(other.join().unwrap(), Err(RendezvousError::NoJob { status: 1 })));
 }
 
 #[test]
@@ -75,9 +83,9 @@ fn a_launcher_beside_its_members_gathers_rank_0_too() {
     let join = |rank| spawn_join(of_two(rank, port, "job"), keys.source());
     let members = [0, 1].map(join);
     gathering.gather(&GO_ON).unwrap();
-    gathering.dismiss("the job has ended");
+    gathering.dismiss("the job has ended", 1);
     for member in members {
-        assert!(matches!(member.join().unwrap(), Err(RendezvousError::NoJob)));
+        assert!(matches!(member.join().unwrap(), Err(RendezvousError::NoJob { status: 1 })));
     }
 }
 
@@ -116,8 +124,8 @@ fn whoever_comes_first_waits_for_the_launchers_key() {
     thread::sleep(Duration::from_millis(100));
     let gathering = Gathering::open(&of_two(0, port, "job"), &keys.source(), None).unwrap();
     gathering.gather(&GO_ON).unwrap();
-    gathering.dismiss("the job has ended");
-    assert!(matches!(other.join().unwrap(), Err(RendezvousError::NoJob)));
+    gathering.dismiss("the job has ended", 1);
+    assert!(matches!(other.join().unwrap(), Err(RendezvousError::NoJob { status: 1 })));
     drop(left);
 }
 
@@ -132,10 +140,10 @@ fn the_next_port_is_taken_where_one_is_and_other_jobs_are_passed_by() {
     let callers = [call("second"), call("first")];
     first.gather(&GO_ON).unwrap();
     second.gather(&GO_ON).unwrap();
-    first.dismiss("the job has ended");
-    second.dismiss("the job has ended");
+    first.dismiss("the job has ended", 1);
+    second.dismiss("the job has ended", 1);
     for caller in callers {
-        assert!(matches!(caller.join().unwrap(), Err(RendezvousError::NoJob)));
+        assert!(matches!(caller.join().unwrap(), Err(RendezvousError::NoJob { status: 1 })));
     }
 }
 
@@ -152,6 +160,20 @@ fn nobody_there_is_said_in_time_and_a_lobby_that_closes_is_noticed() {
     drop(gathering);
     let error = other.join().unwrap().unwrap_err();
     assert!(matches!(error, RendezvousError::HungUp { .. }), "{error}");
+}
+
+#[test]
+fn who_does_not_come_in_time_is_named_with_how_to_wait_longer() {
+    let port = free_port();
+    let patience = Duration::from_secs(1);
+    let impatient = Detected { patience, ..of_two(0, port, "job") };
+    let gathering = Gathering::open(&impatient, &text("s"), None).unwrap();
+    let error = gathering.gather(&GO_ON).unwrap_err().to_string();
+    assert!(error.starts_with("1 of 2 processes did not call "), "{error}");
+    assert!(
+        error.contains(" within 1 s: rank 1; ") && error.contains("--gather-timeout"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -212,7 +234,7 @@ fn members_that_are_bound_apart_share_no_cores() {
     let shared_by = if first == last { 3 } else { 2 };
     assert_eq!([0, 1, 2].map(|rank| told(rank).cores_shared_by), [3, shared_by, shared_by]);
     assert_eq!(told(1).members_here, 3);
-    gathering.dismiss("the job has ended");
+    gathering.dismiss("the job has ended", 1);
     bound.into_iter().for_each(|thread| drop(thread.join()));
 }
 
