@@ -15,6 +15,7 @@ mod detect;
 mod gathering;
 mod join;
 mod key;
+mod listening;
 mod node_list;
 
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -18,6 +18,7 @@ use tensorwire_fabric::{Identity, JobCredentials};
 
 use super::detect::{Detected, LaunchedAs, Rendezvous};
 use super::key::KeyFile;
+use super::listening::bind;
 use super::{Answer, JobKeyError, JoinRequest, KeySource, Machine, key};
 use crate::assignment::Assignment;
 use crate::control::{Speaker, ToMember, ends};
@@ -242,7 +243,7 @@ impl Gathering {
             let address =
                 place.as_ref().and_then(|joined| joined.speaker.stream().peer_addr().ok());
             let name = match address.filter(|_| alike && !here) {
-                Some(address) => format!("{} ({})", machine.name, address.ip()),
+                Some(address) => format!("{} ({})", machine.name, address.ip().to_canonical()),
                 None => machine.name.clone(),
             };
             let cpus = place.as_ref().map_or(&self.cpus, |joined| &joined.cpus);
@@ -327,7 +328,8 @@ impl Gathering {
         let called = remote.or(places.iter().flatten().next());
         let called = called.and_then(|joined| joined.speaker.stream().local_addr().ok());
         let mut at = self.at;
-        at.set_ip(called.map_or(Ipv4Addr::LOCALHOST.into(), |called| called.ip()));
+        // who called by IPv4 is found so, also by a socket of both kinds
+        at.set_ip(called.map_or(Ipv4Addr::LOCALHOST.into(), |called| called.ip().to_canonical()));
         at
     }
 
@@ -348,7 +350,8 @@ impl Gathering {
     ) -> std::io::Result<()> {
         if !self.is_here(joined) {
             // where it has called already, whatever way others take
-            assignment.coordinator.set_ip(joined.speaker.stream().local_addr()?.ip());
+            let called = joined.speaker.stream().local_addr()?.ip();
+            assignment.coordinator.set_ip(called.to_canonical());
         }
         joined.speaker.stream().set_nonblocking(false)?;
         joined.speaker.stream().set_write_timeout(Some(CALLER_PATIENCE))?;
@@ -532,49 +535,5 @@ fn place_name(detected: &Detected, rank: u32) -> String {
         Some((workers, _)) if rank < workers => "a worker".to_string(),
         Some(_) => "a server".to_string(),
         None => format!("rank {rank}"),
-    }
-}
-
-/// Listens at the first of the ports that is free, where the others can reach it.
-fn bind(
-    rendezvous: &Rendezvous,
-    listen: Option<SocketAddr>,
-) -> Result<TcpListener, RendezvousError> {
-    if let Some(at) = listen {
-        let failed = |source| RendezvousError::Listen { at: at.to_string(), source };
-        return TcpListener::bind(at).map_err(failed);
-    }
-    let mut last = None;
-    for port in &rendezvous.ports {
-        for address in addresses(rendezvous.host.as_deref()) {
-            match TcpListener::bind((address, *port)) {
-                Ok(listener) => return Ok(listener),
-                Err(error) if error.kind() == ErrorKind::AddrInUse => last = Some(error),
-                // the name is that of another interface, or of the network outside of this container
-                Err(error) => last = last.or(Some(error)),
-            }
-        }
-    }
-    let source = last.unwrap_or_else(|| ErrorKind::AddrNotAvailable.into());
-    Err(RendezvousError::Listen { at: rendezvous.to_string(), source })
-}
-
-/// Where to listen for those who call `host`: at its address, or, where that is not this host's own or
-/// loopback for this host alone, at every one.
-fn addresses(host: Option<&str>) -> Vec<IpAddr> {
-    let Some(host) = host else {
-        return vec![Ipv4Addr::LOCALHOST.into()];
-    };
-    let resolved = (host, 0).to_socket_addrs().into_iter().flatten().map(|at| at.ip()).next();
-    let everywhere = IpAddr::from(Ipv4Addr::UNSPECIFIED);
-    match resolved {
-        // "localhost" means it; a name that this host has for itself (127.0.1.1) means more to others
-        Some(own)
-            if own.is_loopback() && host != "localhost" && host.parse::<IpAddr>().is_err() =>
-        {
-            vec![everywhere]
-        }
-        Some(own) => vec![own, everywhere],
-        None => vec![everywhere],
     }
 }

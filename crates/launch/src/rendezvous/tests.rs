@@ -147,6 +147,28 @@ fn the_next_port_is_taken_where_one_is_and_other_jobs_are_passed_by() {
     }
 }
 
+/// Where the address that the others call is none of this host's own, as behind a service, they come by either kind of address.
+#[test]
+fn where_the_name_is_not_this_hosts_own_both_kinds_of_addresses_are_heard() {
+    let has_ipv6 = std::net::TcpListener::bind("[::1]:0").is_ok();
+    let port = free_port();
+    let mut behind = of_two(0, port, "job");
+    // for documentation: nobody's
+    behind.rendezvous.host = Some("192.0.2.1".to_string());
+    for caller in ["127.0.0.1", "::1"].into_iter().take(1 + usize::from(has_ipv6)) {
+        let gathering = Gathering::open(&behind, &text("s"), None).unwrap();
+        let mut calls = of_two(1, port, "job");
+        calls.rendezvous.host = Some(caller.to_string());
+        let other = spawn_join(calls, text("s"));
+        gathering.gather(&GO_ON).unwrap();
+        let (_, waiting) = gathering.take_over().unwrap();
+        // members find the launcher where it was called, as they called it
+        assert_eq!(gathering.reached_at(&waiting).ip().to_string(), caller);
+        drop((waiting, gathering));
+        assert!(other.join().unwrap().is_err(), "there is no job");
+    }
+}
+
 #[test]
 fn nobody_there_is_said_in_time_and_a_lobby_that_closes_is_noticed() {
     let keys = Keys::new();
