@@ -307,6 +307,10 @@ impl Launcher<'_> {
                 self.is_ready(rank);
             }
             FromMember::ToldToEnd => member.told_to_end = true,
+            FromMember::AskedToEnd => {
+                tracing::info!("rank {rank} ({}) was asked to end", member.role);
+                self.spec.interrupt.store(true, Ordering::Relaxed);
+            }
             FromMember::Held { step } => member.held = Some(step),
             // those that are held stay so
             FromMember::Allow { until, behind } if self.wind_down == WindDown::Not => {

@@ -468,13 +468,18 @@ impl Recorder {
     }
 }
 
-/// A member's last word.
+/// A member's last words.
 #[derive(Clone, Debug)]
 pub struct Farewell {
     control: Arc<Line>,
 }
 
 impl Farewell {
+    /// Says that a signal asks that the job ends behind a step. Best effort.
+    pub fn asked_to_end(&self) {
+        let _ = self.control.tell(&FromMember::AskedToEnd);
+    }
+
     /// Says that a signal told this process to end: it is not the cause of anything. Best effort.
     pub fn told_to_end(&self) {
         let _ = self.control.tell(&FromMember::ToldToEnd);

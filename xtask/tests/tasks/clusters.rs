@@ -51,6 +51,13 @@ fn members<'a>(job: &'a Value, first: &str) -> &'a Value {
     assert_eq!(variable(container, "MASTER_ADDR")["value"], first);
     let port = variable(container, "MASTER_PORT")["value"].as_str().unwrap();
     assert!(port.parse::<u16>().is_ok(), "{port}");
+    assert!(
+        pod["terminationGracePeriodSeconds"].as_u64() > Some(30),
+        "a checkpoint takes its time"
+    );
+    let stops = words(&container["lifecycle"]["preStop"]["exec"]["command"]);
+    // SIGTERM comes when this command has ended, and ends a process at once
+    assert!(stops[2].starts_with("kill -INT 1; sleep"), "{stops:?}");
     let patience = variable(container, "TENSORWIRE_GATHER_TIMEOUT")["value"].as_str().unwrap();
     assert!(patience.parse::<u32>().is_ok_and(|seconds| seconds >= 600), "a node may be started");
     let key = &variable(container, "TENSORWIRE_SECRET")["valueFrom"]["secretKeyRef"];

@@ -373,6 +373,42 @@ fn two_jobs_of_one_port_do_not_meet() {
     assert_ne!(digests[1], plain_digest(), "another seed");
 }
 
+/// As before the host of one of them goes, or before the time that a scheduler gives is over.
+#[test]
+fn any_process_that_is_asked_to_end_has_all_end_behind_a_step_that_is_kept() {
+    for signal in [Signal::INT, Signal::USR1] {
+        let kept = tempfile::tempdir().unwrap();
+        let checkpoints = kept.path().join("ck");
+        let line = format!(
+            "train --steps 1000000 --metrics m.jsonl --checkpoint {} --resume auto",
+            checkpoints.display()
+        );
+        let jobs = started_by_hand(&line, &torchs(4, port(), "run"));
+        await_file(&jobs[0], "m.jsonl");
+        send(jobs[2].launcher(), signal);
+        let ended: Vec<Ended> = jobs.into_iter().map(|job| job.end(LONG_LIMIT)).collect();
+        let said = &ended[0].stderr;
+        assert!(said.contains("the newest checkpoint is of step "), "{signal:?}: {said}");
+        assert!(ended[0].last_line().contains("interrupted"), "{signal:?}: {said}");
+        assert!(ended.iter().all(|ended| ended.status.code() == Some(1)), "{signal:?}");
+        assert_eq!(
+            std::fs::read_dir(&checkpoints)
+                .unwrap()
+                .filter(|entry| {
+                    entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("step-")
+                })
+                .count(),
+            1,
+            "{signal:?}: it wrote no other"
+        );
+    }
+    let job = Job::start(&format!("{} --no-detect", STEPPING.join(" ")));
+    await_file(&job, "m.jsonl");
+    send(job.launcher(), Signal::USR1);
+    let ended = job.end(LIMIT);
+    assert!(ended.last_line().contains("interrupted"), "{}", ended.stderr);
+}
+
 /// Each agent of torchrun counts its own restarts.
 #[test]
 fn processes_of_agents_that_have_counted_other_restarts_meet() {
