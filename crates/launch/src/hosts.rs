@@ -14,8 +14,9 @@ use tensorwire_base::Rank;
 
 use crate::cpus::CpuMask;
 
-/// What starts a command on another host where nothing else is given. It never asks for a password.
-pub const RSH: &str = "ssh -o BatchMode=yes";
+/// What starts a command on another host where nothing else is given. It never asks for a password, and what forgets
+/// connections that say nothing for some minutes hears one that does.
+pub const RSH: &str = "ssh -o BatchMode=yes -o ServerAliveInterval=30";
 
 /// How long a name may take to become an address.
 const RESOLVE_PATIENCE: Duration = Duration::from_secs(5);
@@ -356,9 +357,9 @@ fn is_here(name: &str) -> bool {
     !addresses.is_empty() && addresses.into_iter().all(is_own)
 }
 
-/// Only an address of this host can be bound.
+/// True for an address of this host's: what goes there comes from there. Any can be bound, if the system is told so.
 fn is_own(address: IpAddr) -> bool {
-    UdpSocket::bind((address, 0)).is_ok()
+    address.is_loopback() || address.is_unspecified() || address_towards(address) == Some(address)
 }
 
 /// The addresses of a host; none where it has no name that this host knows, or nobody says in time.

@@ -109,7 +109,9 @@ pub fn job_spec(kind: &str, roles: Vec<String>) -> Result<JobSpec, ProgramError>
     let (program, arguments) = own_command()?;
     let spec = JobSpec::new(program, kind, roles);
     let (interrupt, status_folder) = (interrupt()?, Some(status_folder()));
-    Ok(JobSpec { arguments, marks_members: true, interrupt, status_folder, ..spec })
+    // a folder that is gone is none to begin in
+    let folder = std::env::current_dir().ok();
+    Ok(JobSpec { arguments, marks_members: true, folder, interrupt, status_folder, ..spec })
 }
 
 /// Returns this program and its arguments.
