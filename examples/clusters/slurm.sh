@@ -13,7 +13,9 @@
 #SBATCH --ntasks-per-node=2
 #SBATCH --cpus-per-task=8
 #SBATCH --time=01:00:00
-# Where a node is lost, the job is queued again; with --checkpoint DIR --resume auto it goes on.
+# Two minutes before the time is over all end behind one step, which is kept with --checkpoint.
+#SBATCH --signal=INT@120
+# Slurm may queue the job again where it loses the node of this script; below the script does, where anything else is lost.
 #SBATCH --requeue
 set -eu
 
@@ -23,5 +25,13 @@ export TENSORWIRE_SECRET="${TENSORWIRE_SECRET:-$(od -An -N32 -tx1 /dev/urandom |
 # --kill-on-bad-exit   all end when one dies before it has called the others
 # --distribution       workers and servers are on all nodes; without it the first nodes have the workers
 # --cpus-per-task      srun does not take it over from sbatch
-exec srun --kill-on-bad-exit=1 --distribution=cyclic --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" \
-  "${TENSORWIRE:-tensorwire}" train "$@"
+status=0
+srun --kill-on-bad-exit=1 --distribution=cyclic --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" \
+  "${TENSORWIRE:-tensorwire}" train "$@" || status=$?
+
+# A lost node, a killed task, time that is over: the job is queued again, and goes on with --checkpoint DIR --resume auto.
+# Status 2 is for what only another command line mends.
+if [ "$status" -ne 0 ] && [ "$status" -ne 2 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 10 ] && [ -n "${SLURM_JOB_ID:-}" ]; then
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$status"

@@ -46,6 +46,7 @@ fn main() -> ExitCode {
 
 /// Parses the arguments and does what they say.
 fn run() -> Result<(), Failure> {
+    tensorwire::program::raise_open_files();
     match command_line::read(std::env::args_os().collect())? {
         Some(arguments) => begin(arguments),
         None => Ok(()),

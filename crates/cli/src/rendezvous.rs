@@ -1,5 +1,7 @@
 //! What a process does that somebody else started: one of them leads the job, the others join it.
 
+use std::time::Duration;
+
 use tensorwire::program::{Lead, LeadError, detected, follow};
 use tensorwire_launch::rendezvous::{Composition, Detected};
 use tensorwire_train::Strategy;
@@ -25,6 +27,11 @@ pub(crate) fn found(args: &TrainArgs) -> Result<Option<Detected>, Failure> {
         note(format_args!("{by} started one process, which starts those of the job itself"));
         return Ok(None);
     }
+    let patience = args
+        .job
+        .gather_timeout
+        .map_or(found.patience, |seconds| Duration::from_secs(u64::from(seconds)));
+    let found = Detected { patience, ..found };
     match args.job.listen {
         None => Ok(Some(found)),
         Some(listen) => found.listening_at(listen).map(Some).map_err(Failure::user),
@@ -52,7 +59,7 @@ fn lead(found: &Detected, args: TrainArgs) -> Result<(), Failure> {
     gather_and_train(found, lead, args).map_err(|failure| {
         // said before the others end: whoever started them ends this process then
         last_words(failure.to_string());
-        gathering.dismiss("the job has ended");
+        gathering.dismiss("the job has ended", failure.status());
         std::process::exit(i32::from(failure.status()))
     })
 }

@@ -19,8 +19,7 @@ pub(super) use way::{peer, trial};
 const OPEN_FILES: u64 = 1024;
 
 /// What a container needs to use the host's NIC.
-const DOCKER: &str =
-    "docker run --device=/dev/infiniband --network=host --ulimit memlock=-1 --cap-add IPC_LOCK …";
+const DOCKER: &str = "docker run --device=/dev/infiniband --network=host --ulimit memlock=-1 …";
 
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -95,12 +94,19 @@ fn shared_memory(facts: &Facts) -> Option<Finding> {
 fn computer(facts: &Facts) -> Vec<Finding> {
     let computer = &facts.computer;
     let mut findings = Vec::new();
-    if let Some(soft) = computer.open_files.soft.filter(|&soft| soft < OPEN_FILES) {
-        let what = format!("a process may open {soft} files");
+    // a process raises its own limit as far as it may
+    if let Some(hard) = computer.open_files.hard.filter(|&hard| hard < OPEN_FILES) {
+        let what = format!("a process may open {hard} files");
         let why = "each connection to a peer is one; a job with many processes needs more";
         let finding = Finding::new(Severity::Warning, "open-files", what, why);
-        findings
-            .push(finding.mended_by(format!("ulimit -n {}", at_most(computer.open_files, 65536))));
+        let mend = match &computer.container {
+            Some(_) => "docker run --ulimit nofile=65536 …",
+            None => {
+                "echo '* - nofile 65536' | sudo tee /etc/security/limits.d/files.conf   # and log in again; \
+                 a service: LimitNOFILE=65536"
+            }
+        };
+        findings.push(finding.mended_by(mend));
     }
     // fits: a count of cores
     if let Some(granted) = computer.cores_granted.filter(|&g| g + 0.01 < f64::from(computer.cores))
@@ -267,7 +273,9 @@ fn memlock(facts: &Facts) -> Option<Finding> {
     let what = format!("this process may lock {} in memory", human_bytes(soft));
     let why = "what an RDMA NIC reads and writes is locked: a larger model ends with an error";
     let mend = match (&facts.computer.container, limit.hard) {
-        (Some(_), _) => "docker run --ulimit memlock=-1 --cap-add IPC_LOCK …",
+        (Some(_), _) => {
+            "docker run --ulimit memlock=-1 …; Kubernetes: LimitMEMLOCK=infinity for containerd, or a pod of root's with IPC_LOCK"
+        }
         (None, None) => "ulimit -l unlimited",
         (None, Some(_)) => {
             "echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/rdma.conf   # and log in again; \
@@ -275,11 +283,6 @@ fn memlock(facts: &Facts) -> Option<Finding> {
         }
     };
     Some(Finding::new(Severity::Warning, "memlock", what, why).mended_by(mend))
-}
-
-/// As much as is wanted, as far as a process may raise it itself.
-fn at_most(limit: Limit, wanted: u64) -> u64 {
-    limit.hard.map_or(wanted, |hard| hard.min(wanted))
 }
 
 impl Severity {

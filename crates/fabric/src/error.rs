@@ -84,7 +84,8 @@ pub enum RegionError {
     )]
     TooLargeForNic { bytes: u64, bytes_max: u64 },
     #[error(
-        "cannot lock {bytes} bytes in memory for the RDMA NIC: the limit is {limit}; raise it (ulimit -l unlimited; in a container: --ulimit memlock=-1 --cap-add IPC_LOCK)"
+        "cannot lock {bytes} bytes in memory for the RDMA NIC: the limit is {limit}; raise it ({})",
+        crate::limits::memlock_mend()
     )]
     Memlock { bytes: u64, limit: u64 },
     #[error("files go from process to process over shared memory alone (--transport shm)")]

@@ -198,6 +198,19 @@ fn text(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
+/// What lifts the limit on locked memory. The capability that a container is given is in effect for root alone: nobody hands it on to
+/// the process of another user.
+pub(crate) fn memlock_mend() -> &'static str {
+    memlock_mend_of(rustix::process::geteuid().is_root())
+}
+
+fn memlock_mend_of(is_root: bool) -> &'static str {
+    if is_root {
+        return "ulimit -l unlimited; in a container: --ulimit memlock=-1, or --cap-add IPC_LOCK; in Kubernetes: capabilities.add: [IPC_LOCK]";
+    }
+    "ulimit -l unlimited; in a container: --ulimit memlock=-1; in Kubernetes: LimitMEMLOCK=infinity for containerd, or a pod of root's with IPC_LOCK"
+}
+
 #[cfg(test)]
 #[path = "limits_tests.rs"]
 mod tests;

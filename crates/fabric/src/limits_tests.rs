@@ -163,3 +163,10 @@ fn a_group_of_the_kernel_refuses_with_an_error_and_kills_nobody() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("1 passed"), "{}: {said}", output.status);
 }
+
+#[test]
+fn a_capability_is_advised_to_whom_it_helps() {
+    assert!(memlock_mend_of(true).contains("--cap-add IPC_LOCK"));
+    let other = memlock_mend_of(false);
+    assert!(other.contains("LimitMEMLOCK=infinity") && !other.contains("--cap-add"), "{other}");
+}

@@ -28,6 +28,8 @@ pub struct Assignment {
     pub members_here: u32,
     /// How many of them have a lower rank.
     pub members_before: u32,
+    /// Those of them that may run on the same processors, itself included.
+    pub cores_shared_by: u32,
     /// The number of its host, the same for all of them.
     pub host: u32,
     /// What it is in a store, if the job is one.
@@ -96,6 +98,10 @@ impl JobIdentity {
             // fits: a job has far fewer than 2^32 members
             members_here: spec.hosts.neighbours(home, self.world) as u32,
             members_before: spec.hosts.neighbours_before(home),
+            // fits: as many as there are
+            cores_shared_by: (0..self.world as u32)
+                .filter(|other| spec.hosts.share_cores(home, Rank(*other)))
+                .count() as u32,
             host: spec.hosts.number(home),
             store: None,
             joined: spec.gathering.is_some(),

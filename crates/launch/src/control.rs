@@ -51,6 +51,8 @@ pub(crate) enum FromMember {
     Failed { step: u64, error: String, blame: Blame },
     /// A signal told it to end, and it will.
     ToldToEnd,
+    /// A signal asks that all end, as an interrupt of the launcher does.
+    AskedToEnd,
     /// It is held: it begins no step behind this one.
     Held { step: u64 },
     /// What all are to be told: [`ToMember::Allow`].

@@ -12,8 +12,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
 
-/// What starts a command on another host where nothing else is given. It never asks for a password.
-pub const RSH: &str = "ssh -o BatchMode=yes";
+use crate::cpus::CpuMask;
+
+/// What starts a command on another host where nothing else is given. It never asks for a password, and what forgets
+/// connections that say nothing for some minutes hears one that does.
+pub const RSH: &str = "ssh -o BatchMode=yes -o ServerAliveInterval=30";
 
 /// How long a name may take to become an address.
 const RESOLVE_PATIENCE: Duration = Duration::from_secs(5);
@@ -38,6 +41,9 @@ struct Host {
     slots: u32,
     /// It is the launcher's own.
     here: bool,
+    /// The processors that whoever started its one member has bound it to.
+    #[serde(default)]
+    cpus: CpuMask,
 }
 
 /// What is wrong with a list of hosts, and how to mend it.
@@ -75,7 +81,8 @@ pub enum HostsError {
 impl Default for Hosts {
     /// This host alone.
     fn default() -> Hosts {
-        let here = Host { name: "localhost".to_string(), slots: 1, here: true };
+        let cpus = CpuMask::default();
+        let here = Host { name: "localhost".to_string(), slots: 1, here: true, cpus };
         Hosts { list: vec![here], rsh: words(RSH) }
     }
 }
@@ -117,11 +124,11 @@ impl Hosts {
         if rsh.is_empty() { Err(HostsError::NoRsh) } else { Ok(Hosts { rsh, ..self }) }
     }
 
-    /// The hosts of members that somebody else started, by rank: the name of each, and whether it is the
-    /// launcher's.
-    pub(crate) fn of_members(members: Vec<(String, bool)>) -> Hosts {
-        let list = members.into_iter().map(|(name, here)| Host { name, slots: 1, here }).collect();
-        Hosts { list, ..Hosts::default() }
+    /// The hosts of members that somebody else started, by rank: the name of each, whether it is the launcher's,
+    /// and the processors that the member may run on.
+    pub(crate) fn of_members(members: Vec<(String, bool, CpuMask)>) -> Hosts {
+        let of = |(name, here, cpus)| Host { name, slots: 1, here, cpus };
+        Hosts { list: members.into_iter().map(of).collect(), ..Hosts::default() }
     }
 
     /// The same hosts without those of these names; none if none is left.
@@ -205,6 +212,11 @@ impl Hosts {
         self.host(rank).is(self.host(other))
     }
 
+    /// True if two members run on one host, and may run on the same of its processors.
+    pub fn share_cores(&self, rank: Rank, other: Rank) -> bool {
+        self.together(rank, other) && self.host(rank).cpus.overlaps(&self.host(other).cpus)
+    }
+
     /// The command that starts others' processes, in words.
     pub(crate) fn rsh(&self) -> &[String] {
         &self.rsh
@@ -277,7 +289,8 @@ impl Host {
         let slots = slots.map_or(Ok(1), str::parse);
         match slots {
             Ok(slots @ 1..=SLOTS_MAX) => {
-                Ok(Host { name: name.to_string(), slots, here: is_here(name) })
+                let (name, here) = (name.to_string(), is_here(name));
+                Ok(Host { name, slots, here, cpus: CpuMask::default() })
             }
             _ => Err(HostsError::BadSlots { found: entry.to_string() }),
         }
@@ -351,9 +364,9 @@ fn is_here(name: &str) -> bool {
     !addresses.is_empty() && addresses.into_iter().all(is_own)
 }
 
-/// Only an address of this host can be bound.
+/// True for an address of this host's: what goes there comes from there. Any can be bound, if the system is told so.
 fn is_own(address: IpAddr) -> bool {
-    UdpSocket::bind((address, 0)).is_ok()
+    address.is_loopback() || address.is_unspecified() || address_towards(address) == Some(address)
 }
 
 /// The addresses of a host; none where it has no name that this host knows, or nobody says in time.

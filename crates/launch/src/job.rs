@@ -53,6 +53,8 @@ pub struct JobSpec {
     /// Members are told by the environment that they are some ([`crate::MEMBER`], [`crate::RUN_WITH_PARENT`]), so that the
     /// arguments can be the program's own.
     pub marks_members: bool,
+    /// Where members of other hosts begin, if there is such a folder; none: where a login does.
+    pub folder: Option<PathBuf>,
     /// RDMA is wanted and nothing else: a job with members here is not begun if this host cannot.
     pub verbs: Option<VerbsOptions>,
     /// Where to listen for the members; port 0: the system chooses. None: on loopback, or where the
@@ -95,6 +97,7 @@ impl JobSpec {
             gathering: None,
             run_with_parent: Vec::new(),
             marks_members: false,
+            folder: None,
             verbs: None,
             listen: None,
             store: None,

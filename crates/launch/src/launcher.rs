@@ -92,6 +92,7 @@ pub(crate) fn run(
         waiting,
         identity,
         members: Vec::new(),
+        last_beat: Instant::now(),
         ends: 0,
         fatal: false,
         negotiated: None,
@@ -107,7 +108,7 @@ pub(crate) fn run(
         record: spec.takeover.as_ref().map(|takeover| RecordFile::new(takeover.record.clone())),
         made_alone: Vec::new(),
     };
-    launcher.begin(on_update)?;
+    launcher.begin(&mut acceptor, &inbox, on_update)?;
     launcher.watch(&mut acceptor, &inbox, on_update)
     // dropping the launcher kills and reaps whoever is left
 }
@@ -122,6 +123,8 @@ struct Launcher<'a> {
     identity: JobIdentity,
     /// By rank.
     members: Vec<MemberState>,
+    /// When they were last told that it is alive.
+    last_beat: Instant,
     /// Ends noticed so far.
     ends: u32,
     /// A member has ended without which the job cannot go on.
@@ -154,7 +157,7 @@ impl Launcher<'_> {
         inbox: &Receiver<Event>,
         on_update: &mut OnUpdate<'_>,
     ) -> Result<JobOutcome<Value>, JobError> {
-        let (mut last_beat, mut last_look) = (Instant::now(), Instant::now());
+        let mut last_look = Instant::now();
         let mut failing: Option<Instant> = None;
         loop {
             if self.is_to_end() && !self.winds_down(on_update)? {
@@ -167,17 +170,8 @@ impl Launcher<'_> {
             }
             // should this process be stopped from here on, the next look forgives what it did not hear
             let looked = Instant::now();
-            acceptor.answer();
-            self.hear(inbox, on_update)?;
+            self.listen(acceptor, inbox, on_update)?;
             self.forgive_suspension(&mut last_look);
-            for control in self.members.iter_mut().filter_map(|member| member.control.as_mut()) {
-                // as when it is told something
-                let _ = control.flush();
-            }
-            if last_beat.elapsed() >= self.spec.liveness / 10 {
-                last_beat = Instant::now();
-                self.tell_all(&ToMember::Heartbeat { now_ns: Clock::now_ns() });
-            }
             self.reap();
             self.notice_silence(looked);
             self.standstill.notice(&self.members, on_update)?;
@@ -307,6 +301,10 @@ impl Launcher<'_> {
                 self.is_ready(rank);
             }
             FromMember::ToldToEnd => member.told_to_end = true,
+            FromMember::AskedToEnd => {
+                tracing::info!("rank {rank} ({}) was asked to end", member.role);
+                self.spec.interrupt.store(true, Ordering::Relaxed);
+            }
             FromMember::Held { step } => member.held = Some(step),
             // those that are held stay so
             FromMember::Allow { until, behind } if self.wind_down == WindDown::Not => {

@@ -6,6 +6,7 @@
 mod assignment;
 mod clock;
 mod control;
+mod cpus;
 mod exit;
 #[doc(hidden)]
 pub mod fuzz;

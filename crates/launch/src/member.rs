@@ -208,6 +208,11 @@ impl Member {
         self.assignment.members_here as usize
     }
 
+    /// Those of them that may run on the same processors, itself included: fewer where a launcher has bound each to some.
+    pub fn cores_shared_by(&self) -> usize {
+        self.assignment.cores_shared_by as usize
+    }
+
     /// The number of this one's host: members of one host have the same.
     pub fn host(&self) -> u32 {
         self.assignment.host
@@ -463,13 +468,18 @@ impl Recorder {
     }
 }
 
-/// A member's last word.
+/// A member's last words.
 #[derive(Clone, Debug)]
 pub struct Farewell {
     control: Arc<Line>,
 }
 
 impl Farewell {
+    /// Says that a signal asks that the job ends behind a step. Best effort.
+    pub fn asked_to_end(&self) {
+        let _ = self.control.tell(&FromMember::AskedToEnd);
+    }
+
     /// Says that a signal told this process to end: it is not the cause of anything. Best effort.
     pub fn told_to_end(&self) {
         let _ = self.control.tell(&FromMember::ToldToEnd);

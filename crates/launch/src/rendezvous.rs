@@ -15,11 +15,13 @@ mod detect;
 mod gathering;
 mod join;
 mod key;
+mod listening;
 mod node_list;
 
 use serde::{Deserialize, Serialize};
 
 use crate::assignment::Assignment;
+use crate::cpus::CpuMask;
 
 pub use counts::{Composition, CountError, share_out};
 pub use detect::{DetectError, Detected, LaunchedAs, Outer, Rendezvous, detect};
@@ -36,6 +38,8 @@ pub(crate) struct JoinRequest {
     world: u32,
     machine: Machine,
     pid: u32,
+    #[serde(default)]
+    cpus: CpuMask,
 }
 
 /// What it is told.
@@ -48,8 +52,10 @@ pub(crate) enum Answer {
     Refused {
         reason: String,
     },
-    /// There will be no job; the launcher shows why.
-    NoJob,
+    /// There will be no job; the launcher shows why, and ends with this status.
+    NoJob {
+        status: u8,
+    },
 }
 
 /// Where a process runs. Two that run on the same machine share memory.

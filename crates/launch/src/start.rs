@@ -47,7 +47,8 @@ pub(crate) fn start(spec: &JobSpec, rank: Rank, assignment: &str) -> std::io::Re
             command.envs(marks.then_some((RUN_WITH_PARENT, "1")));
         }
         command.args(words).arg(spec.hosts.name(rank));
-        command.arg(remote_line(&spec.program, &spec.arguments, marks));
+        let line = remote_line(&spec.program, &spec.arguments, marks);
+        command.arg(in_folder(spec.folder.as_deref(), &line));
     }
     if outlives {
         // what kills the launcher's group does not kill it
@@ -194,6 +195,13 @@ fn remote_line(program: &Path, arguments: &[String], marks: bool) -> String {
     format!("exec {mark}{}", words.map(quoted).collect::<Vec<_>>().join(" "))
 }
 
+/// The line for a shell that goes to a folder first, if it is there.
+fn in_folder(folder: Option<&Path>, line: &str) -> String {
+    let Some(folder) = folder else { return line.to_string() };
+    let folder = quoted(&folder.to_string_lossy());
+    format!("test -d {folder} && cd {folder}; {line}")
+}
+
 /// A word as a shell reads it back, whatever is in it.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@".contains(c);
@@ -248,5 +256,20 @@ mod tests {
         assert_eq!(line, "exec '/opt/ten sor/wire' member");
         let line = remote_line(Path::new("/opt/own"), &["--deep".to_string()], true);
         assert_eq!(line, "exec env TENSORWIRE_MEMBER=remote /opt/own --deep");
+    }
+
+    #[test]
+    fn a_program_of_ones_own_begins_in_its_folder_where_that_is_there() {
+        let made = tempfile::tempdir().unwrap();
+        let folder = made.path().join("a b");
+        let line = remote_line(Path::new("pwd"), &[], true);
+        let said = |folder: Option<&Path>| {
+            let mut shell = Command::new("sh");
+            shell.arg("-c").arg(in_folder(folder, &line)).current_dir("/");
+            String::from_utf8(shell.output().unwrap().stdout).unwrap()
+        };
+        assert_eq!((said(None), said(Some(&folder))), ("/\n".to_string(), "/\n".to_string()));
+        std::fs::create_dir(&folder).unwrap();
+        assert_eq!(said(Some(&folder)), format!("{}\n", folder.display()));
     }
 }

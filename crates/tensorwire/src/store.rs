@@ -229,7 +229,7 @@ impl OpenStore {
                 let done = launch::<Reports<()>>(&spec, &mut |_| {});
                 done.map(drop).map_err(|error| first_cause(&error))
             });
-            done.inspect_err(|why| gathering.dismiss(why))
+            done.inspect_err(|why| gathering.dismiss(why, 1))
         };
         let thread = std::thread::Builder::new().name("store-launcher".into()).spawn(run)?;
         Ok(Lead { thread, interrupt })

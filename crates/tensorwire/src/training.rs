@@ -396,7 +396,8 @@ impl Training {
         done.inspect_err(|error| {
             // said before the others end: whoever started them ends this process then
             program::say(&format!("error: {error}"));
-            gathering.dismiss("the job has ended");
+            // as of a `main` that returns an error
+            gathering.dismiss("the job has ended", 1);
         })
     }
 

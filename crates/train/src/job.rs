@@ -473,18 +473,49 @@ fn threads(config: &TrainConfig, worker: u32) -> usize {
     config.threads.unwrap_or_else(|| rank().map_or_else(cores, |at| default_threads(config, at)))
 }
 
-/// The workers of one host compute at the same time and share its cores. Servers have all of them: when a
-/// server has work, the workers wait for it. Results do not depend on it, but those of oneDNN's convolutions.
+/// The workers of one host compute at the same time and share its cores, but where a launcher has bound them to cores of
+/// their own. Servers have all of them: when a server has work, the workers wait for it. Results do not depend on it, but those
+/// of oneDNN's convolutions.
 fn default_threads(config: &TrainConfig, rank: Rank) -> usize {
+    share_of(config, rank, cores())
+}
+
+/// Of so many cores that a member may run on.
+fn share_of(config: &TrainConfig, rank: Rank, cores: usize) -> usize {
     let topology = config.topology();
     if topology.worker(rank).is_none() {
-        return cores();
+        return cores;
     }
     let workers = (0..config.workers).map(|worker| topology.rank_of(worker));
-    let workers_here = workers.filter(|other| config.hosts.together(rank, *other)).count();
-    (cores() / workers_here.max(1)).max(1)
+    let sharers = workers.filter(|other| config.hosts.share_cores(rank, *other)).count();
+    (cores / sharers.max(1)).max(1)
 }
 
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Of eight workers on a host with 64 cores, each of which a launcher has bound to these.
+    fn shares(bound: impl Fn(u32) -> serde_json::Value, cores: usize) -> Vec<usize> {
+        let host = |rank| json!({ "name": "node", "slots": 1, "here": true, "cpus": bound(rank) });
+        let list: Vec<serde_json::Value> = (0..8).map(host).collect();
+        let hosts = serde_json::from_value(json!({ "list": list, "rsh": ["ssh"] })).unwrap();
+        let (strategy, workers) = (Strategy::AllReduce, 8);
+        let config = TrainConfig { strategy, workers, servers: 0, hosts, ..TrainConfig::default() };
+        (0..8).map(|rank| share_of(&config, Rank(rank), cores)).collect()
+    }
+
+    #[test]
+    fn cores_are_divided_among_those_that_share_them() {
+        assert_eq!(shares(|_| json!([]), 64), [8; 8], "nobody has bound them");
+        assert_eq!(shares(|rank| json!([[rank * 8, rank * 8 + 7]]), 8), [8; 8], "srun -c 8");
+        assert_eq!(shares(|rank| json!([[rank % 2 * 32, rank % 2 * 32 + 31]]), 32), [8; 8]);
+        assert_eq!(shares(|_| json!([[0, 7]]), 8), [1; 8], "a container of eight cores");
+    }
 }

@@ -51,6 +51,15 @@ fn members<'a>(job: &'a Value, first: &str) -> &'a Value {
     assert_eq!(variable(container, "MASTER_ADDR")["value"], first);
     let port = variable(container, "MASTER_PORT")["value"].as_str().unwrap();
     assert!(port.parse::<u16>().is_ok(), "{port}");
+    assert!(
+        pod["terminationGracePeriodSeconds"].as_u64() > Some(30),
+        "a checkpoint takes its time"
+    );
+    let stops = words(&container["lifecycle"]["preStop"]["exec"]["command"]);
+    // SIGTERM comes when this command has ended, and ends a process at once
+    assert!(stops[2].starts_with("kill -INT 1; sleep"), "{stops:?}");
+    let patience = variable(container, "TENSORWIRE_GATHER_TIMEOUT")["value"].as_str().unwrap();
+    assert!(patience.parse::<u32>().is_ok_and(|seconds| seconds >= 600), "a node may be started");
     let key = &variable(container, "TENSORWIRE_SECRET")["valueFrom"]["secretKeyRef"];
     assert_eq!((&key["name"], &key["key"]), (&"tensorwire".into(), &"secret".into()));
     assert_eq!(container["image"], format!("registry.example/tensorwire:{}", version()));
@@ -88,6 +97,14 @@ fn pods_of_a_jobset_meet_and_go_on_from_the_checkpoint_that_all_reach() {
     let member = jobs[0]["name"].as_str().unwrap();
     let job = &jobs[0]["template"]["spec"];
     let container = members(job, &format!("{name}-{member}-0-0.{name}"));
+    // a wrong option, by the status that a user's mistake has, fails the set as it is
+    let rule = &job["podFailurePolicy"]["rules"][0];
+    let codes = &rule["onExitCodes"];
+    assert_eq!((&rule["action"], &codes["values"][0]), (&"FailJob".into(), &2.into()));
+    assert_eq!((&codes["operator"], &codes["containerName"]), (&"In".into(), &container["name"]));
+    let rule = &set["spec"]["failurePolicy"]["rules"][0];
+    assert_eq!(rule["action"], "FailJobSet");
+    assert_eq!(words(&rule["onJobFailureReasons"]), ["PodFailurePolicy"]);
     let args = words(&container["args"]);
     let after = |option: &str| args[args.iter().position(|arg| *arg == option).unwrap() + 1];
     assert_eq!(after("--resume"), "auto");
@@ -97,6 +114,22 @@ fn pods_of_a_jobset_meet_and_go_on_from_the_checkpoint_that_all_reach() {
     assert_eq!(volume["name"], mount["name"]);
     assert_eq!(volume["persistentVolumeClaim"]["claimName"], claim["metadata"]["name"]);
     assert_eq!(words(&claim["spec"]["accessModes"]), ["ReadWriteMany"], "all pods write to it");
+}
+
+/// `kubectl logs job/NAME` follows any pod, and one alone prints.
+#[test]
+fn the_pod_that_prints_is_the_one_that_is_followed() {
+    let docs = std::fs::read_to_string(xtask::root().join("docs/several-machines.md")).unwrap();
+    let read = |name| std::fs::read_to_string(folder().join(name)).unwrap();
+    let index = "batch.kubernetes.io/job-completion-index=0";
+    for (text, job) in [
+        (docs, "digits"),
+        (read("kubernetes.yaml"), "digits"),
+        (read("jobset.yaml"), "digits-member-0"),
+    ] {
+        let followed = format!("kubectl logs --follow -l job-name={job},{index}");
+        assert!(text.contains(&followed), "{followed}");
+    }
 }
 
 #[test]

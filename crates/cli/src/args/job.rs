@@ -125,6 +125,12 @@ pub(crate) struct JobArgs {
     /// Port 0: the system chooses. [default: loopback, or this machine's address towards the other hosts]
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = PROCESSES, hide_short_help = true)]
     pub(crate) listen: Option<SocketAddr>,
+    /// How long processes that somebody else started wait for all
+    ///
+    /// Those of mpirun, srun, torchrun, Kubernetes, …; give all the same. [default: TENSORWIRE_GATHER_TIMEOUT, else 60]
+    #[arg(long, value_name = "SECONDS", help_heading = PROCESSES, hide_short_help = true,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) gather_timeout: Option<u32>,
     #[command(flatten)]
     learn: LearnArgs,
     /// What computes: cpu, cuda, cuda:N, auto
@@ -318,6 +324,7 @@ impl JobArgs {
             ("--encrypt", self.encrypt, !is_alone, SEVERAL),
             ("--listen", self.listen.is_some(), !is_alone, SEVERAL),
             ("--rsh", self.rsh.is_some(), !is_alone, SEVERAL),
+            ("--gather-timeout", self.gather_timeout.is_some(), !is_alone, SEVERAL),
             ("--design", self.design.is_some(), self.devices_per_worker > 1, SEVERAL_GPUS),
             ("--cuda-driver", self.cuda_driver.is_some(), self.device != DeviceChoice::Cpu, CUDA),
             ("--cuda-libs", !self.cuda_libs.is_empty(), self.device != DeviceChoice::Cpu, CUDA),

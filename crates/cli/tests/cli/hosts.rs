@@ -99,6 +99,41 @@ fn two_hosts_train_over_tcp_to_the_bits_of_shared_memory_on_one() {
     }
 }
 
+/// sshd turns some away of more than ten that are about to log in.
+#[test]
+fn few_log_in_on_a_host_at_the_same_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().display();
+    // what logs in is a file for a while, and each notes how many there are
+    let body = format!(
+        ": > {at}/login.$$; ls {at}/login.* | wc -l >> {at}/counts; sleep 0.5; rm {at}/login.$$; {IN_PLACE}"
+    );
+    let rsh = Rsh::new(&body);
+    let line = "train --strategy allreduce --workers 11 --batch 1 --steps 1 --threads 1 --json";
+    let hosts = ["--hosts", "other", "--listen", "127.0.0.1:0", "--rsh", &rsh.command];
+    let job = Job::start_with(line.split_whitespace().chain(hosts));
+    assert_eq!(job.end(LONG_LIMIT).json()["workers"], 11);
+    let counts = std::fs::read_to_string(folder.path().join("counts")).unwrap();
+    let counts: Vec<u32> = counts.lines().map(|line| line.trim().parse().unwrap()).collect();
+    assert_eq!(counts.len(), 11);
+    assert!(counts.iter().all(|count| *count <= 8), "{counts:?}");
+}
+
+/// Any address can be bound where the system is told so, as on hosts that take over each other's addresses.
+#[test]
+fn a_host_whose_address_can_be_bound_here_is_another_all_the_same() {
+    let line = "ip link set lo up && echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind && exec \"$0\" train \
+        --steps 1 --hosts 192.0.2.7 --listen 127.0.0.1:0 --rsh false";
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--net", "sh", "-c", line, env!("CARGO_BIN_EXE_tensorwire")]);
+    let ended = Job::start_command(command).end(LIMIT);
+    if !ended.stderr.contains("error: ") {
+        return skip_part(None, &format!("no network of its own: {}", ended.stderr));
+    }
+    assert!(ended.stderr.contains("192.0.2.7"), "{}", ended.stderr);
+    assert!(!ended.status.success());
+}
+
 /// Where nobody says how many servers there are, and each host has a worker, each worker is a server too.
 #[test]
 fn few_hosts_have_a_worker_each_that_is_a_server_too_to_the_same_bits() {

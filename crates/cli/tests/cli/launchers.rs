@@ -1,5 +1,5 @@
-//! Jobs whose processes somebody else started: the real mpirun and srun, torchrun where there is one, and the
-//! variables of each set by hand. Slurm and torchrun run the scripts of `examples/clusters`. The same bits as by the
+//! Jobs whose processes somebody else started: the real mpirun, torchrun where there is one, which runs the script of
+//! `examples/clusters`, and the variables of each set by hand; Slurm has a file of its own. The same bits as by the
 //! plain command; any process killed ends all, and the output says which. A launcher that is not installed is skipped,
 //! unless TENSORWIRE_LAUNCHERS is set.
 
@@ -11,25 +11,23 @@ use std::time::{Duration, Instant};
 use crate::support::{Ended, Job, on_path, process_with, processes_in, send};
 use rustix::process::Signal;
 use tensorwire_testkit::skip::skip;
-use tensorwire_testkit::slurm::Slurm;
 
-const BINARY: &str = env!("CARGO_BIN_EXE_tensorwire");
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_tensorwire");
 /// A job ends within this when one of its processes is killed.
-const LIMIT: Duration = Duration::from_secs(10);
-const LONG_LIMIT: Duration = Duration::from_secs(60);
-const SLURM_SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/clusters/slurm.sh");
+pub(crate) const LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const LONG_LIMIT: Duration = Duration::from_secs(60);
 const TORCHRUN_SCRIPT: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/clusters/torchrun.sh");
 
 /// What a launcher and its processes leave.
-struct Left {
-    ended: Ended,
+pub(crate) struct Left {
+    pub(crate) ended: Ended,
     /// Processes of the job, which are not all in the group of the test.
-    processes: Vec<u32>,
+    pub(crate) processes: Vec<u32>,
 }
 
 /// Waits for a job to end, and for every process that it left in its folder.
-fn end(job: Job, limit: Duration) -> Left {
+pub(crate) fn end(job: Job, limit: Duration) -> Left {
     let folder = job.folder().to_path_buf();
     let ended = job.end(limit);
     let start = Instant::now();
@@ -52,10 +50,10 @@ fn plain_digest() -> &'static str {
 }
 
 /// A job that makes steps until it is ended, which a file shows.
-const STEPPING: [&str; 5] = ["train", "--steps", "100000", "--metrics", "m.jsonl"];
+pub(crate) const STEPPING: [&str; 5] = ["train", "--steps", "100000", "--metrics", "m.jsonl"];
 
 /// Waits until a job has written something of this name.
-fn await_file(job: &Job, name: &str) {
+pub(crate) fn await_file(job: &Job, name: &str) {
     let path = job.folder().join(name);
     let deadline = Instant::now() + LONG_LIMIT;
     while !path.metadata().is_ok_and(|file| file.len() > 0) {
@@ -65,7 +63,7 @@ fn await_file(job: &Job, name: &str) {
 }
 
 /// What all of them must do: `launch` starts this program four times with these arguments.
-fn trains_to_the_same_bits(by: &str, launch: impl Fn(&[&str]) -> Command) {
+pub(crate) fn trains_to_the_same_bits(by: &str, launch: impl Fn(&[&str]) -> Command) {
     let job = Job::start_command(launch(&["train", "--steps", "5", "--json"]));
     let Left { ended, processes } = end(job, LONG_LIMIT);
     let json = ended.json();
@@ -79,7 +77,10 @@ fn trains_to_the_same_bits(by: &str, launch: impl Fn(&[&str]) -> Command) {
 }
 
 /// Any process killed at any moment: the job ends in time, and what it leaves names that process.
-fn a_killed_process_ends_all(rank_of: impl Fn(u32) -> String, launch: impl Fn(&[&str]) -> Command) {
+pub(crate) fn a_killed_process_ends_all(
+    rank_of: impl Fn(u32) -> String,
+    launch: impl Fn(&[&str]) -> Command,
+) {
     for (rank, role, moment) in [(1, "worker 1", 900), (2, "server 0", 250), (3, "server 1", 60)] {
         let job = Job::start_command(launch(&["train", "--steps", "100000"]));
         let victim = process_with(job.folder(), "train", &rank_of(rank));
@@ -124,7 +125,7 @@ fn installed(name: &str) -> Option<PathBuf> {
     found
 }
 
-fn skip_without(what: &str) {
+pub(crate) fn skip_without(what: &str) {
     let reason = format!("no {what}; scripts/setup.sh --tests installs it on Debian");
     skip(Some("TENSORWIRE_LAUNCHERS"), &reason);
 }
@@ -200,102 +201,6 @@ fn a_number_of_processes_that_is_not_the_jobs_is_said_with_the_right_one() {
     assert!(ended.stderr.contains(wrong), "{}", ended.stderr);
     assert_eq!(ended.stderr.matches("error: ").count(), 1, "one says it: {}", ended.stderr);
     assert!(processes.is_empty() && !ended.status.success(), "{processes:?}");
-}
-
-/// One Slurm for all its tests, which take turns: a node has few processors.
-#[test]
-fn srun_trains_to_the_same_bits_and_ends_when_a_process_is_killed() {
-    let Some(slurm) = Slurm::start() else {
-        skip_without("Slurm (slurm-wlm, munge), or not root");
-        return;
-    };
-    let launch = |arguments: &[&str]| {
-        let mut command = slurm.command("srun");
-        command.args(["-n", "4", "--overcommit", "--mpi=none", BINARY]).args(arguments);
-        command
-    };
-    trains_to_the_same_bits("srun", launch);
-    let job = Job::start_command(launch(&STEPPING));
-    let victim = process_with(job.folder(), "train", "SLURM_PROCID=1");
-    await_file(&job, "m.jsonl");
-    send(victim, Signal::KILL);
-    let Left { ended, processes } = end(job, LIMIT);
-    assert!(ended.stderr.contains("first to fail: worker 1 (rank 1, "), "{}", ended.stderr);
-    assert!(processes.is_empty() && !ended.status.success(), "{processes:?}");
-
-    // what never calls, or is stopped, is ended by srun, if it is told to, as the script tells it
-    let killing = |arguments: &[&str]| {
-        let mut command = slurm.command(SLURM_SCRIPT);
-        command.env("TENSORWIRE", BINARY).args(&arguments[1..]);
-        // what srun is told without options
-        command.envs([
-            ("SLURM_NTASKS", "4"),
-            ("SLURM_OVERCOMMIT", "1"),
-            ("SLURM_MPI_TYPE", "none"),
-        ]);
-        command
-    };
-    a_killed_process_ends_all(|rank| format!("SLURM_PROCID={rank}"), killing);
-    let job = Job::start_command(killing(&[&STEPPING[..], &["--deadline", "4"]].concat()));
-    let victim = process_with(job.folder(), "train", "SLURM_PROCID=2");
-    await_file(&job, "m.jsonl");
-    send(victim, Signal::STOP);
-    let Left { ended, processes } = end(job, LIMIT);
-    assert!(ended.stderr.contains("first to fail: server 0 (rank 2, "), "{}", ended.stderr);
-    assert!(ended.stderr.contains("nothing was heard of it"), "{}", ended.stderr);
-    assert!(processes.is_empty(), "{processes:?}");
-
-    sbatch_runs_the_script(&slurm);
-    a_job_that_slurm_queues_again_goes_on(&slurm);
-}
-
-/// The script that is shipped, in a queue. A node of two processors has room for two tasks.
-fn sbatch_runs_the_script(slurm: &Slurm) {
-    let mut command = slurm.command("sbatch");
-    command.args(["--wait", "--nodes=1", "--cpus-per-task=1", "--output=out", "--error=err"]);
-    command.args([SLURM_SCRIPT, "--steps", "5", "--json"]).env("TENSORWIRE", BINARY);
-    let Left { ended, processes } = end(Job::start_command(command), LONG_LIMIT);
-    assert!(ended.stdout.contains("Submitted batch job"), "{}", ended.stderr);
-    let said = |name: &str| String::from_utf8(ended.read(name)).unwrap();
-    let (out, err) = (said("out"), said("err"));
-    assert!(ended.status.success(), "{err}");
-    let json: serde_json::Value = serde_json::from_str(out.trim_end()).unwrap();
-    let plain = Job::start("train --workers 1 --servers 1 --steps 5 --json --no-detect");
-    assert_eq!(json["weights_sha256"], plain.end(LONG_LIMIT).json()["weights_sha256"]);
-    assert!(err.contains("started by srun: 2 processes"), "{err}");
-    assert!(processes.is_empty(), "{processes:?}");
-}
-
-/// As where a node is lost: Slurm ends all tasks and starts the script once more.
-fn a_job_that_slurm_queues_again_goes_on(slurm: &Slurm) {
-    let options = "--json --threads 1 --batch 8 --steps 300";
-    let kept = "--checkpoint ck --checkpoint-every 25 --resume auto";
-    let mut command = slurm.command("sbatch");
-    command.args(["--nodes=1", "--cpus-per-task=1", "--output=out", "--error=err"]);
-    command.args(["--open-mode=append", SLURM_SCRIPT]).env("TENSORWIRE", BINARY);
-    command.args(options.split(' ').chain(kept.split(' ')));
-    let job = Job::start_command(command);
-    await_file(&job, "ck/step-00000025");
-    let queue = || {
-        let queue = slurm.command("squeue").args(["-h", "-o", "%A"]).output().unwrap();
-        String::from_utf8(queue.stdout).unwrap().trim().to_string()
-    };
-    let queued = slurm.command("scontrol").args(["requeue", &queue()]).output().unwrap();
-    assert!(queued.status.success(), "{queued:?}");
-    let deadline = Instant::now() + LONG_LIMIT;
-    while !queue().is_empty() {
-        assert!(Instant::now() < deadline, "it is still in the queue");
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    let Left { ended, processes } = end(job, LONG_LIMIT);
-    let said = |name: &str| String::from_utf8(ended.read(name)).unwrap();
-    let (out, err) = (said("out"), said("err"));
-    let json: serde_json::Value = serde_json::from_str(out.trim_end()).expect(&err);
-    let plain = format!("train --workers 1 --servers 1 --no-detect {options}");
-    assert_eq!(json["weights_sha256"], Job::start(&plain).end(LONG_LIMIT).json()["weights_sha256"]);
-    assert_eq!(err.matches("started by srun: 2 processes").count(), 2, "{err}");
-    assert!(err.contains("goes on from ck/step-"), "{err}");
-    assert!(processes.is_empty(), "{processes:?}");
 }
 
 /// The script that is shipped, with torchrun as PyTorch's environment or the PATH has it.
@@ -468,6 +373,54 @@ fn two_jobs_of_one_port_do_not_meet() {
     assert_ne!(digests[1], plain_digest(), "another seed");
 }
 
+/// As before the host of one of them goes, or before the time that a scheduler gives is over.
+#[test]
+fn any_process_that_is_asked_to_end_has_all_end_behind_a_step_that_is_kept() {
+    for signal in [Signal::INT, Signal::USR1] {
+        let kept = tempfile::tempdir().unwrap();
+        let checkpoints = kept.path().join("ck");
+        let line = format!(
+            "train --steps 1000000 --metrics m.jsonl --checkpoint {} --resume auto",
+            checkpoints.display()
+        );
+        let jobs = started_by_hand(&line, &torchs(4, port(), "run"));
+        await_file(&jobs[0], "m.jsonl");
+        send(jobs[2].launcher(), signal);
+        let ended: Vec<Ended> = jobs.into_iter().map(|job| job.end(LONG_LIMIT)).collect();
+        let said = &ended[0].stderr;
+        assert!(said.contains("the newest checkpoint is of step "), "{signal:?}: {said}");
+        assert!(ended[0].last_line().contains("interrupted"), "{signal:?}: {said}");
+        assert!(ended.iter().all(|ended| ended.status.code() == Some(1)), "{signal:?}");
+        assert_eq!(
+            std::fs::read_dir(&checkpoints)
+                .unwrap()
+                .filter(|entry| {
+                    entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("step-")
+                })
+                .count(),
+            1,
+            "{signal:?}: it wrote no other"
+        );
+    }
+    let job = Job::start(&format!("{} --no-detect", STEPPING.join(" ")));
+    await_file(&job, "m.jsonl");
+    send(job.launcher(), Signal::USR1);
+    let ended = job.end(LIMIT);
+    assert!(ended.last_line().contains("interrupted"), "{}", ended.stderr);
+}
+
+/// Each agent of torchrun counts its own restarts.
+#[test]
+fn processes_of_agents_that_have_counted_other_restarts_meet() {
+    let counted = torchs(4, port(), "run").into_iter().zip([0, 0, 1, 1]);
+    let each: Vec<String> = counted
+        .map(|(variables, count)| format!("{variables} TORCHELASTIC_RESTART_COUNT={count}"))
+        .collect();
+    let mut jobs = started_by_hand("train --steps 5 --json", &each).into_iter();
+    assert_eq!(jobs.next().unwrap().end(LONG_LIMIT).json()["weights_sha256"], plain_digest());
+    assert!(jobs.all(|job| job.end(LIMIT).status.success()));
+}
+
 #[test]
 fn a_tracker_of_ps_lite_gives_ranks_as_they_come() {
     let root = port();
@@ -491,9 +444,10 @@ fn the_user_is_told_once_what_cannot_be_right() {
     let ended = jobs.next().unwrap().end(LIMIT);
     assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
     assert!(ended.last_line().contains("--steps must be at least 1"), "{}", ended.stderr);
+    // whoever starts them sees by any of them that it is the user's mistake
     for other in jobs {
         let ended = other.end(LIMIT);
-        assert_eq!((ended.status.code(), ended.stderr.as_str()), (Some(1), ""));
+        assert_eq!((ended.status.code(), ended.stderr.as_str()), (Some(2), ""));
     }
 }
 

@@ -4,7 +4,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::checkpoint::{hash, place};
-use crate::support::Job;
+use crate::launchers::await_file;
+use crate::support::{Job, children, send};
+use rustix::process::Signal;
 
 const LIMIT: Duration = Duration::from_secs(40);
 
@@ -37,6 +39,26 @@ fn whatever_descriptors_there_are_a_job_is_done_or_says_why_not() {
             assert!(!done[0] && done[5], "{job}: {done:?}");
         }
     }
+}
+
+/// With many peers each has more connections than the usual limit.
+#[test]
+fn processes_raise_the_number_of_files_that_they_may_open() {
+    let mut command = Command::new("sh");
+    let line = "ulimit -Sn 100; exec \"$0\" train --steps 1000000 --metrics m.jsonl";
+    command.args(["-c", line, env!("CARGO_BIN_EXE_tensorwire")]);
+    let job = Job::start_command(command);
+    await_file(&job, "m.jsonl");
+    for process in std::iter::once(job.launcher()).chain(children(job.launcher())) {
+        let limits = format!("/proc/{}/limits", process.as_raw_nonzero());
+        let limits = std::fs::read_to_string(limits).unwrap();
+        let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+        let files: Vec<&str> = files.split_whitespace().collect();
+        assert_eq!(files[3], files[4], "{files:?}");
+        assert_ne!(files[3], "100");
+    }
+    send(job.launcher(), Signal::INT);
+    job.end(LIMIT);
 }
 
 /// In KiB of address space.

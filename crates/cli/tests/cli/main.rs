@@ -37,6 +37,7 @@ mod resizing;
 mod restarts;
 mod show;
 mod simulate;
+mod slurm;
 mod status;
 mod store;
 mod support;

@@ -150,9 +150,8 @@ impl NicEnd {
 }
 
 fn raise_memlock(limit: u64) -> String {
-    format!(
-        "this process may lock {limit} bytes in memory; raise it (ulimit -l unlimited; in a container: --ulimit memlock=-1 --cap-add IPC_LOCK)"
-    )
+    let mend = crate::limits::memlock_mend();
+    format!("this process may lock {limit} bytes in memory; raise it ({mend})")
 }
 
 /// How many bytes of payload the device takes inside a request: messages and flags need a few.

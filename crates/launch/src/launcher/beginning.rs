@@ -2,19 +2,33 @@
 //! writes down for the one that comes after it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
 
-use tensorwire_base::Rank;
+use tensorwire_base::{Clock, Deadline, Rank};
 
+use super::acceptor::{Acceptor, Event};
 use super::process::Process;
-use super::{Launcher, MemberState};
+use super::{Launcher, MemberState, START_PATIENCE};
+use crate::control::ToMember;
 use crate::job::{JobError, JobUpdate, OnUpdate};
 use crate::start::start;
 use crate::store_job::StorePlace;
 use crate::takeover::{Abandoned, JobRecord, MemberRecord, ProcessName};
 
+/// Members that are started at the same time on another host: of more than ten that are about to log in sshd turns some away
+/// (MaxStartups 10:30:100).
+const LOGINS_MAX: usize = 8;
+
 impl Launcher<'_> {
     /// Starts the members, or takes over those of a launcher that died, and writes down what the next one needs.
-    pub(super) fn begin(&mut self, on_update: &mut OnUpdate<'_>) -> Result<(), JobError> {
+    pub(super) fn begin(
+        &mut self,
+        acceptor: &mut Acceptor,
+        inbox: &Receiver<Event>,
+        on_update: &mut OnUpdate<'_>,
+    ) -> Result<(), JobError> {
         let spec = self.spec;
         let abandoned = spec.abandoned.iter().flat_map(Abandoned::members);
         for (rank, (process, role, host)) in (0u32..).map(Rank).zip(abandoned) {
@@ -23,12 +37,65 @@ impl Launcher<'_> {
             on_update(JobUpdate::Started { rank, pid })?;
         }
         if spec.abandoned.is_none() {
+            let mut is_patient = spec.gathering.is_none();
             for rank in (0..spec.roles.len() as u32).map(Rank) {
+                if is_patient && !spec.hosts.is_here(rank) {
+                    is_patient = self.awaits_logins(rank, acceptor, inbox, on_update)?;
+                }
                 let place = spec.store.and_then(|store| store.place(rank));
                 self.start(rank, rank, place, on_update)?;
             }
         } else {
             self.write_record();
+        }
+        Ok(())
+    }
+
+    /// Waits until one more may log in on the host of `rank`. False if that takes too long: why is found when all are started.
+    fn awaits_logins(
+        &mut self,
+        rank: Rank,
+        acceptor: &mut Acceptor,
+        inbox: &Receiver<Event>,
+        on_update: &mut OnUpdate<'_>,
+    ) -> Result<bool, JobError> {
+        let spec = self.spec;
+        let deadline = Deadline::after(spec.liveness.max(START_PATIENCE));
+        loop {
+            let mut logging_in = 0;
+            for (other, member) in (0u32..).map(Rank).zip(&mut self.members) {
+                if member.control.is_some() || !spec.hosts.together(rank, other) {
+                    continue;
+                }
+                member.exit = member.exit.or_else(|| member.process.try_wait());
+                logging_in += usize::from(member.exit.is_none());
+            }
+            if logging_in < LOGINS_MAX {
+                return Ok(true);
+            }
+            if deadline.passed() || spec.interrupt.load(Ordering::Relaxed) {
+                return Ok(false);
+            }
+            self.listen(acceptor, inbox, on_update)?;
+        }
+    }
+
+    /// Hears who calls and what members say, for a tick if nothing is said, and tells them that it is alive.
+    pub(super) fn listen(
+        &mut self,
+        acceptor: &mut Acceptor,
+        inbox: &Receiver<Event>,
+        on_update: &mut OnUpdate<'_>,
+    ) -> Result<(), JobError> {
+        acceptor.answer();
+        self.hear(inbox, on_update)?;
+        for control in self.members.iter_mut().filter_map(|member| member.control.as_mut()) {
+            // as when it is told something
+            let _ = control.flush();
+        }
+        if self.last_beat.elapsed() >= self.spec.liveness / 10 {
+            self.last_beat = Instant::now();
+            self.tell_all(&ToMember::Heartbeat { now_ns: Clock::now_ns() });
         }
         Ok(())
     }

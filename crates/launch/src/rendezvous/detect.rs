@@ -12,7 +12,8 @@
 //! | mpiexec of MPICH and its kin | `PMI_RANK` or `PMI_SIZE` | `PMI_RANK`, `PMI_SIZE`, `MPI_LOCALRANKID` | here, if all are |
 //! | a Kubernetes Indexed Job | `JOB_COMPLETION_INDEX` and `MASTER_ADDR` | `JOB_COMPLETION_INDEX`, `WORLD_SIZE` | `MASTER_ADDR` |
 //!
-//! `MASTER_ADDR` and `MASTER_PORT`, where set, say where rank 0 is under every launcher but ps-lite's.
+//! `MASTER_ADDR` and `MASTER_PORT`, where set, say where rank 0 is under every launcher but ps-lite's;
+//! `TENSORWIRE_GATHER_TIMEOUT` says under each for how many seconds all may wait for each other.
 //! A shell of `salloc` and the script of `sbatch` are no steps of srun and found to be nothing.
 
 use std::collections::BTreeMap;
@@ -20,11 +21,17 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZero;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::key;
 use super::node_list::first_node;
+
+/// How long all may take to come together where nobody says it: schedulers start the processes of one job seconds apart.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// Where that is said.
+const PATIENCE_SET: &str = "TENSORWIRE_GATHER_TIMEOUT";
 
 /// Ports that are tried, from the first one on, where some may be taken.
 const PORTS_TRIED: u16 = 8;
@@ -145,6 +152,8 @@ pub struct Detected {
     pub key: String,
     /// Workers and servers, where the launcher decides that.
     pub counts: Option<(u32, u32)>,
+    /// How long all may take to come together.
+    pub patience: Duration,
 }
 
 impl Detected {
@@ -219,7 +228,13 @@ pub fn detect(
     } else {
         return Ok(None);
     };
-    found.map(Some)
+    let mut found = found?;
+    if let Some(seconds) =
+        env.parse::<NonZero<u32>>(PATIENCE_SET, "a number of seconds, from 1 on")?
+    {
+        found.patience = Duration::from_secs(u64::from(seconds.get()));
+    }
+    Ok(Some(found))
 }
 
 /// Variables; an empty one is none.
@@ -321,7 +336,16 @@ fn ps_lite(env: Environment<'_>) -> Result<Detected, DetectError> {
     let rendezvous = Rendezvous { host: Some(host.to_string()), ports: vec![port] };
     let (world, key) = (workers.saturating_add(servers), format!("ps-lite {host}:{port}"));
     let counts = Some((workers, servers));
-    Ok(Detected { by, launched_as, world, local_rank: None, rendezvous, key, counts })
+    Ok(Detected {
+        by,
+        launched_as,
+        world,
+        local_rank: None,
+        rendezvous,
+        key,
+        counts,
+        patience: PATIENCE,
+    })
 }
 
 fn torchrun(env: Environment<'_>) -> Result<Detected, DetectError> {
@@ -331,12 +355,23 @@ fn torchrun(env: Environment<'_>) -> Result<Detected, DetectError> {
     let host = env.get("MASTER_ADDR").ok_or(missing("MASTER_ADDR"))?;
     let port = env.port("MASTER_PORT")?.ok_or(missing("MASTER_PORT"))?;
     let run = env.get("TORCHELASTIC_RUN_ID").unwrap_or_default();
-    let restart = env.get("TORCHELASTIC_RESTART_COUNT").unwrap_or_default();
-    let key = format!("torchrun {host}:{port} {run} {restart}");
+    // Every agent counts in TORCHELASTIC_RESTART_COUNT the restarts that it made itself: they differ within a round, so that
+    // cannot be part of the name. No agent begins a round before each has ended its processes of the round before. A member of
+    // that one that has outlived its agent knows another job's key, by which it was told what it is, and is turned away.
+    let key = format!("torchrun {host}:{port} {run}");
     let rendezvous = env.rendezvous(|| Ok(None), &key)?;
     let local_rank = env.number("LOCAL_RANK")?;
     let launched_as = LaunchedAs::Rank(rank);
-    Ok(Detected { by, launched_as, world, local_rank, rendezvous, key, counts: None })
+    Ok(Detected {
+        by,
+        launched_as,
+        world,
+        local_rank,
+        rendezvous,
+        key,
+        counts: None,
+        patience: PATIENCE,
+    })
 }
 
 fn open_mpi(env: Environment<'_>) -> Result<Detected, DetectError> {
@@ -355,7 +390,16 @@ fn open_mpi(env: Environment<'_>) -> Result<Detected, DetectError> {
     let rendezvous = env.rendezvous(host, &key)?;
     let local_rank = env.number("OMPI_COMM_WORLD_LOCAL_RANK")?;
     let launched_as = LaunchedAs::Rank(rank);
-    Ok(Detected { by, launched_as, world, local_rank, rendezvous, key, counts: None })
+    Ok(Detected {
+        by,
+        launched_as,
+        world,
+        local_rank,
+        rendezvous,
+        key,
+        counts: None,
+        patience: PATIENCE,
+    })
 }
 
 fn slurm(env: Environment<'_>) -> Result<Detected, DetectError> {
@@ -380,7 +424,16 @@ fn slurm(env: Environment<'_>) -> Result<Detected, DetectError> {
     };
     let rendezvous = env.rendezvous(host, &key)?;
     let (launched_as, local_rank) = (LaunchedAs::Rank(rank), env.number("SLURM_LOCALID")?);
-    Ok(Detected { by, launched_as, world, local_rank, rendezvous, key, counts: None })
+    Ok(Detected {
+        by,
+        launched_as,
+        world,
+        local_rank,
+        rendezvous,
+        key,
+        counts: None,
+        patience: PATIENCE,
+    })
 }
 
 fn hydra(env: Environment<'_>, parent: u32) -> Result<Detected, DetectError> {
@@ -402,7 +455,16 @@ fn hydra(env: Environment<'_>, parent: u32) -> Result<Detected, DetectError> {
     };
     let rendezvous = env.rendezvous(host, &key)?;
     let (launched_as, local_rank) = (LaunchedAs::Rank(rank), env.number("MPI_LOCALRANKID")?);
-    Ok(Detected { by, launched_as, world, local_rank, rendezvous, key, counts: None })
+    Ok(Detected {
+        by,
+        launched_as,
+        world,
+        local_rank,
+        rendezvous,
+        key,
+        counts: None,
+        patience: PATIENCE,
+    })
 }
 
 fn kubernetes(env: Environment<'_>) -> Result<Detected, DetectError> {
@@ -412,7 +474,16 @@ fn kubernetes(env: Environment<'_>) -> Result<Detected, DetectError> {
     let key = format!("kubernetes {} {port}", env.get("MASTER_ADDR").unwrap_or_default());
     let rendezvous = env.rendezvous(|| Ok(None), &key)?;
     let launched_as = LaunchedAs::Rank(rank);
-    Ok(Detected { by, launched_as, world, local_rank: None, rendezvous, key, counts: None })
+    Ok(Detected {
+        by,
+        launched_as,
+        world,
+        local_rank: None,
+        rendezvous,
+        key,
+        counts: None,
+        patience: PATIENCE,
+    })
 }
 
 #[cfg(test)]

@@ -95,13 +95,29 @@ fn a_batch_script_and_a_shell_of_salloc_start_their_own() {
 }
 
 #[test]
+fn how_long_all_wait_for_each_other_is_said_under_every_launcher() {
+    for variables in [MPIRUN, SRUN, TORCHRUN, MPIEXEC, TRACKER, INDEXED] {
+        assert_eq!(one(variables).patience, Duration::from_secs(60));
+        let told = one(&format!("{variables} TENSORWIRE_GATHER_TIMEOUT=600"));
+        assert_eq!(told.patience, Duration::from_secs(600));
+        for wrong in ["0", "-1", "soon", "1.5"] {
+            let said = says(&format!("{variables} TENSORWIRE_GATHER_TIMEOUT={wrong}"));
+            let mends = format!(
+                "TENSORWIRE_GATHER_TIMEOUT is '{wrong}' in the environment, and should be a number"
+            );
+            assert!(said.starts_with(&mends), "{said}");
+        }
+    }
+}
+
+#[test]
 fn torchrun_keeps_its_port_for_its_store() {
     let got = one(TORCHRUN);
     assert_eq!((got.by, got.launched_as, got.world), (Outer::Torchrun, LaunchedAs::Rank(3), 4));
     assert_eq!((got.local_rank, got.rendezvous.ports[0]), (Some(3), 41968));
     assert_eq!(got.rendezvous.host.as_deref(), Some("localhost"));
-    let again = one(&TORCHRUN.replace("RESTART_COUNT=0", "RESTART_COUNT=1"));
-    assert_ne!(again.key, got.key, "those that are left of the last try are not of this one");
+    let other = one(&TORCHRUN.replace("RESTART_COUNT=0", "RESTART_COUNT=1"));
+    assert_eq!(other.key, got.key, "each agent counts its own restarts, and they meet");
     // Kubeflow and the like set the same, and listen nowhere
     let bare = one(&without(TORCHRUN, &["TORCHELASTIC_RUN_ID"]));
     assert_eq!(bare.rendezvous.ports[0], 41967);

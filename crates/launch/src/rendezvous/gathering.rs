@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -18,9 +18,11 @@ use tensorwire_fabric::{Identity, JobCredentials};
 
 use super::detect::{Detected, LaunchedAs, Rendezvous};
 use super::key::KeyFile;
+use super::listening::bind;
 use super::{Answer, JobKeyError, JoinRequest, KeySource, Machine, key};
 use crate::assignment::Assignment;
 use crate::control::{Speaker, ToMember, ends};
+use crate::cpus::CpuMask;
 use crate::hosts::Hosts;
 use crate::launcher::{REASON_PATIENCE, callers};
 
@@ -28,8 +30,6 @@ use crate::launcher::{REASON_PATIENCE, callers};
 const TICK: Duration = Duration::from_millis(20);
 /// How often those who wait are told that they still do.
 const WAIT_EVERY: Duration = Duration::from_secs(1);
-/// How long all may take to call: schedulers start the processes of one job seconds apart.
-pub(super) const GATHER_PATIENCE: Duration = Duration::from_secs(60);
 /// How long until those are named who have not come yet.
 const COMPLAIN_AFTER: Duration = Duration::from_secs(10);
 /// How long a caller may take to say who it is, and to take an answer.
@@ -47,7 +47,7 @@ pub enum RendezvousError {
     )]
     Listen { at: String, source: std::io::Error },
     #[error(
-        "{missing} of {world} processes did not call {at} within {waited_s} s: {which}; {by} started them, and each must reach that address (MASTER_ADDR, firewall) with the same key: one TENSORWIRE_SECRET for all, or one HOME"
+        "{missing} of {world} processes did not call {at} within {waited_s} s: {which}; {by} started them, and each must reach that address (MASTER_ADDR, firewall) with the same key: one TENSORWIRE_SECRET for all, or one HOME; where some start late, --gather-timeout SECONDS"
     )]
     Missing {
         missing: usize,
@@ -74,7 +74,10 @@ pub enum RendezvousError {
     #[error("{reason}")]
     Refused { reason: String },
     #[error("there is no job; the output of the launcher says why")]
-    NoJob,
+    NoJob {
+        /// With which the launcher ends.
+        status: u8,
+    },
     #[error(transparent)]
     Key(#[from] JobKeyError),
     #[error("the system has no thread to spare: {0}")]
@@ -88,6 +91,7 @@ pub(crate) struct JoinedProcess {
     pub(crate) speaker: Speaker,
     pub(crate) pid: u32,
     machine: Machine,
+    cpus: CpuMask,
 }
 
 /// Where the processes of a job are gathered.
@@ -96,6 +100,7 @@ pub struct Gathering {
     detected: Detected,
     at: SocketAddr,
     machine: Machine,
+    cpus: CpuMask,
     shared: Arc<Shared>,
     keeper: Mutex<Option<JoinHandle<()>>>,
     /// As long as others may still come.
@@ -119,8 +124,8 @@ struct State {
     lost: Option<String>,
     /// How many have come and gone.
     left: u32,
-    /// There will be no job.
-    dismissed: bool,
+    /// There will be no job: the status with which the launcher ends.
+    dismissed: Option<u8>,
 }
 
 impl Gathering {
@@ -140,7 +145,7 @@ impl Gathering {
         let at = listener.local_addr().map_err(failed)?;
         let (job, key_file) = key::made(&detected.key, key)?;
         let places = (0..detected.world).map(|_| None).collect();
-        let state = State { places, lost: None, left: 0, dismissed: false };
+        let state = State { places, lost: None, left: 0, dismissed: None };
         let shared = Arc::new(Shared { state: Mutex::new(state), closed: AtomicBool::new(false) });
         let incarnation = Incarnation(u64::from_le_bytes(handshake::random_bytes()));
         let keeper = Keeper {
@@ -156,6 +161,7 @@ impl Gathering {
             detected: detected.clone(),
             at,
             machine: Machine::here(),
+            cpus: CpuMask::here(),
             shared,
             key_file: Mutex::new(key_file),
             keeper: Mutex::new(Some(thread)),
@@ -174,7 +180,8 @@ impl Gathering {
     /// # Errors
     /// When some do not come in time, one ends before all are there, or the launcher is told to end.
     pub fn gather(&self, interrupt: &AtomicBool) -> Result<(), RendezvousError> {
-        let deadline = Deadline::after(GATHER_PATIENCE);
+        let patience = self.detected.patience;
+        let deadline = Deadline::after(patience);
         let (begun, mut complained) = (Instant::now(), false);
         let mut told_to_end: Option<Instant> = None;
         loop {
@@ -195,7 +202,7 @@ impl Gathering {
                 return Ok(());
             } else if deadline.passed() {
                 let (world, by) = (self.detected.world, self.detected.by.name());
-                let (waited_s, count) = (GATHER_PATIENCE.as_secs(), missing.len());
+                let (waited_s, count) = (patience.as_secs(), missing.len());
                 let which = missing.join(", ");
                 let at = self.at;
                 return Err(RendezvousError::Missing {
@@ -224,7 +231,7 @@ impl Gathering {
     /// The same, with so many members behind them that the launcher starts on its own host.
     pub fn hosts_and_here(&self, started: u32) -> Hosts {
         let state = self.shared.state.lock();
-        let mut names: Vec<(String, bool)> = Vec::new();
+        let mut members = Vec::new();
         for place in &state.places {
             let machine = place.as_ref().map_or(&self.machine, |joined| &joined.machine);
             let here = machine.id == self.machine.id;
@@ -236,23 +243,26 @@ impl Gathering {
             let address =
                 place.as_ref().and_then(|joined| joined.speaker.stream().peer_addr().ok());
             let name = match address.filter(|_| alike && !here) {
-                Some(address) => format!("{} ({})", machine.name, address.ip()),
+                Some(address) => format!("{} ({})", machine.name, address.ip().to_canonical()),
                 None => machine.name.clone(),
             };
-            names.push((name, here));
+            let cpus = place.as_ref().map_or(&self.cpus, |joined| &joined.cpus);
+            members.push((name, here, cpus.clone()));
         }
-        names.extend((0..started).map(|_| (self.machine.name.clone(), true)));
-        Hosts::of_members(names)
+        let own = || (self.machine.name.clone(), true, self.cpus.clone());
+        members.extend((0..started).map(|_| own()));
+        Hosts::of_members(members)
     }
 
     /// Tells everyone, also those who come in the next moments, that there is no job, or no more, and members why. Whoever
-    /// started the processes may end this one as soon as they end: what is to be said is said before.
-    pub fn dismiss(&self, why: &str) {
+    /// started the processes may end this one as soon as they end: what is to be said is said before, and those that are no
+    /// members yet end with `status`, as this process is about to.
+    pub fn dismiss(&self, why: &str, status: u8) {
         for mut member in self.to_stop.lock().drain(..) {
             // one that is gone needs not be told
             let _ = member.say(&ToMember::Stop { reason: why.to_string() });
         }
-        self.shared.state.lock().dismissed = true;
+        self.shared.state.lock().dismissed = Some(status);
         let deadline = Deadline::after(DISMISS_PATIENCE);
         // it closes by itself once all have come and gone
         while !deadline.passed() && !self.shared.closed.load(Ordering::Relaxed) {
@@ -318,7 +328,8 @@ impl Gathering {
         let called = remote.or(places.iter().flatten().next());
         let called = called.and_then(|joined| joined.speaker.stream().local_addr().ok());
         let mut at = self.at;
-        at.set_ip(called.map_or(Ipv4Addr::LOCALHOST.into(), |called| called.ip()));
+        // who called by IPv4 is found so, also by a socket of both kinds
+        at.set_ip(called.map_or(Ipv4Addr::LOCALHOST.into(), |called| called.ip().to_canonical()));
         at
     }
 
@@ -339,7 +350,8 @@ impl Gathering {
     ) -> std::io::Result<()> {
         if !self.is_here(joined) {
             // where it has called already, whatever way others take
-            assignment.coordinator.set_ip(joined.speaker.stream().local_addr()?.ip());
+            let called = joined.speaker.stream().local_addr()?.ip();
+            assignment.coordinator.set_ip(called.to_canonical());
         }
         joined.speaker.stream().set_nonblocking(false)?;
         joined.speaker.stream().set_write_timeout(Some(CALLER_PATIENCE))?;
@@ -380,8 +392,8 @@ impl Keeper {
         while !self.shared.closed.load(Ordering::Relaxed) {
             self.answer(&mut lobby, &handshakes);
             let mut state = self.shared.state.lock();
-            if state.dismissed {
-                dismiss_all(&mut state);
+            if let Some(status) = state.dismissed {
+                dismiss_all(&mut state, status);
                 // the launcher itself is none of the others
                 let others = self.detected.world
                     - u32::from(self.detected.launched_as == LaunchedAs::Rank(0));
@@ -455,8 +467,8 @@ fn ask(
     match free_place(&state, &said, detected) {
         Ok(rank) => {
             speaker.stream().set_nonblocking(true).map_err(failed)?;
-            let JoinRequest { machine, pid, .. } = said;
-            state.places[rank] = Some(JoinedProcess { speaker, pid, machine });
+            let JoinRequest { machine, pid, cpus, .. } = said;
+            state.places[rank] = Some(JoinedProcess { speaker, pid, machine, cpus });
             Ok(())
         }
         Err(reason) => {
@@ -499,10 +511,10 @@ fn free_place(state: &State, said: &JoinRequest, detected: &Detected) -> Result<
 }
 
 /// Tells everyone that there is no job.
-fn dismiss_all(state: &mut State) {
+fn dismiss_all(state: &mut State, status: u8) {
     for mut joined in state.places.iter_mut().filter_map(Option::take) {
         // who is gone needs not be told
-        let _ = joined.speaker.say_all(&Answer::NoJob);
+        let _ = joined.speaker.say_all(&Answer::NoJob { status });
         state.left += 1;
     }
 }
@@ -523,49 +535,5 @@ fn place_name(detected: &Detected, rank: u32) -> String {
         Some((workers, _)) if rank < workers => "a worker".to_string(),
         Some(_) => "a server".to_string(),
         None => format!("rank {rank}"),
-    }
-}
-
-/// Listens at the first of the ports that is free, where the others can reach it.
-fn bind(
-    rendezvous: &Rendezvous,
-    listen: Option<SocketAddr>,
-) -> Result<TcpListener, RendezvousError> {
-    if let Some(at) = listen {
-        let failed = |source| RendezvousError::Listen { at: at.to_string(), source };
-        return TcpListener::bind(at).map_err(failed);
-    }
-    let mut last = None;
-    for port in &rendezvous.ports {
-        for address in addresses(rendezvous.host.as_deref()) {
-            match TcpListener::bind((address, *port)) {
-                Ok(listener) => return Ok(listener),
-                Err(error) if error.kind() == ErrorKind::AddrInUse => last = Some(error),
-                // the name is that of another interface, or of the network outside of this container
-                Err(error) => last = last.or(Some(error)),
-            }
-        }
-    }
-    let source = last.unwrap_or_else(|| ErrorKind::AddrNotAvailable.into());
-    Err(RendezvousError::Listen { at: rendezvous.to_string(), source })
-}
-
-/// Where to listen for those who call `host`: at its address, or, where that is not this host's own or
-/// loopback for this host alone, at every one.
-fn addresses(host: Option<&str>) -> Vec<IpAddr> {
-    let Some(host) = host else {
-        return vec![Ipv4Addr::LOCALHOST.into()];
-    };
-    let resolved = (host, 0).to_socket_addrs().into_iter().flatten().map(|at| at.ip()).next();
-    let everywhere = IpAddr::from(Ipv4Addr::UNSPECIFIED);
-    match resolved {
-        // "localhost" means it; a name that this host has for itself (127.0.1.1) means more to others
-        Some(own)
-            if own.is_loopback() && host != "localhost" && host.parse::<IpAddr>().is_err() =>
-        {
-            vec![everywhere]
-        }
-        Some(own) => vec![own, everywhere],
-        None => vec![everywhere],
     }
 }

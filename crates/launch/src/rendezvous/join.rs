@@ -10,10 +10,11 @@ use tensorwire_fabric::handshake::{self, HandshakeError, HandshakeRefusal, Purpo
 use tensorwire_fabric::{Identity, JobCredentials};
 
 use super::detect::{Detected, Rendezvous};
-use super::gathering::{GATHER_PATIENCE, RendezvousError};
+use super::gathering::RendezvousError;
 use super::{Answer, JoinRequest, KeySource, Machine, key};
 use crate::assignment::Assignment;
 use crate::control::{Hearer, Speaker, ends};
+use crate::cpus::CpuMask;
 
 /// How long one call may take.
 const ONE_CALL: Duration = Duration::from_secs(2);
@@ -38,15 +39,7 @@ pub struct SignOfLife(#[expect(dead_code, reason = "it is open as long as this l
 /// # Errors
 /// When nobody answers in time, or the launcher has no job for this process.
 pub fn join(detected: &Detected, key: &KeySource) -> Result<Joined, RendezvousError> {
-    join_within(detected, key, GATHER_PATIENCE)
-}
-
-fn join_within(
-    detected: &Detected,
-    key: &KeySource,
-    patience: Duration,
-) -> Result<Joined, RendezvousError> {
-    let (at, (mut speaker, mut hearer)) = call(detected, key, Deadline::after(patience))?;
+    let (at, (mut speaker, mut hearer)) = call(detected, key, Deadline::after(detected.patience))?;
     let lost = |error: std::io::Error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => {
             RendezvousError::Silent { at, silent_s: SILENCE.as_secs() }
@@ -56,8 +49,8 @@ fn join_within(
     speaker.stream().set_nodelay(true).map_err(lost)?;
     speaker.stream().set_read_timeout(Some(SILENCE)).map_err(lost)?;
     let (launched_as, world) = (detected.launched_as, detected.world);
-    let (machine, pid) = (Machine::here(), std::process::id());
-    speaker.say_all(&JoinRequest { launched_as, world, machine, pid }).map_err(lost)?;
+    let (machine, pid, cpus) = (Machine::here(), std::process::id(), CpuMask::here());
+    speaker.say_all(&JoinRequest { launched_as, world, machine, pid, cpus }).map_err(lost)?;
     loop {
         match hearer.hear().map_err(lost)? {
             Answer::Wait => {}
@@ -66,7 +59,7 @@ fn join_within(
                 return Ok(Joined { assignment: *assignment, sign_of_life });
             }
             Answer::Refused { reason } => return Err(RendezvousError::Refused { reason }),
-            Answer::NoJob => return Err(RendezvousError::NoJob),
+            Answer::NoJob { status } => return Err(RendezvousError::NoJob { status }),
         }
     }
 }

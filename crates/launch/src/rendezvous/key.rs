@@ -92,16 +92,23 @@ pub(super) fn found(name: &str, source: &KeySource) -> Result<Option<JobCredenti
         KeySource::Folder(folder) => {
             let path = path(folder, job_id);
             match std::fs::symlink_metadata(folder) {
-                Err(error) if error.kind() == ErrorKind::NotFound => None,
+                Err(error) if error.kind() == ErrorKind::NotFound => look_anew(folder.parent()),
                 Err(source) => return Err(JobKeyError::Io { path, source }),
                 Ok(_) => {
                     check_folder(folder)?;
-                    read(&path)?
+                    read(&path)?.or_else(|| look_anew(Some(folder)))
                 }
             }
         }
     };
     Ok(secret.map(|secret| JobCredentials { job_id, secret }))
+}
+
+/// Nothing was found in a folder. Over NFS that is remembered for up to a minute, but for a folder that was read meanwhile.
+fn look_anew<T>(folder: Option<&Path>) -> Option<T> {
+    // what cannot be read is looked into again as it is
+    folder.into_iter().for_each(|folder| drop(std::fs::read_dir(folder).map(Iterator::count)));
+    None
 }
 
 /// What to do where there is no key, or another one.
@@ -272,6 +279,30 @@ mod tests {
         drop(file);
         assert_eq!(found("job", &source).unwrap(), None);
         assert_eq!(std::fs::read_dir(keys).unwrap().count(), 0);
+    }
+
+    /// A client of NFS forgets that a file was missing when it reads the folder.
+    #[test]
+    fn a_folder_without_the_key_is_read_before_the_next_look() {
+        let (_made, keys) = folder();
+        let source = KeySource::Folder(keys.clone());
+        let _kept = made("another", &source).unwrap();
+        let old = rustix::fs::Timespec { tv_sec: 1, tv_nsec: 0 };
+        let is_read = |folder: &Path, read: &dyn Fn()| {
+            let times = rustix::fs::Timestamps { last_access: old, last_modification: old };
+            rustix::fs::utimensat(rustix::fs::CWD, folder, &times, rustix::fs::AtFlags::empty())
+                .unwrap();
+            read();
+            std::fs::metadata(folder).unwrap().atime() > 1
+        };
+        // without the times of access (noatime) nothing is seen of it
+        let is_seen = is_read(&keys, &|| drop(std::fs::read_dir(&keys).map(Iterator::count)));
+        assert_eq!(is_read(&keys, &|| assert_eq!(found("job", &source).unwrap(), None)), is_seen);
+        let none_yet = keys.join("none").join("yet");
+        let source = KeySource::Folder(none_yet);
+        std::fs::create_dir(keys.join("none")).unwrap();
+        let above = keys.join("none");
+        assert_eq!(is_read(&above, &|| assert_eq!(found("job", &source).unwrap(), None)), is_seen);
     }
 
     #[test]

@@ -43,6 +43,14 @@ impl Keys {
     }
 }
 
+fn join_within(
+    detected: &Detected,
+    key: &KeySource,
+    patience: Duration,
+) -> Result<Joined, RendezvousError> {
+    join(&Detected { patience, ..detected.clone() }, key)
+}
+
 /// Another process, which joins.
 fn spawn_join(
     detected: Detected,
@@ -62,8 +70,8 @@ fn who_joins_is_gathered_and_told_when_there_is_no_job() {
     let other = thread::spawn(move || join_within(&of_two(1, port, "job"), &text("s"), SOON));
     gathering.gather(&GO_ON).unwrap();
     assert!(!gathering.hosts().any_remote() && !gathering.hosts().spread(2));
-    gathering.dismiss("the job has ended");
-    assert!(matches!(other.join().unwrap(), Err(RendezvousError::NoJob)));
+    gathering.dismiss("the job has ended", 1);
+    assert!(matches!(other.join().unwrap(), Err(RendezvousError::NoJob { status: 1 })));
 }
 
 #[test]
@@ -75,9 +83,9 @@ fn a_launcher_beside_its_members_gathers_rank_0_too() {
     let join = |rank| spawn_join(of_two(rank, port, "job"), keys.source());
     let members = [0, 1].map(join);
     gathering.gather(&GO_ON).unwrap();
-    gathering.dismiss("the job has ended");
+    gathering.dismiss("the job has ended", 1);
     for member in members {
-        assert!(matches!(member.join().unwrap(), Err(RendezvousError::NoJob)));
+        assert!(matches!(member.join().unwrap(), Err(RendezvousError::NoJob { status: 1 })));
     }
 }
 
@@ -116,8 +124,8 @@ fn whoever_comes_first_waits_for_the_launchers_key() {
     thread::sleep(Duration::from_millis(100));
     let gathering = Gathering::open(&of_two(0, port, "job"), &keys.source(), None).unwrap();
     gathering.gather(&GO_ON).unwrap();
-    gathering.dismiss("the job has ended");
-    assert!(matches!(other.join().unwrap(), Err(RendezvousError::NoJob)));
+    gathering.dismiss("the job has ended", 1);
+    assert!(matches!(other.join().unwrap(), Err(RendezvousError::NoJob { status: 1 })));
     drop(left);
 }
 
@@ -132,10 +140,32 @@ fn the_next_port_is_taken_where_one_is_and_other_jobs_are_passed_by() {
     let callers = [call("second"), call("first")];
     first.gather(&GO_ON).unwrap();
     second.gather(&GO_ON).unwrap();
-    first.dismiss("the job has ended");
-    second.dismiss("the job has ended");
+    first.dismiss("the job has ended", 1);
+    second.dismiss("the job has ended", 1);
     for caller in callers {
-        assert!(matches!(caller.join().unwrap(), Err(RendezvousError::NoJob)));
+        assert!(matches!(caller.join().unwrap(), Err(RendezvousError::NoJob { status: 1 })));
+    }
+}
+
+/// Where the address that the others call is none of this host's own, as behind a service, they come by either kind of address.
+#[test]
+fn where_the_name_is_not_this_hosts_own_both_kinds_of_addresses_are_heard() {
+    let has_ipv6 = std::net::TcpListener::bind("[::1]:0").is_ok();
+    let port = free_port();
+    let mut behind = of_two(0, port, "job");
+    // for documentation: nobody's
+    behind.rendezvous.host = Some("192.0.2.1".to_string());
+    for caller in ["127.0.0.1", "::1"].into_iter().take(1 + usize::from(has_ipv6)) {
+        let gathering = Gathering::open(&behind, &text("s"), None).unwrap();
+        let mut calls = of_two(1, port, "job");
+        calls.rendezvous.host = Some(caller.to_string());
+        let other = spawn_join(calls, text("s"));
+        gathering.gather(&GO_ON).unwrap();
+        let (_, waiting) = gathering.take_over().unwrap();
+        // members find the launcher where it was called, as they called it
+        assert_eq!(gathering.reached_at(&waiting).ip().to_string(), caller);
+        drop((waiting, gathering));
+        assert!(other.join().unwrap().is_err(), "there is no job");
     }
 }
 
@@ -155,6 +185,20 @@ fn nobody_there_is_said_in_time_and_a_lobby_that_closes_is_noticed() {
 }
 
 #[test]
+fn who_does_not_come_in_time_is_named_with_how_to_wait_longer() {
+    let port = free_port();
+    let patience = Duration::from_secs(1);
+    let impatient = Detected { patience, ..of_two(0, port, "job") };
+    let gathering = Gathering::open(&impatient, &text("s"), None).unwrap();
+    let error = gathering.gather(&GO_ON).unwrap_err().to_string();
+    assert!(error.starts_with("1 of 2 processes did not call "), "{error}");
+    assert!(
+        error.contains(" within 1 s: rank 1; ") && error.contains("--gather-timeout"),
+        "{error}"
+    );
+}
+
+#[test]
 fn one_that_ends_before_all_are_there_is_named() {
     let keys = Keys::new();
     let port = free_port();
@@ -163,7 +207,8 @@ fn one_that_ends_before_all_are_there_is_named() {
     let called = call(&of_three(1), &keys.source(), Deadline::after(SOON)).unwrap();
     let (_, (mut speaker, hearer)) = called;
     let (machine, pid) = (Machine::here(), 4711);
-    let said = JoinRequest { launched_as: of_three(1).launched_as, world: 3, machine, pid };
+    let (launched_as, cpus) = (of_three(1).launched_as, CpuMask::here());
+    let said = JoinRequest { launched_as, world: 3, machine, pid, cpus };
     speaker.say_all(&said).unwrap();
     let dying = thread::spawn(move || {
         thread::sleep(Duration::from_millis(200));
@@ -176,6 +221,43 @@ fn one_that_ends_before_all_are_there_is_named() {
     let gathering = Gathering::open(&of_three(0), &keys.source(), None).unwrap();
     let error = gathering.gather(&told).unwrap_err().to_string();
     assert!(error.contains("missing: rank 1, rank 2"), "{error}");
+}
+
+/// As mpirun and srun bind processes: each divides its processors among those that it shares them with.
+#[test]
+fn members_that_are_bound_apart_share_no_cores() {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let own = sched_getaffinity(None).unwrap();
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| own.is_set(*cpu)).collect();
+    let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
+    let keys = Keys::new();
+    let port = free_port();
+    let of_three = |rank| Detected { world: 3, ..of_two(rank, port, "job") };
+    let gathering = Gathering::open(&of_three(0), &keys.source(), None).unwrap();
+    let bound = [(1, first), (2, last)].map(|(rank, cpu)| {
+        let (detected, key) = (of_three(rank), keys.source());
+        thread::spawn(move || {
+            let mut one = CpuSet::new();
+            one.set(cpu);
+            sched_setaffinity(None, &one).unwrap();
+            join_within(&detected, &key, SOON)
+        })
+    });
+    gathering.gather(&GO_ON).unwrap();
+    let hosts = gathering.hosts();
+    assert!(hosts.share_cores(Rank(0), Rank(1)) && hosts.share_cores(Rank(0), Rank(2)));
+    assert_eq!(hosts.share_cores(Rank(1), Rank(2)), first == last);
+    assert!(hosts.together(Rank(1), Rank(2)), "they share memory all the same");
+    // a job's members are told how many they are
+    let spec = crate::job::JobSpec { hosts, ..crate::job::JobSpec::new("", "", Vec::new()) };
+    let at = gathering.at();
+    let identity = crate::assignment::JobIdentity::random(3);
+    let told = |rank| identity.assignment(Rank(rank), Rank(rank), at, &spec);
+    let shared_by = if first == last { 3 } else { 2 };
+    assert_eq!([0, 1, 2].map(|rank| told(rank).cores_shared_by), [3, shared_by, shared_by]);
+    assert_eq!(told(1).members_here, 3);
+    gathering.dismiss("the job has ended", 1);
+    bound.into_iter().for_each(|thread| drop(thread.join()));
 }
 
 #[test]

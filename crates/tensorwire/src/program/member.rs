@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use tensorwire_launch::{Assignment, Ending, Farewell, Member};
 
@@ -59,8 +59,8 @@ pub fn take_part<E>(
         (None, true) => Some(Stay::begin()?),
         (stay, _) => stay,
     };
-    // Ctrl-C and a hang-up reach the whole terminal; the launcher decides what they mean
-    for signal in [SIGINT, SIGHUP] {
+    // Ctrl-C and a hang-up reach the whole terminal, and what a scheduler sends all processes; the launcher decides what they mean
+    for signal in [SIGINT, SIGHUP, SIGUSR1] {
         let ignored = Arc::new(AtomicBool::new(false));
         signal_hook::flag::register(signal, ignored)
             .map_err(|source| failed("to handle a signal", source))?;
@@ -93,24 +93,30 @@ pub fn take_part<E>(
     })
 }
 
-/// A process that somebody else started stays for a moment when it is told to end.
+/// A process that somebody else started stays for a moment when it is told to end. Where it is asked to (SIGINT, SIGUSR1), as by a
+/// host that is to go, it has the launcher end all behind a step.
 #[derive(Debug)]
 pub struct Stay(Arc<OnceLock<Farewell>>);
 
 impl Stay {
-    /// Begins to mind the signal that tells it to end.
+    /// Begins to mind the signals that tell it to end.
     ///
     /// # Errors
     /// When the system refuses.
     pub fn begin() -> Result<Stay, ProgramError> {
-        let mut signals =
-            Signals::new([SIGTERM]).map_err(|source| failed("to handle a signal", source))?;
+        let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1])
+            .map_err(|source| failed("to handle a signal", source))?;
         let farewell = Arc::<OnceLock<Farewell>>::default();
         let stay = Stay(farewell.clone());
         let wait = move || {
-            if signals.forever().next().is_some() {
-                if let Some(farewell) = farewell.get() {
-                    farewell.told_to_end();
+            for signal in signals.forever() {
+                match farewell.get() {
+                    Some(farewell) if signal != SIGTERM => {
+                        farewell.asked_to_end();
+                        continue;
+                    }
+                    Some(farewell) => farewell.told_to_end(),
+                    None => {}
                 }
                 std::thread::sleep(TOLD_TO_END);
                 std::process::exit(1);

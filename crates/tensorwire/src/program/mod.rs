@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tensorwire_launch::{Assignment, JobSpec, MEMBER, RUN_WITH_PARENT};
 
 pub use member::{Stay, read_assignment, take_part};
@@ -51,6 +52,7 @@ pub fn init() -> Result<(), ProgramError> {
     if ASSIGNMENT.get().is_some() {
         return Ok(());
     }
+    raise_open_files();
     if std::env::var_os(RUN_WITH_PARENT).is_some() {
         run_with_parent(std::env::args_os().skip(1).collect());
     }
@@ -58,6 +60,14 @@ pub fn init() -> Result<(), ProgramError> {
     // another thread may have been first; it found the same
     let _ = ASSIGNMENT.set(assignment);
     Ok(())
+}
+
+/// Raises the number of files that this process may open to the most that it may raise it to by itself: in a job of some hundred
+/// processes each has more connections than the usual 1024.
+pub fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    // where the system refuses, who has too many connections is told
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Returns the assignment of this process, if a launcher started it.
@@ -99,7 +109,9 @@ pub fn job_spec(kind: &str, roles: Vec<String>) -> Result<JobSpec, ProgramError>
     let (program, arguments) = own_command()?;
     let spec = JobSpec::new(program, kind, roles);
     let (interrupt, status_folder) = (interrupt()?, Some(status_folder()));
-    Ok(JobSpec { arguments, marks_members: true, interrupt, status_folder, ..spec })
+    // a folder that is gone is none to begin in
+    let folder = std::env::current_dir().ok();
+    Ok(JobSpec { arguments, marks_members: true, folder, interrupt, status_folder, ..spec })
 }
 
 /// Returns this program and its arguments.

@@ -119,7 +119,7 @@ pub fn follow<E>(
     let stay = Stay::begin()?;
     match join(found, &key_source()) {
         // the launcher says why
-        Err(RendezvousError::NoJob) => std::process::exit(1),
+        Err(RendezvousError::NoJob { status }) => std::process::exit(i32::from(status)),
         Err(error) => Err(error.into()),
         // kept until this process ends: the launcher sees that by it
         Ok(Joined { assignment, sign_of_life: _kept }) => {

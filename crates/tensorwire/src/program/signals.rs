@@ -1,19 +1,19 @@
-//! What Ctrl-C, and being told to end, mean to a program that launches a job.
+//! What Ctrl-C, and being told to end, mean to a program that launches a job. SIGUSR1 is what schedulers send before the time is over.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use super::ProgramError;
 
-/// What tells a program to end: Ctrl-C, whoever started it, and a terminal that hangs up, unless nohup has that ignored.
+/// What tells a program to end: Ctrl-C, whoever started it, a scheduler whose time is over, and a terminal that hangs up, unless nohup has that ignored.
 fn ending() -> impl Iterator<Item = i32> {
     let ignored = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = ignored.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
     let hears_hang_up = ignored >> (SIGHUP - 1) & 1 == 0;
-    [SIGINT, SIGTERM].into_iter().chain(hears_hang_up.then_some(SIGHUP))
+    [SIGINT, SIGTERM, SIGUSR1].into_iter().chain(hears_hang_up.then_some(SIGHUP))
 }
 
 fn refused(source: std::io::Error) -> ProgramError {

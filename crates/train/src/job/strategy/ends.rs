@@ -188,7 +188,7 @@ pub(super) fn serve(
 pub(super) fn wires(member: &Member, part: &Part) -> [WireOptions; 2] {
     let Part { config, topology, .. } = part;
     let verbs = verbs_options(part, member.rank());
-    let crowded = member.members_here() > cores();
+    let crowded = member.cores_shared_by() > cores();
     let (masters, servers) = (topology.masters(), topology.servers);
     let ranks = |range: std::ops::Range<u32>| range.map(Rank).collect::<Vec<Rank>>();
     let (across, client) = match topology.role(member.rank()) {

@@ -68,7 +68,7 @@ pub(super) fn part_options(
 ) -> PartOptions {
     let Part { config, .. } = part;
     let rank = member.rank();
-    let crowded = member.members_here() > cores();
+    let crowded = member.cores_shared_by() > cores();
     PartOptions {
         transport: config.transport,
         exchange: config.exchange,
