@@ -85,7 +85,7 @@ def train(
     ``resume="auto"`` from its own once there are any, and with ``restarts=5`` all processes are started again when one dies;
     with ``fewest_workers=2`` the job goes on with fewer workers where some are lost, down to so many.
     ``options`` are any of the configuration: ``clip_norm=1.0``, ``threads=1``, ``transport="tcp"``, ``asynchronous=True``,
-    ``clients={"interval": 8}``. ``engine`` starts the processes elsewhere: ``tensorwire.ray.train`` has one.
+    ``wire="int8"`` (or ``"bf16"``, ``"top-k:0.01"``), ``clients={"interval": 8}``. ``engine`` starts the processes elsewhere: ``tensorwire.ray.train`` has one.
 
     Under torchrun, mpirun or srun on one host the processes that they started are the job's: it returns in that of rank 0, and
     ends the others.

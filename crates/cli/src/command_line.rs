@@ -258,6 +258,7 @@ mod tests {
             ("--strategy easgd", "--strategy dist-esgd"),
             ("--wire fp32", "--wire f32"),
             ("--wire bfloat16", "--wire bf16"),
+            ("--wire top-k", "--wire top-k:0.01"),
             ("--dtype float64", "--dtype f64"),
             ("--dtype float32", "--dtype f32"),
             ("--device gpu", "--device cuda"),

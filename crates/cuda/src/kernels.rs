@@ -202,6 +202,16 @@ pub(crate) const LAMB_RATIO: &str = "lamb_ratio";
 pub(crate) const LAMB_STEP: Reals = reals!("lamb_step");
 pub(crate) const APPLY_AVERAGE: Reals = reals!("apply_average");
 
+pub(crate) const QUANTIZE: &str = "quantize";
+pub(crate) const DEQUANTIZE: &str = "dequantize";
+pub(crate) const ADD_GRADIENT: &str = "add_gradient";
+pub(crate) const FIND_LAST: &str = "find_last";
+pub(crate) const COUNT_LOWER: &str = "count_lower";
+pub(crate) const COUNT_PIECES: &str = "count_pieces";
+pub(crate) const ORDER_PIECES: &str = "order_pieces";
+pub(crate) const CHOOSE: &str = "choose";
+pub(crate) const SCATTER_ELEMENTS: &str = "scatter_elements";
+
 pub(crate) const WRITE_WORDS: &str = "write_words";
 pub(crate) const LINK_ROWS: &str = "link_rows";
 pub(crate) const ADD_ROWS: Reals = reals!("add_rows");
@@ -277,6 +287,11 @@ const MODULES: &[PtxModule] = &[
         &LAMB_MOMENTS.0,
         &LAMB_STEP.0,
         &APPLY_AVERAGE.0,
+    ),
+    module!(
+        "compression",
+        &[QUANTIZE, DEQUANTIZE, SCATTER_ELEMENTS],
+        &[ADD_GRADIENT, FIND_LAST, COUNT_LOWER, COUNT_PIECES, ORDER_PIECES, CHOOSE],
     ),
     module!(
         "convolution",

@@ -3,6 +3,7 @@
 //! name rows. One file a family; element types are told apart here.
 
 pub(crate) mod attention;
+pub(crate) mod compression;
 pub(crate) mod custom;
 pub(crate) mod element_wise;
 pub(crate) mod elements;
@@ -23,6 +24,7 @@ use crate::cpu::Threads;
 use crate::error::{KernelError, Operand};
 use crate::real::Real;
 use attention::Attentions;
+use compression::Compressions;
 use element_wise::ElementWise;
 use elements::Elements;
 use images::{Convolutions, Images};
@@ -46,6 +48,7 @@ pub(crate) trait Backend: Convolutions {
         + Moves
         + Images
         + Attentions
+        + Compressions
         + Norms
         + Recurrences
         + Updates;
@@ -119,6 +122,9 @@ fn launch<B: Backend>(
         Op::Cast { to } => return element_wise::cast(backend.loops(), &mut operands, *to),
         Op::Compare { by } => return elements::compare(backend.loops(), &mut operands, *by),
         Op::Custom(own) => return custom::run(op, own, backend.threads(), operands),
+        _ if family == Family::Compression => {
+            return compression::launch(backend.loops(), op, &mut operands);
+        }
         _ if family == Family::Movement => {
             // without operands, the counts are checked before the type matters
             let dtype = first.map_or(DType::F32, |(_, dtype)| dtype);
@@ -161,8 +167,10 @@ impl<B: Backend> Floats<'_, B> {
             Family::Image => images::run::<T, B>(self.backend, op, operands),
             Family::Recurrence => recurrent::launch::<T, _>(loops, op, operands),
             Family::Update => updates::launch::<T, _>(loops, op, operands),
-            // their elements may be of any type
-            Family::Movement | Family::Custom => Err(KernelError::NoKernel { op: operands.op }),
+            // theirs are done above: elements may be of any type
+            Family::Movement | Family::Compression | Family::Custom => {
+                Err(KernelError::NoKernel { op: operands.op })
+            }
         }
     }
 }

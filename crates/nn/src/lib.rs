@@ -55,8 +55,8 @@ pub use error::{Error, Result};
 pub use init::initialise;
 pub use model::{Batch, Model, Outputs};
 pub use program::{
-    Mean, Metric, ModelCopy, Program, ProgramSpec, Sharing, Tally, Variable, average_of, is_named,
-    rule_of,
+    Compression, Mean, Metric, ModelCopy, Program, ProgramSpec, Sharing, Tally, Variable,
+    average_of, is_named, is_residual, rule_of,
 };
 pub use schedule::{RateCurve, Schedule, ScheduleError};
 pub use scope::{

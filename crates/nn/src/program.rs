@@ -4,6 +4,7 @@
 mod accumulate;
 pub(crate) mod average;
 mod build;
+mod compress;
 mod decay;
 mod metric;
 mod updates;
@@ -26,6 +27,7 @@ use build::{Blueprint, Built, CopyNames, declared};
 use updates::Updates;
 
 pub use average::average_of;
+pub use compress::{Compression, is_residual};
 pub use decay::{is_named, rule_of};
 pub use metric::{Mean, Metric, Tally};
 
@@ -53,6 +55,8 @@ pub struct ProgramSpec {
     pub dtype: DType,
     /// Type of activations, if it is another: bf16 beside variables and slots of f32.
     pub activations: Option<DType>,
+    /// What crosses of gradients of f32, if it is less than all.
+    pub compression: Option<Compression>,
     /// Seed of dropout.
     pub seed: u64,
 }
@@ -72,6 +76,7 @@ impl Default for ProgramSpec {
             devices: 1,
             dtype: DType::F32,
             activations: None,
+            compression: None,
             seed: 1,
         }
     }
@@ -132,6 +137,8 @@ pub struct Program {
     pub averages: Vec<Variable>,
     /// The optimizer's state, by name. Starts as zeros.
     pub slots: Vec<String>,
+    /// What replicas have not sent yet of their gradients, each its own, by name. Starts as zeros.
+    pub residuals: Vec<String>,
     /// As many for each replica as it has devices and each of these accumulates gradients of, those of one device together.
     pub replicas: Vec<ModelCopy>,
     /// Worker 0's copy for [`Program::EVALUATE`]: the first replica, or a separate copy if evaluation computes something else
@@ -233,10 +240,11 @@ impl Program {
         let variables = of_first(|copy| copy.made.learned.iter().map(|l| l.variable).collect());
         let averages =
             of_first(|copy| copy.made.averages.iter().map(|average| average.variable).collect());
-        let mut updates = Updates { graph: &mut graph, spec, slots: Vec::new(), roots: Vec::new() };
+        let (slots, residuals, roots) = (Vec::new(), Vec::new(), Vec::new());
+        let mut updates = Updates { graph: &mut graph, spec, slots, residuals, roots };
         let firsts: Vec<&Built> = built.iter().step_by(each).collect();
         updates.add(&firsts, sums)?;
-        let Updates { mut slots, roots: mut updates, .. } = updates;
+        let Updates { mut slots, residuals, roots: mut updates, .. } = updates;
         let is_averaged = spec.ema.is_some();
         let mut averaged = Vec::new();
         if let (Some(decay), Some(first)) = (spec.ema, built.first()) {
@@ -266,6 +274,7 @@ impl Program {
             variables,
             averages,
             slots,
+            residuals,
             metrics,
             accumulate,
             devices,

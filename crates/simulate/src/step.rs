@@ -398,7 +398,7 @@ fn second_of_work(job: &SimulatedJob<'_>, cluster: &Cluster<'_>, class: usize, p
 fn update(cluster: &Cluster<'_>, graph: &Graph, id: NodeId) -> Option<Update> {
     let node = graph.node(id);
     let mutated = node.op.mutated_inputs();
-    if mutated == 0 || cluster.network.machine.accelerators > 0 {
+    if !node.op.is_update() || cluster.network.machine.accelerators > 0 {
         return None;
     }
     let bytes = |input: &tensorwire_graph::Output| cost::bytes(graph.fact(*input));
@@ -428,7 +428,9 @@ fn values(job: &SimulatedJob<'_>) -> Result<Vec<Value>, SimulateError> {
         for id in &plan.runs[TRAIN].nodes[at] {
             let node = part.graph.node(*id);
             let mutated = node.op.mutated_inputs();
-            let Some(variable) = node.inputs.first().filter(|_| mutated > 0) else { continue };
+            let Some(variable) = node.inputs.first().filter(|_| node.op.is_update()) else {
+                continue;
+            };
             let is_pull = |op: &Op| op.is_send();
             let pulls = part
                 .graph

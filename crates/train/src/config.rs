@@ -8,6 +8,7 @@ mod device;
 mod error;
 mod exchange;
 mod tuned;
+mod wire;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -29,9 +30,10 @@ pub use clients::{Averaging, ClientConfig, CollectivesChoice};
 pub(crate) use device::ordinals;
 pub use device::{CudaLibraries, DeviceChoice, DeviceDesign, MathMode};
 pub use error::ConfigError;
-pub use exchange::{Exchange, SendOrder, WireType};
+pub use exchange::{Exchange, SendOrder};
 use tensorwire_launch::Transport;
 pub use tuned::{TunedLink, TunedRow};
+pub use wire::{WireType, WireTypeError};
 
 /// The type of variables and activations (`--dtype`). Sums are made in f32 where it is narrower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -311,12 +313,7 @@ impl TrainConfig {
         if self.topology().is_asynchronous() && self.trace.is_some() {
             return Err(ConfigError::AsyncTrace);
         }
-        let crosses = self.strategy != Strategy::Local && self.topology().averaging.is_none();
-        if self.wire != WireType::default() && !(crosses && self.dtype == FloatType::F32) {
-            let used_by = "a --strategy whose workers send gradients, with --dtype f32";
-            let option = "--wire";
-            return Err(ConfigError::Unused { option, used_by });
-        }
+        self.check_wire()?;
         let comes_last = matches!(self.strategy.row().weights, Weights::Servers | Weights::Local);
         if self.evaluate_each_epoch && comes_last {
             return Err(ConfigError::NoEpochs { strategy: self.strategy.name() });

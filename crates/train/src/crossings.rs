@@ -354,6 +354,8 @@ impl<'a> Tracer<'a> {
                     | Op::CopyTo { .. }
                     | Op::Reshape { .. }
                     | Op::Rows { .. }
+                    | Op::Dequantize { .. }
+                    | Op::ScatterElements { .. }
                     | Op::AllReduce { .. }
                     | Op::Mean
                     | Op::Add

@@ -267,6 +267,7 @@ fn build(
         devices: config.devices_per_worker,
         dtype: config.dtype.into(),
         activations: config.activations.map(DType::from),
+        compression: config.wire.compression(),
         seed: config.seed,
     };
     let program = Program::new(model, &shape.samples, &spec)?;
@@ -284,7 +285,11 @@ fn build(
         .map_err(|error| ConfigError::of_placement(error, &config.model))?;
     let options = strategy(topology).plan_options(config, topology);
     let options = config.device.plan_options(options, topology, (config, &program.graph));
-    let options = PlanOptions { wire: config.wire.narrow(), ..options };
+    let options = PlanOptions {
+        wire: config.wire.narrow(),
+        all_reduce: config.all_reduce_of_wire().unwrap_or(options.all_reduce),
+        ..options
+    };
     let mut runs = program.runs(&placed, cluster);
     if config.evaluate_every.is_some() {
         // an evaluation may come between two steps

@@ -42,7 +42,7 @@ pub use checkpoint::{
 pub use config::{
     Averaging, Budget, ClientConfig, CollectivesChoice, ConfigError, CudaLibraries, DeviceChoice,
     DeviceDesign, Exchange, FloatType, Kernels, MathMode, SendOrder, StoreConfig, TraceConfig,
-    TrainConfig, TunedLink, TunedRow, WireType,
+    TrainConfig, TunedLink, TunedRow, WireType, WireTypeError,
 };
 pub use crossings::LinkLoad;
 pub use figures::{ProcessFigures, StoreFigures};

@@ -84,28 +84,13 @@ pub(crate) struct LearnArgs {
     /// `bf16` keeps variables and optimizer in --dtype.
     #[arg(long, value_name = "TYPE", hide_short_help = true, value_enum)]
     precision: Option<FloatArg>,
-    /// Type that crosses: f32, bf16
+    /// Type that crosses: f32, bf16, int8, top-k[:SHARE]
     ///
-    /// What gradients and weights of f32 cross as between processes: bf16 rounds them, and sends half of the bytes.
-    #[arg(long, value_name = "TYPE", help_heading = WIRE, value_enum, default_value = DEFAULTS.wire.name())]
-    wire: WireArg,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum WireArg {
-    #[value(alias = "fp32", alias = "float32")]
-    F32,
-    #[value(alias = "bfloat16")]
-    Bf16,
-}
-
-impl From<WireArg> for WireType {
-    fn from(wire: WireArg) -> WireType {
-        match wire {
-            WireArg::F32 => WireType::F32,
-            WireArg::Bf16 => WireType::Bf16,
-        }
-    }
+    /// What gradients and weights of f32 cross as between processes: `bf16` rounds them, and sends half of the bytes. `int8` sends
+    /// a byte for each element of a gradient, `top-k:SHARE` the largest elements (0.01), and both add what that leaves to the worker's
+    /// next gradient, and round the weights to bf16 (ps, allreduce).
+    #[arg(long, value_name = "TYPE", help_heading = WIRE, default_value_t = DEFAULTS.wire)]
+    wire: WireType,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -160,7 +145,7 @@ impl LearnArgs {
         config.accumulate = self.accumulate;
         config.dtype = self.dtype.into();
         config.activations = self.precision.map(FloatType::from);
-        config.wire = self.wire.into();
+        config.wire = self.wire;
     }
 
     /// An optimizer with its usual parameters but for those that are given.

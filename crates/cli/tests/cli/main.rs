@@ -7,6 +7,7 @@ mod checkpoint;
 mod checkpoint_async;
 mod clients;
 mod command_line;
+mod compression;
 mod data_script;
 mod device;
 mod device_centre;

@@ -1,6 +1,7 @@
 //! From an operator to commands, one file a family. What the operands are was checked before.
 
 mod attention;
+mod compression;
 mod convolution;
 mod custom;
 mod element_wise;
@@ -35,6 +36,7 @@ pub(crate) fn operator(builder: &mut Builder<'_>) -> Result<(), LowerError> {
         Family::Attention => attention::lower(builder),
         Family::Recurrence => recurrent::lower(builder),
         Family::Update => updates::lower(builder),
+        Family::Compression => compression::lower(builder),
         Family::Custom => custom::lower(builder),
     }
 }

@@ -24,6 +24,8 @@ mod targets;
 mod agreement;
 #[path = "../../../kernels/tests/kernels/agreement_attention.rs"]
 mod agreement_attention;
+#[path = "../../../kernels/tests/kernels/agreement_compression.rs"]
+mod agreement_compression;
 #[path = "../../../kernels/tests/kernels/agreement_elements.rs"]
 mod agreement_elements;
 #[path = "../../../kernels/tests/kernels/agreement_families.rs"]

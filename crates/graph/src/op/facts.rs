@@ -62,6 +62,8 @@ pub enum Family {
     Recurrence,
     /// Variables are changed in place.
     Update,
+    /// Less is made of a gradient before it crosses, and a gradient of that.
+    Compression,
     /// The user's own.
     Custom,
 }
@@ -172,6 +174,10 @@ table! {
         update(rule.method.names()[0], 1 + rule.slots(), 1 + usize::from(*clipped)),
     Op::ApplyRows { rule } => update(rule.method.names()[1], 1 + rule.slots(), 2),
     Op::ApplyAverage { .. } => update("ApplyAverage", 1, 1),
+    Op::Quantize { .. } => compresses("Quantize"),
+    Op::Dequantize { .. } => kernel("Dequantize", Compression, 2),
+    Op::TopK { .. } => compresses("TopK"),
+    Op::ScatterElements { .. } => kernel("ScatterElements", Compression, 2),
     Op::AllReduce { .. } => new("AllReduce", Kind::Group, 1).in_place(),
     // the first member has what the others get
     Op::Broadcast { .. } => new("Broadcast", Kind::Group, 0).to(1),
@@ -202,6 +208,11 @@ const fn kernel(name: &'static str, family: Family, inputs: usize) -> OpFacts {
 const fn update(name: &'static str, mutated: usize, operands: usize) -> OpFacts {
     let row = kernel(name, Update, mutated + operands).or_more();
     OpFacts { mutated_inputs: mutated, ..row }
+}
+
+/// Makes less of a gradient, and changes the variable that has what that leaves.
+const fn compresses(name: &'static str) -> OpFacts {
+    OpFacts { mutated_inputs: 1, ..kernel(name, Compression, 2) }
 }
 
 fn flowing(sequence: bool, finals: [bool; 2]) -> usize {
@@ -256,6 +267,11 @@ impl Op {
     /// True if a kernel computes it, so that it takes a process's time.
     pub fn is_computed(&self) -> bool {
         matches!(self.facts().kind, Kind::Kernel(_))
+    }
+
+    /// True if it changes variables, and makes nothing else.
+    pub fn is_update(&self) -> bool {
+        self.facts().kind == Kind::Kernel(Family::Update)
     }
 
     /// True if its value is there when a run begins: fed by the caller, or left by earlier runs.

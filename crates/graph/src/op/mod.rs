@@ -229,6 +229,20 @@ pub enum Op {
     /// (variable, value of rank 0, …, of rank W−1) → nothing. v ← v + rate·(mean of the values − v), in place:
     /// a moving average.
     ApplyAverage { rate: f64 },
+    /// (residual: `f32[…]`, x: `f32[…]`) → (q: `u8[…]`, scales: `f32[⌈n/block⌉]`). Of e = residual + x each `block` elements have one
+    /// scale, max|e|/127, and q is e/scale to nearest even, as two's complement; what that leaves of e is the new residual, in place:
+    /// error feedback (Seide et al. 2014; Karimireddy et al. 2019). The scale of what is not all finite is NaN.
+    Quantize { block: usize },
+    /// (q: `u8[…]`, scales: `f32[…]`) → `f32[…]`: what [`Op::Quantize`] made, as numbers. q is all of it, or some rows of it, of which
+    /// the first element is number `first` of the whole.
+    Dequantize { block: usize, first: usize },
+    /// (residual: `f32[…]`, x: `f32[…]`) → (indices: `i32[count]`, values: `f32[count]`): of e = residual + x the `count` elements of
+    /// the largest magnitude, of equals the first, in their order. A NaN is larger than all. The others are the new residual, in
+    /// place, and 0 is where those were: Stich et al. 2018.
+    TopK { count: usize },
+    /// (indices: `i32[k]`, values: `f32[k]`) → `f32` of the dimensions `to`: 0 but for the values at their indices. It is all of what
+    /// [`Op::TopK`] had, or some rows of it, of which the first element is number `first` of the whole.
+    ScatterElements { to: Vec<usize>, first: usize },
     /// (x: `f[…]` of known size) → the mean of what the members of a group of processes give, each in its own
     /// part; over x's bytes where nobody else uses them. `vector` is the same number at all of them.
     AllReduce { vector: u32 },
@@ -262,6 +276,16 @@ impl Op {
             Op::ApplyRows { rule } => Cow::Owned(Op::ApplyRows { rule: rule.times(factor) }),
             _ => Cow::Borrowed(self),
         }
+    }
+
+    /// True if it makes less of a gradient, for the wire, and keeps what that leaves.
+    pub fn compresses(&self) -> bool {
+        matches!(self, Op::Quantize { .. } | Op::TopK { .. })
+    }
+
+    /// True if it makes a gradient of what another made less of.
+    pub fn expands(&self) -> bool {
+        matches!(self, Op::Dequantize { .. } | Op::ScatterElements { .. })
     }
 
     /// The vector that it reduces or broadcasts together with other processes.

@@ -2,6 +2,7 @@
 //! a few lines are in the files below, by family.
 
 mod attention;
+mod compression;
 mod custom;
 mod elements;
 mod layers;
@@ -83,6 +84,10 @@ pub fn infer(node: &str, op: &Op, inputs: &[Fact]) -> Result<Vec<Fact>, GraphErr
             false => row.mismatch("sums of squares, f64[…], are needed"),
         },
         Op::ApplyAverage { .. } => row.nothing_of_same_floats(),
+        Op::Quantize { block } => row.quantize(*block),
+        Op::Dequantize { block, first } => row.dequantize(*block, *first),
+        Op::TopK { count } => row.top_k(*count),
+        Op::ScatterElements { to, .. } => row.scatter_elements(to),
         Op::Reshape { to } => row.reshape(to),
         Op::Concat { axis, size } => row.concat(*axis, *size),
         Op::ConcatGrad { axis } => row.concat_grad(*axis),

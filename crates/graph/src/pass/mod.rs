@@ -1,5 +1,6 @@
 //! The passes, one a file; each takes a graph and gives a graph or facts about it.
 
+pub(crate) mod expand;
 pub(crate) mod gradient;
 pub(crate) mod in_place;
 pub(crate) mod infer;

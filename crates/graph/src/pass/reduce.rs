@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::ops::Range;
 
 use tensorwire_base::Space;
+use tensorwire_tensor::DType;
 
+use super::expand::is_expanded;
 use super::infer::infer;
 use super::place::balance::{Share, Shares, bytes, spread};
 use super::place::split::hint_of;
@@ -35,7 +37,8 @@ pub enum AllReduceBy {
     Devices { together: usize },
 }
 
-/// A placed graph whose all-reduces are edges, if they are to be, and the runs on its nodes.
+/// A placed graph whose all-reduces are edges, if they are to be, and the runs on its nodes. Means of gradients of which less was made
+/// cross as `wire`, if that is given, and all members have them so: also who made them.
 ///
 /// # Errors
 /// When a node has no task, or members of a group all-reduce in such an order that each waits for the other.
@@ -43,6 +46,7 @@ pub(crate) fn reduce_by_edges(
     placed: &Graph,
     runs: &[RunSpec],
     by: AllReduceBy,
+    wire: Option<DType>,
 ) -> Result<(Graph, Vec<RunSpec>), GraphError> {
     let vectors = match by {
         AllReduceBy::Edges { groups, .. } | AllReduceBy::Firsts { groups } => {
@@ -62,6 +66,7 @@ pub(crate) fn reduce_by_edges(
     }
     let mut reducer = Reducer {
         placed,
+        wire,
         shares,
         devices: devices_of(placed),
         vectors: of_member,
@@ -137,6 +142,7 @@ fn at_firsts(placed: &Graph, vectors: &Vectors) -> Result<Shares, GraphError> {
 
 struct Reducer<'a> {
     placed: &'a Graph,
+    wire: Option<DType>,
     shares: Shares,
     /// By node of `placed`: which of its task's devices it is on.
     devices: Vec<u32>,
@@ -226,13 +232,26 @@ impl Reducer<'_> {
         let shares = members.first().and_then(|first| self.shares.get(first));
         let shares = shares.cloned().unwrap_or_default();
         let mut means = Vec::with_capacity(shares.len());
+        let given = members.iter().filter_map(|id| self.placed.node(*id).inputs.first());
+        let narrow = self.wire.filter(|_| {
+            let mut given = given.clone();
+            given.all(|given| is_expanded(self.placed, *given))
+        });
         for share in &shares {
-            means.push(self.mean(members, share)?);
+            let mean = self.mean(members, share)?;
+            means.push(match narrow {
+                Some(to) => self.cast(mean, to, share)?,
+                None => mean,
+            });
         }
         for &member in members {
             let used = match means[..] {
                 [whole] => whole,
                 _ => self.join(member, &means)?,
+            };
+            let used = match narrow {
+                Some(_) => self.widened(member, used)?,
+                None => used,
             };
             self.moved.insert(member, used);
             self.means.insert(member, means.clone());
@@ -275,6 +294,21 @@ impl Reducer<'_> {
         let there = members.iter().copied().find(is_there).unwrap_or(members[0]);
         let name = named(&self.placed.node(there).name, rows);
         self.push(&name, Op::Mean, parts, (holder, share.device))
+    }
+
+    /// A mean, rounded where it is made.
+    fn cast(&mut self, mean: NodeId, to: DType, share: &Share) -> Result<NodeId, GraphError> {
+        let name = format!("{} as {to}", self.out.node(mean).name);
+        let at = (share.holder, share.device);
+        self.push(&name, Op::Cast { to }, vec![mean.into()], at)
+    }
+
+    /// A mean that was rounded, as a member computes with it.
+    fn widened(&mut self, member: NodeId, mean: NodeId) -> Result<NodeId, GraphError> {
+        let node = self.placed.node(member);
+        let name = format!("{} as {}", node.name, DType::F32);
+        let at = (task_of(node)?, self.devices[member.index()]);
+        self.push(&name, Op::Cast { to: DType::F32 }, vec![mean.into()], at)
     }
 
     /// All of a vector at a member.

@@ -38,6 +38,11 @@ pub(crate) fn in_sequence(
             let alone = graphs.len() == 1;
             let updates = alone.then(|| updates(graph, &order[part], &members));
             let place = |id: NodeId| {
+                // a gradient crosses as soon as it is there, and is dead then
+                let node = graph.node(id);
+                if node.op.compresses() {
+                    return (node.inputs[1].node, Some(id));
+                }
                 let update = updates.as_ref().and_then(|updates| updates.get(&id));
                 update.map_or((id, None), |after| (*after, Some(id)))
             };
@@ -112,9 +117,9 @@ fn behind_all_receives(
     behind
 }
 
-/// True if it changes a variable, or finds by how much: it waits for the gradients of all.
+/// True if it changes a variable, or is of finding by how much: it waits for the gradients of others.
 fn is_of_update(op: &Op) -> bool {
-    op.mutated_inputs() > 0 || matches!(op, Op::SquareSums | Op::ClipScale { .. } | Op::Mean)
+    op.is_update() || op.expands() || matches!(op, Op::SquareSums | Op::ClipScale { .. } | Op::Mean)
 }
 
 /// The device that a kernel has its place in the order of; the host's come between those of one device.
@@ -160,7 +165,7 @@ fn updates(
     order: &[(NodeId, NodeId)],
     members: &HashSet<NodeId>,
 ) -> HashMap<NodeId, NodeId> {
-    let is_update = |id: &NodeId| members.contains(id) && graph.node(*id).op.mutated_inputs() > 0;
+    let is_update = |id: &NodeId| members.contains(id) && graph.node(*id).op.is_update();
     let counts = |id: &NodeId| members.contains(id) && !graph.node(*id).op.is_state();
     let mut last: HashMap<NodeId, NodeId> = HashMap::new();
     let waits = graph

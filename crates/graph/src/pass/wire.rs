@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 use tensorwire_base::Space;
 use tensorwire_tensor::DType;
 
+use super::expand::is_expanded;
 use super::infer::infer;
 use super::place::split::hint_of;
 use super::space::device_of;
@@ -147,13 +148,17 @@ impl Narrower<'_> {
         self.casts.get(&(output, task, self.to)).copied()
     }
 
-    /// True if an output of `placed` comes to a task from another one, and is rounded for it.
+    /// True if an output of `placed` comes to a task from another one, and is rounded for it. A gradient of which less was made
+    /// crosses as that.
     fn crosses(&self, output: Output, task: Task) -> bool {
         self.placed.node(output.node).task != Some(task) && self.is_worth_it(output)
     }
 
     fn is_worth_it(&self, output: Output) -> bool {
         let fact = self.placed.fact(output);
+        if is_expanded(self.placed, output) {
+            return false;
+        }
         // the size of a tensor that is announced says what it is
         let elements = fact.spec().and_then(Result::ok).map_or(0, |spec| spec.elements());
         let is_dense = !self.by_rows.contains(&output.node);

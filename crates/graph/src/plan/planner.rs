@@ -10,6 +10,7 @@ use tensorwire_base::Space;
 use crate::error::GraphError;
 use crate::graph::{Graph, Hint, Node, NodeId, Task};
 use crate::op::{EdgeId, Op};
+use crate::pass::expand::expand_where_used;
 use crate::pass::memory::{MemoryNeeds, plan_memory};
 use crate::pass::partition::{Cut, CutKey};
 use crate::pass::reduce::{AllReduceBy, reduce_by_edges};
@@ -35,8 +36,10 @@ impl Planner<'_> {
         verify(&graph, "rings")?;
         let (graph, runs) = narrow_wire(&graph, &runs, self.options.wire)?;
         verify(&graph, "wire")?;
-        let (graph, runs) = reduce_by_edges(&graph, &runs, all_reduce)?;
+        let (graph, runs) = reduce_by_edges(&graph, &runs, all_reduce, self.options.wire)?;
         verify(&graph, "reduce")?;
+        let (graph, runs) = expand_where_used(&graph, &runs)?;
+        verify(&graph, "expand")?;
         let spaces = (devices, device_crossing, all_reduce);
         let (mut graph, runs) = spread_over_spaces(&graph, &runs, spaces)?;
         if let AllReduceBy::Devices { together } = all_reduce {

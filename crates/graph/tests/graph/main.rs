@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
 
 mod custom;
+mod expand;
 mod hosts;
 mod passes;
 mod placement;

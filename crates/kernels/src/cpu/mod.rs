@@ -7,6 +7,7 @@
 
 mod attention;
 mod cells;
+mod compression;
 mod conv;
 mod element_wise;
 mod elements;

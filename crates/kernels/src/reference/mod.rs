@@ -3,6 +3,7 @@
 //! (f32 sums are f32 sums), starting from 0. One file a family, as in `launch`.
 
 mod attention;
+mod compression;
 mod element_wise;
 mod elements;
 mod images;

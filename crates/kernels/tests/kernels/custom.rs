@@ -312,6 +312,7 @@ fn every_operator_is_in_the_agreement_suites() {
     let suites = [
         include_str!("agreement.rs"),
         include_str!("agreement_families.rs"),
+        include_str!("agreement_compression.rs"),
         include_str!("agreement_elements.rs"),
         include_str!("agreement_attention.rs"),
         include_str!("optimizers.rs"),

@@ -323,6 +323,57 @@ fn shapes_of_moves_and_reductions() {
         error(&Op::Concat { axis: 0, size: None }, &[], &f32s(&[&[1]])),
         KernelError::InputCount { .. }
     ));
+    let bytes = tensor(DType::U8, &[5]);
+    for (op, inputs, outputs) in [
+        (
+            Op::Quantize { block: 0 },
+            f32s(&[&[5]]),
+            vec![f32s(&[&[5]]), vec![bytes.clone()], f32s(&[&[0]])],
+        ),
+        (
+            Op::Quantize { block: 4 },
+            f32s(&[&[5]]),
+            vec![f32s(&[&[5]]), vec![bytes.clone()], f32s(&[&[1]])],
+        ),
+        (
+            Op::Quantize { block: 4 },
+            f32s(&[&[5]]),
+            vec![f32s(&[&[4]]), vec![bytes.clone()], f32s(&[&[2]])],
+        ),
+        (
+            Op::TopK { count: 6 },
+            f32s(&[&[5]]),
+            vec![f32s(&[&[5]]), vec![tensor(DType::I32, &[6])], f32s(&[&[6]])],
+        ),
+        (
+            Op::TopK { count: 2 },
+            f32s(&[&[5]]),
+            vec![f32s(&[&[5]]), vec![tensor(DType::I32, &[2])], f32s(&[&[3]])],
+        ),
+        (
+            Op::Dequantize { block: 4, first: 4 },
+            vec![bytes.clone(), tensor(F32, &[2])],
+            vec![f32s(&[&[5]])],
+        ),
+        (
+            Op::Dequantize { block: 0, first: 0 },
+            vec![bytes.clone(), tensor(F32, &[2])],
+            vec![f32s(&[&[5]])],
+        ),
+        (
+            Op::ScatterElements { to: vec![4], first: 0 },
+            vec![tensor(DType::I32, &[2]), tensor(F32, &[3])],
+            vec![f32s(&[&[4]])],
+        ),
+        (
+            Op::ScatterElements { to: vec![4], first: 0 },
+            vec![tensor(DType::I32, &[2]), tensor(F32, &[2])],
+            vec![f32s(&[&[5]])],
+        ),
+    ] {
+        let found = error(&op, &inputs, &outputs.concat());
+        assert!(matches!(found, KernelError::Shape { .. }), "{op:?}: {found}");
+    }
     for by in [Reduction::Mean, Reduction::Max] {
         let op = Op::Reduce { by, axis: 1 };
         let found = error(&op, &f32s(&[&[2, 0]]), &f32s(&[&[2]]));

@@ -4,6 +4,7 @@
 
 mod agreement;
 mod agreement_attention;
+mod agreement_compression;
 mod agreement_elements;
 mod agreement_families;
 mod closed_form;

@@ -15,6 +15,8 @@ pub(super) struct Updates<'a> {
     pub(super) spec: &'a ProgramSpec,
     /// State of the optimizer.
     pub(super) slots: Vec<String>,
+    /// What replicas have not sent yet of gradients.
+    pub(super) residuals: Vec<String>,
     /// What a training step must compute, besides losses.
     pub(super) roots: Vec<NodeId>,
 }
@@ -25,6 +27,18 @@ impl Updates<'_> {
     pub(super) fn add(&mut self, built: &[&Built], sums: Vec<Sums>) -> Result<(), GraphError> {
         let (mut found, mut latest): (Vec<Vec<Gradient>>, Vec<Vec<Output>>) =
             sums.into_iter().map(|sums| (sums.gradients, sums.latest)).unzip();
+        if let Some(compression) = self.spec.compression {
+            for (replica, (copy, found)) in (0..).zip(built.iter().zip(&mut found)) {
+                for (gradient, learned) in found.iter_mut().zip(&copy.made.learned) {
+                    let variable = self.plain_name(learned.variable, replica);
+                    let to = (replica, variable.as_str());
+                    if let Some((made, left)) = compression.add(self.graph, to, *gradient)? {
+                        *gradient = made.into();
+                        self.residuals.push(left);
+                    }
+                }
+            }
+        }
         let folding = match self.spec.sharing {
             Sharing::All => None,
             Sharing::Clients { clients } => Some(clients),

@@ -2,7 +2,7 @@
 //! centre, and beside it what each client has for itself.
 
 use tensorwire_graph::{Graph, Op, Output};
-use tensorwire_nn::{Program, Sharing, Variable};
+use tensorwire_nn::{Program, Sharing, Variable, is_residual};
 use tensorwire_tensor::TensorSpec;
 
 use crate::topology::Topology;
@@ -16,19 +16,30 @@ pub(crate) struct Kept {
     pub(crate) shared_slots: Vec<String>,
     /// What clients that meet at a centre have for themselves: weights and the optimizer's state.
     pub(crate) of_clients: Vec<Variable>,
+    /// What each worker has not sent yet of its gradients. Of workers at their own pace there is none: the bits depend on who was
+    /// first anyway.
+    pub(crate) of_workers: Vec<Variable>,
+}
+
+impl OwnVariable {
+    /// True if nobody else has it: what a worker has not sent yet of a gradient.
+    pub(crate) fn is_residual(&self) -> bool {
+        is_residual(&self.name)
+    }
 }
 
 impl Kept {
     /// The names of what is no weight of the job's result, in order.
     pub(crate) fn slots(&self) -> Vec<String> {
-        let own = self.of_clients.iter().map(|variable| variable.name.clone());
+        let own = self.of_clients.iter().chain(&self.of_workers);
+        let own = own.map(|variable| variable.name.clone());
         let mut slots: Vec<String> = self.shared_slots.iter().cloned().chain(own).collect();
         slots.sort();
         slots
     }
 }
 
-/// What checkpoints of a program have: parameters, averages and the optimizer's slots.
+/// What checkpoints of a program have: parameters, averages, the optimizer's slots, and what is left of gradients.
 pub(crate) fn kept(program: &Program, topology: &Topology) -> Kept {
     let sharing = topology.sharing();
     let declared = |name: &String| {
@@ -46,14 +57,16 @@ pub(crate) fn kept(program: &Program, topology: &Topology) -> Kept {
     if topology.averaging.is_none() {
         let shared_slots = slots.iter().map(|slot| slot.name.clone()).collect();
         let shared = weights.into_iter().chain(slots).collect();
-        return Kept { shared, shared_slots, of_clients: Vec::new() };
+        let residuals = program.residuals.iter().filter(|_| !topology.plans_one_worker());
+        let of_workers = residuals.filter_map(declared).collect();
+        return Kept { shared, shared_slots, of_clients: Vec::new(), of_workers };
     }
     let of_client = |client| {
         let own = weights.iter().chain(&slots);
         own.map(move |own| Variable { name: client_name(client, &own.name), ..own.clone() })
     };
     let of_clients = (0..topology.groups).flat_map(of_client).collect();
-    Kept { shared: weights, shared_slots: Vec::new(), of_clients }
+    Kept { shared: weights, shared_slots: Vec::new(), of_clients, of_workers: Vec::new() }
 }
 
 /// The name of what a client has for itself, where the variable's own is the centre's.
@@ -92,8 +105,9 @@ pub(crate) fn own_variables(
     topology: &Topology,
     client: Option<u32>,
 ) -> Vec<OwnVariable> {
-    let (whole, sharing) = (kept(program, topology), topology.sharing());
-    let whole = if client.is_some() { whole.of_clients } else { whole.shared };
+    let (kept, sharing) = (kept(program, topology), topology.sharing());
+    let mut whole = if client.is_some() { kept.of_clients } else { kept.shared };
+    whole.extend(kept.of_workers);
     let own = part.nodes().filter_map(|(id, node)| {
         let Op::Variable { spec, .. } = &node.op else { return None };
         let (name, first_row) = match &node.piece {

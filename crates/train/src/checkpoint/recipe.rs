@@ -27,6 +27,7 @@ pub(crate) fn recipe(config: &TrainConfig) -> BTreeMap<String, String> {
                 format!("every {} steps by {:?}", found.interval, found.alpha)
             }),
         ),
+        ("wire", config.wire.to_string()),
         ("type", dtype.name().to_string()),
         ("activations", activations.map_or(dtype.name(), FloatType::name).to_string()),
     ];

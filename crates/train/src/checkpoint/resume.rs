@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use tensorwire_nn::Variable;
+use tensorwire_nn::{Variable, is_residual};
 
 use super::shard::ShardIndex;
 use super::{CheckpointError, CheckpointFolder, CheckpointState, FoundCheckpoint, Kept, recipe};
@@ -83,6 +83,14 @@ pub(crate) fn choose(
         compare(&found, &index, &state, kept)?;
         let mut changes = changes(&state, config, steps_per_epoch);
         let centre_alone = !kept.of_clients.is_empty() && !has_clients(&index, kept);
+        let is_kept = |name: &str| kept.of_workers.iter().any(|own| own.name == name);
+        let is_there =
+            |own: &Variable| index.value(&own.name).is_some_and(|value| value.is(&own.spec));
+        if index.values().any(|(name, _)| is_residual(name) && !is_kept(name))
+            || !kept.of_workers.iter().all(is_there)
+        {
+            changes.push("what some workers had not sent yet of gradients is left out".to_string());
+        }
         if centre_alone {
             changes.push("each client begins at the centre with a fresh optimizer".to_string());
         }
@@ -115,7 +123,11 @@ fn compare(
     }
     for (name, _) in index.values() {
         let is_left_out = !kept.of_clients.is_empty() && state.is_slot(name);
-        if !is_left_out && !kept.shared.iter().any(|variable| variable.name == name) {
+        // whoever takes it up; a job does without, which is said
+        if !is_left_out
+            && !is_residual(name)
+            && !kept.shared.iter().any(|variable| variable.name == name)
+        {
             differences.push(format!("'{name}' is unknown"));
         }
     }

@@ -247,7 +247,7 @@ impl ShardIndex {
 
 impl Value {
     /// True if it is a tensor of this spec.
-    pub(super) fn is(&self, spec: &TensorSpec) -> bool {
+    pub(crate) fn is(&self, spec: &TensorSpec) -> bool {
         self.dtype == weights::dtype(spec.dtype) && self.dims == spec.dims()
     }
 

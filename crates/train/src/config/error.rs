@@ -100,6 +100,11 @@ pub enum ConfigError {
          --workers or --servers, or name more machines in --hosts"
     )]
     TooManyProcesses { processes: u64, most: u64, host: String },
+    #[error(
+        "--wire {wire} needs gradients to go straight to who reduces them, and {strategy} sends them to a store or through groups; \
+         take --strategy ps or allreduce, or --wire bf16"
+    )]
+    WireOfStrategy { wire: &'static str, strategy: &'static str },
     #[error("{option} changes nothing here: it is for {used_by}; leave it out")]
     Unused { option: &'static str, used_by: &'static str },
     #[error(

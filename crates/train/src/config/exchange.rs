@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 use tensorwire_graph::{Placement, Plan, PlanOptions, SendFrom, SharedMemory};
-use tensorwire_tensor::DType;
 
 use super::{ConfigError, TrainConfig, Transport};
 use crate::messages;
@@ -30,38 +29,6 @@ pub enum Exchange {
     GrpcRdma,
     /// Messages over ZeroMQ, as ps-lite sends them.
     Zmq,
-}
-
-/// What tensors of f32 cross as (`--wire`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum WireType {
-    /// As they are.
-    #[default]
-    F32,
-    /// Rounded to bf16 where they are made, and widened where they are used: half of the bytes. Gradients and weights alike, but for
-    /// those of fewer than 256 elements, gradients of rows, and the variables that these change.
-    Bf16,
-}
-
-impl WireType {
-    pub const ALL: [WireType; 2] = [WireType::F32, WireType::Bf16];
-
-    /// As `--wire` spells it.
-    pub fn name(self) -> &'static str {
-        match self {
-            WireType::F32 => "f32",
-            WireType::Bf16 => "bf16",
-        }
-    }
-
-    /// The type, where it is another than f32.
-    pub(crate) fn narrow(self) -> Option<DType> {
-        match self {
-            WireType::F32 => None,
-            WireType::Bf16 => Some(DType::BF16),
-        }
-    }
 }
 
 /// Which of the tensors that wait for the same way goes first (`--send-order`). The bits are the same.

@@ -6,7 +6,7 @@ use tensorwire_base::Rank;
 use tensorwire_graph::Plan;
 use tensorwire_launch::Role;
 use tensorwire_memory::CopyPurpose;
-use tensorwire_nn::Program;
+use tensorwire_nn::{Program, is_residual};
 use tensorwire_runtime::Session;
 
 use super::trainer::LAST_WORKER_DEADLINE;
@@ -84,14 +84,23 @@ pub(super) fn shard(
         (store, Role::Worker(worker)) if worker > 0 && (store || topology.plans_one_worker()) => {
             false
         }
-        // where each has all, the first one's are everybody's
-        (false, Role::Worker(worker)) if topology.is_replicated() && worker > 0 => false,
+        (false, Role::Worker(worker)) => {
+            let part = &plan.parts[topology.part(rank)].graph;
+            let own = checkpoint::own_variables(part, program, topology, None);
+            own.iter().any(|own| is_written(topology, worker, own))
+        }
         _ => {
             let part = &plan.parts[topology.part(rank)].graph;
             !checkpoint::own_variables(part, program, topology, None).is_empty()
         }
     };
     is_owner.then(|| checkpoint::shard_file(role))
+}
+
+/// True if a worker writes a variable of its own: where each has all, the first one's are everybody's, but for what nobody else has.
+pub(super) fn is_written(topology: &Topology, worker: u32, own: &OwnVariable) -> bool {
+    // clients that meet at a centre in a store have each their own
+    !topology.is_replicated() || topology.has_store() || worker == 0 || own.is_residual()
 }
 
 impl JobShape {
@@ -131,13 +140,20 @@ impl JobShape {
 #[derive(Debug, Default)]
 pub(super) struct PartFiles {
     own: Vec<OwnVariable>,
+    /// Those of them that are written here.
+    written: Vec<OwnVariable>,
     /// None where another writes the same, or nobody.
     saver: Option<Saver>,
 }
 
 impl PartFiles {
-    pub(super) fn new(own: Vec<OwnVariable>, saver: Option<Saver>) -> PartFiles {
-        PartFiles { own, saver }
+    /// Those that a process has, and those that it writes.
+    pub(super) fn new(
+        own: Vec<OwnVariable>,
+        written: Vec<OwnVariable>,
+        saver: Option<Saver>,
+    ) -> PartFiles {
+        PartFiles { own, written, saver }
     }
 
     /// Gives all variables that live here, slots too, the values of a checkpoint.
@@ -148,6 +164,11 @@ impl PartFiles {
         let index = resumed.index()?;
         for OwnVariable { output, spec, name, first_element, .. } in &self.own {
             let (_, mut bytes) = session.write(*output)?;
+            if !index.value(name).is_some_and(|value| value.is(spec)) && is_residual(name) {
+                // of another number of workers, or of a job that sent all
+                bytes.fill(0);
+                continue;
+            }
             index.read(name, first_element * spec.dtype.bytes(), &mut bytes)?;
         }
         Ok(())
@@ -164,8 +185,8 @@ impl PartFiles {
         let Some(saver) = &mut self.saver else { return Ok(None) };
         // one at a time, so that all processes write the same ones
         let before = saver.wait();
-        let mut guards = Vec::with_capacity(self.own.len());
-        for variable in &self.own {
+        let mut guards = Vec::with_capacity(self.written.len());
+        for variable in &self.written {
             guards.push(session.read(variable.output)?.1);
         }
         let all: Vec<&[u8]> = guards.iter().map(|guard| &**guard).collect();
@@ -179,7 +200,7 @@ impl PartFiles {
             first_element: own.first_element,
             bytes,
         };
-        saver.write(step, self.own.iter().zip(copies).map(captured).collect());
+        saver.write(step, self.written.iter().zip(copies).map(captured).collect());
         Ok(before)
     }
 

@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use tensorwire_runtime::Session;
 
-use super::keeping::PartFiles;
+use super::keeping::{PartFiles, is_written};
 use super::listener::Listener;
 use super::trainer::Trainer;
 use super::whereabouts::Phase;
 use super::{Part, TrainError, peak_bytes};
 use crate::carried::Carried;
-use crate::checkpoint::{self, CheckpointFolder, Saver};
+use crate::checkpoint::{self, CheckpointFolder, OwnVariable, Saver};
 use crate::report::TrainReport;
 
 /// A process that makes steps, connected.
@@ -121,11 +121,14 @@ pub(super) fn run(
     let client = topology.averaging.map(|_| topology.client_of(trainer.replicas.start));
     let graph = &trainer.session.part().graph;
     let own = checkpoint::own_variables(graph, program, topology, client);
-    let sizes = own.iter().map(|own| own.spec.bytes()).collect();
+    let worker = trainer.replicas.start;
+    let is_written = |own: &&OwnVariable| is_written(topology, worker, own);
+    let written: Vec<OwnVariable> = own.iter().filter(is_written).cloned().collect();
+    let sizes = written.iter().map(|own| own.spec.bytes()).collect();
     let saver = config.checkpoint.as_ref().zip(file.as_ref());
     let saver = saver.map(|(to, file)| Saver::start(CheckpointFolder::new(&to.path), file, sizes));
     let saver = saver.transpose().map_err(TrainError::Saver)?;
-    let (files, resumed) = (PartFiles::new(own, saver), resumed.as_ref());
+    let (files, resumed) = (PartFiles::new(own, written, saver), resumed.as_ref());
     let (rates, standing) = (rates.clone(), standing.clone());
     let mut trainer =
         Trainer { shard, concludes, carried, files, resumed, rates, standing, ..trainer };

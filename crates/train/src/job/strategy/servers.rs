@@ -121,7 +121,7 @@ fn serve(member: &Member, part: &Part, mut open: OpenSessions) -> Result<TrainRe
     // it has no moment to look what became of a file: sessions run
     let saver = to
         .map(|(to, file)| telling_saver(member.recorder(), CheckpointFolder::new(&to.path), file));
-    let files = PartFiles::new(own, saver.transpose().map_err(TrainError::Saver)?);
+    let files = PartFiles::new(own.clone(), own, saver.transpose().map_err(TrainError::Saver)?);
     let trainer = Trainer::new(config, program, plan, shape, session, 0..0);
     let trainer = Trainer { files, resumed: resumed.as_ref(), ..trainer };
     trainer.initialise()?;
