@@ -74,6 +74,9 @@ pub struct GroupOptions {
     pub in_flight_bytes: usize,
     /// Of [`Algorithm::MultiRing`], from 1 to 4: others count as the nearest.
     pub rings: usize,
+    /// Of several operations under way those go first whose vectors were bound first: while about so many bytes are posted and not
+    /// over, the others post nothing but what is small. None: each goes as far as it can, those that were started first first.
+    pub posted_bytes_max: Option<usize>,
 }
 
 impl GroupOptions {
@@ -99,6 +102,7 @@ impl Default for GroupOptions {
             segment_bytes: 512 << 10,
             in_flight_bytes: 1 << 20,
             rings: 2,
+            posted_bytes_max: None,
         }
     }
 }

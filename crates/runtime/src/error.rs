@@ -139,6 +139,10 @@ pub enum SessionError {
         "'{name}' is not kept: its memory may be another tensor's when a run is over; make its node a root of the run"
     )]
     NotKept { name: String },
+    #[error(
+        "'{name}' is still the group's, or waits for it, after a run that left its tail; settle it first"
+    )]
+    Unsettled { name: String },
     #[error("'{name}': {source}")]
     Peer { name: String, source: ExchangeError },
     #[error("peers read variable '{name}' where it lies; write it before the first run")]

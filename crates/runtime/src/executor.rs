@@ -44,6 +44,8 @@ pub struct Counters {
     pub poll_misses: u64,
     /// Runs that a device was told as a whole.
     pub whole_steps: u64,
+    /// Kernels of a run that ended while the group had vectors of the run before ([`crate::Session::leave_tail`]).
+    pub early_kernels: u64,
     /// Times there was nothing to do but wait for an event.
     pub waits: u64,
     /// Time lost: in polls that found nothing, and blocked in waits.
@@ -87,8 +89,13 @@ pub(crate) struct Executor {
     options: SessionOptions,
     /// Kernels are as good as done when their turn comes.
     pub(crate) leaves_out_kernels: bool,
-    /// Optimizers change variables at so many times their rate.
+    /// Optimizers change variables at so many times their rate: in runs that begin from now on, in the present one, and in what is
+    /// left of the one before.
     rate_factor: f64,
+    present_rate: f64,
+    late_rate: f64,
+    /// The node whose turn it is is of the run before.
+    is_late: bool,
     /// By node: which of all changes of the variable was the last, counted from 1; none: nobody asked for it.
     changed: Option<Vec<u64>>,
     changes: u64,
@@ -167,6 +174,9 @@ impl Executor {
             options,
             leaves_out_kernels: false,
             rate_factor: 1.0,
+            present_rate: 1.0,
+            late_rate: 1.0,
+            is_late: false,
             changed: None,
             changes: 0,
             workspace: Workspace::new(storage, device, plan.send_from, options.dynamic_bytes_max),
@@ -200,6 +210,7 @@ impl Executor {
 
     pub(crate) fn start(&mut self, frontier: &mut Frontier) {
         self.counters.steps += 1;
+        self.late_rate = std::mem::replace(&mut self.present_rate, self.rate_factor);
         self.copying.clear();
         self.held.clear();
         self.staged.clear();
@@ -247,8 +258,15 @@ impl Executor {
             }
             let mut progress = false;
             if let Some(node) = self.ready.pop_front() {
-                match self.turn(part, node)? {
+                self.is_late = frontier.is_left(node);
+                let turn = self.turn(part, node);
+                let is_late = std::mem::take(&mut self.is_late);
+                match turn? {
                     Turn::Done => {
+                        let is_early = !is_late && frontier.left() > 0;
+                        if is_early && part.graph.node(node).op.is_computed() {
+                            self.counters.early_kernels += 1;
+                        }
                         self.complete(part, frontier, node);
                         progress = true;
                     }
@@ -262,7 +280,11 @@ impl Executor {
             }
             misses += 1;
             if misses >= self.ready.len() {
-                return Ok(Advance::Blocked);
+                match self.ready.is_empty() && frontier.is_at_tail() {
+                    // what is left is the group's
+                    true => break,
+                    false => return Ok(Advance::Blocked),
+                }
             }
         }
         self.finish_run()
@@ -543,7 +565,7 @@ impl Executor {
     }
 
     pub(crate) fn record(&mut self, what: EventKind, start_ns: u64, end_ns: u64) {
-        let step = self.counters.steps;
+        let step = self.counters.steps - u64::from(self.is_late);
         if let Some(timeline) = &mut self.timeline {
             timeline.record(Event { step, what, start_ns, end_ns });
         }

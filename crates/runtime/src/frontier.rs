@@ -1,8 +1,9 @@
 //! Which nodes may run: in-degrees in, ready nodes out. No thread, no clock, no I/O.
 
-use tensorwire_graph::{NodeId, Part};
+use tensorwire_graph::{NodeId, Output, Part};
 
 use crate::readers::Readers;
+use crate::tail::Tail;
 use crate::workspace::Transients;
 
 /// The dependencies among the nodes that one run of one part executes.
@@ -16,9 +17,17 @@ pub(crate) struct Frontier {
     successors: Vec<Vec<NodeId>>,
     transients: Transients,
     readers: Readers,
-    total: usize,
+    nodes: Vec<NodeId>,
     waiting: Vec<u32>,
     done: usize,
+    /// What may be left to the next run, once that was asked for.
+    tail: Option<Tail>,
+    /// The present run is over before its tail.
+    leaves_tail: bool,
+    /// Of the present run, those done that are not of the tail.
+    others_done: usize,
+    /// Those that wait for nothing at the beginning of a run that goes on with a tail. Kept for its memory.
+    first: Vec<NodeId>,
 }
 
 impl Frontier {
@@ -54,18 +63,70 @@ impl Frontier {
             successors,
             transients,
             readers,
-            total: nodes.len(),
+            nodes: nodes.to_vec(),
             waiting,
             done: 0,
+            tail: None,
+            leaves_tail: false,
+            others_done: 0,
+            first: Vec::new(),
         }
     }
 
-    /// Begins a run: the nodes that wait for nothing.
+    /// Finds what of a run may be left to the next one; false if there is nothing. Before the first run.
+    pub(crate) fn find_tail(&mut self, part: &Part) -> bool {
+        self.tail = Tail::new(part, &self.nodes, &self.successors);
+        self.tail.is_some()
+    }
+
+    /// Whether the present run is over before its tail.
+    pub(crate) fn leave_tail(&mut self, leaves_tail: bool) {
+        self.leaves_tail = leaves_tail && self.tail.is_some();
+    }
+
+    /// Begins a run: the nodes that wait for nothing, neither of this run nor of the tail of the one before.
     pub(crate) fn start(&mut self) -> &[NodeId] {
-        self.waiting.copy_from_slice(&self.predecessors);
         self.readers.start();
-        self.done = 0;
-        &self.sources
+        (self.done, self.others_done) = (0, 0);
+        let Some(tail) = &mut self.tail else {
+            self.waiting.copy_from_slice(&self.predecessors);
+            return &self.sources;
+        };
+        tail.carry(&mut self.waiting, &self.predecessors);
+        let waiting = &self.waiting;
+        self.first.clear();
+        self.first.extend(self.sources.iter().filter(|id| waiting[id.index()] == 0));
+        &self.first
+    }
+
+    /// How many nodes of the run before are not done.
+    pub(crate) fn left(&self) -> usize {
+        self.tail.as_ref().map_or(0, Tail::left)
+    }
+
+    /// True if a node's next turn is that of the run before.
+    pub(crate) fn is_left(&self, node: NodeId) -> bool {
+        self.tail.as_ref().is_some_and(|tail| tail.is_left(node))
+    }
+
+    /// True if nothing of the present run is left but its tail, which the next one may go on with.
+    pub(crate) fn is_at_tail(&self) -> bool {
+        self.leaves_tail && self.has_come_to_tail()
+    }
+
+    fn has_come_to_tail(&self) -> bool {
+        let has_come = |tail: &Tail| tail.left() == 0 && self.others_done == tail.others;
+        self.tail.as_ref().is_some_and(has_come)
+    }
+
+    /// True if the last run is over, and its tail is not. Between two runs.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.has_come_to_tail() && self.done < self.nodes.len()
+    }
+
+    /// True if an output's memory is used by what may be left of a run.
+    pub(crate) fn tail_uses(&self, part: &Part, output: Output) -> bool {
+        self.tail.as_ref().is_some_and(|tail| tail.uses(part, output))
     }
 
     /// What the run does with outputs that the plan gave no place.
@@ -75,14 +136,19 @@ impl Frontier {
 
     /// Marks a node as done and calls `ready` with each node that waited for it alone.
     pub(crate) fn complete(&mut self, node: NodeId, mut ready: impl FnMut(NodeId)) {
-        self.done += 1;
-        for next in &self.successors[node.index()] {
-            let waiting = &mut self.waiting[next.index()];
-            *waiting -= 1;
-            if *waiting == 0 {
-                ready(*next);
+        let successors = &self.successors[node.index()];
+        match &mut self.tail {
+            Some(tail) if tail.is_left(node) => {
+                // what waits for it in its own run is of the tail, too
+                release(&mut tail.waiting, successors, &mut ready);
+                release(&mut self.waiting, tail.complete_left(node), &mut ready);
+                return;
             }
+            Some(tail) if tail.has(node) => tail.complete(node),
+            _ => self.others_done += 1,
         }
+        self.done += 1;
+        release(&mut self.waiting, successors, &mut ready);
     }
 
     /// Who reads what is received.
@@ -90,8 +156,20 @@ impl Frontier {
         &mut self.readers
     }
 
+    /// True if all nodes of the present run are done, and of the one before.
     pub(crate) fn finished(&self) -> bool {
-        self.done == self.total
+        self.done == self.nodes.len() && self.left() == 0
+    }
+}
+
+/// One less is to be waited for by `nodes`: calls `ready` with those that waited for that alone.
+fn release(waiting: &mut [u32], nodes: &[NodeId], ready: &mut impl FnMut(NodeId)) {
+    for node in nodes {
+        let waiting = &mut waiting[node.index()];
+        *waiting -= 1;
+        if *waiting == 0 {
+            ready(*node);
+        }
     }
 }
 

@@ -17,6 +17,7 @@ mod session;
 mod sessions;
 mod standing;
 mod storage;
+mod tail;
 mod timeline;
 mod whole;
 mod workspace;

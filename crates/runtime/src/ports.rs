@@ -277,6 +277,11 @@ pub trait GroupOps: Send {
     /// When a member is lost.
     fn finished(&mut self, finished: &mut Vec<NodeId>) -> Result<(), ExchangeError>;
 
+    /// True if operations go on while nobody calls: a run may then be over before them, and the next one begin.
+    fn moves_alone(&self) -> bool {
+        false
+    }
+
     /// True while a device is being told: until [`GroupOps::finished`] names more nodes it is told nothing else.
     fn holds(&self) -> bool {
         false

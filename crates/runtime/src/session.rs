@@ -58,6 +58,8 @@ pub struct Session {
     /// Of what lies in a device's memory, if there is one.
     mirrors: Option<Mirrors>,
     run: RunId,
+    /// What begins once the tail of another run is over.
+    next: Option<RunId>,
 }
 
 impl Session {
@@ -104,7 +106,7 @@ impl Session {
         };
         let mut executor = Executor::new(plan, part, storage, computing, ports, options);
         executor.plan_steps(plan, part, is_pinned);
-        Ok(Session { part: here, frontiers, executor, mirrors, run: RunId(0) })
+        Ok(Session { part: here, frontiers, executor, mirrors, run: RunId(0), next: None })
     }
 
     /// Runs one run of the plan once, to its end. Every other process must run the same one.
@@ -114,6 +116,10 @@ impl Session {
     pub fn run(&mut self, run: RunId) -> Result<(), RunError> {
         let _awake = pulse::awake();
         self.start(run);
+        self.drive()
+    }
+
+    fn drive(&mut self) -> Result<(), RunError> {
         loop {
             match self.advance()? {
                 Advance::Progress => {}
@@ -123,8 +129,47 @@ impl Session {
         }
     }
 
+    /// Finds the *tail* of a run: what the group reduces, and what waits for that. False where there is none that could be left to
+    /// the next run: nothing moves the group while nobody gives this session turns, other tensors cross, or a device computes.
+    /// Before the first run.
+    pub fn find_tail(&mut self, run: RunId) -> bool {
+        self.executor.group_moves_alone()
+            && !self.executor.steps.has(run)
+            && self.frontiers[run.0].find_tail(&self.part)
+    }
+
+    /// The run `run` that is started next is over before its tail. The tail goes on in the next run of it, of which each node
+    /// begins when what it needs of the tail is done; or in [`Session::settle`]. Until then nobody may read or write what the tail
+    /// changes. Every other run waits for the tail.
+    pub fn leave_tail(&mut self, run: RunId, leaves_tail: bool) {
+        self.frontiers[run.0].leave_tail(leaves_tail);
+    }
+
+    /// Waits for what was left of the last run.
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub fn settle(&mut self) -> Result<(), RunError> {
+        if !self.is_unsettled() {
+            return Ok(());
+        }
+        let _awake = pulse::awake();
+        self.frontiers[self.run.0].leave_tail(false);
+        self.drive()
+    }
+
+    /// True if the last run is over but for its tail.
+    fn is_unsettled(&self) -> bool {
+        self.frontiers[self.run.0].is_unsettled()
+    }
+
     /// Begins a run, to be driven by [`Session::advance`]: for a thread that has several sessions.
     pub fn start(&mut self, run: RunId) {
+        if run != self.run && self.is_unsettled() {
+            self.frontiers[self.run.0].leave_tail(false);
+            self.next = Some(run);
+            return;
+        }
         self.run = run;
         match self.executor.steps.has(run) && !self.executor.leaves_out_kernels {
             true => self.executor.start_step(run, &self.frontiers[run.0]),
@@ -146,7 +191,13 @@ impl Session {
         if advance == Advance::Finished && !self.executor.leaves_out_kernels {
             self.executor.steps.was_done(self.run);
         }
-        Ok(advance)
+        match self.next.take_if(|_| advance == Advance::Finished) {
+            Some(run) => {
+                self.start(run);
+                Ok(Advance::Progress)
+            }
+            None => Ok(advance),
+        }
     }
 
     /// Blocks until something may have arrived since [`Session::advance`] last did something.
@@ -441,6 +492,9 @@ impl Session {
         let not_kept = || SessionError::NotKept { name: self.name(output) };
         if !self.part.memory.is_kept(output) {
             return Err(not_kept());
+        }
+        if self.is_unsettled() && self.frontiers[self.run.0].tail_uses(&self.part, output) {
+            return Err(SessionError::Unsettled { name: self.name(output) });
         }
         self.executor.workspace.storage.tensor(output).ok_or_else(not_kept)
     }

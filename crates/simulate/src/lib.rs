@@ -17,7 +17,8 @@
 //! - Messages of a worker to a server, and back, go in the order in which they are ready, as on one queue pair.
 //!
 //! # What is left out
-//! Hierarchical all-reduces of machines with unlike numbers of workers, which are done as if nobody shared memory. Signals
+//! Hierarchical all-reduces of machines with unlike numbers of workers, which are done as if nobody shared memory. That workers
+//! with weights of their own begin a step while gradients of the one before are reduced: here it begins behind them. Signals
 //! without bytes; polling, and what more processes than cores lose to each other's switching; congestion
 //! control, which takes time to find the fair share; stragglers: all machines of a kind are equally fast, and so are
 //! their processes, step after step, where in truth a step waits for the slowest.

@@ -1,6 +1,8 @@
 //! A client as its members see it: workers that reduce their gradients among themselves, and broadcast what their first
 //! one gets.
 
+#[cfg(test)]
+mod early_tests;
 mod edges;
 mod exchange;
 mod mover;

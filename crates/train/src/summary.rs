@@ -65,6 +65,8 @@ pub struct Summary {
     pub bytes_written: u64,
     pub registered_bytes: u64,
     pub store_bytes: u64,
+    /// Kernels of a step that ran while gradients of the step before were still reduced, and weights changed by them.
+    pub early_kernels: u64,
     /// Graphs that devices were told in the place of single kernels.
     pub graphs_launched: u64,
     /// How the first member's device is told a step, and why so; none without one.
@@ -157,6 +159,7 @@ impl Summary {
             bytes_written: sum(|report| report.bytes_written),
             registered_bytes: sum(|report| report.registered_bytes),
             store_bytes: sum(|report| report.store_bytes),
+            early_kernels: sum(|report| report.early_kernels),
             graphs_launched: sum(|report| report.graphs_launched),
             device_steps: reports().find_map(|report| report.device_steps.clone()),
             library_calls: sum(|report| report.library_calls),
@@ -183,7 +186,7 @@ mod tests {
     use tensorwire_launch::{JobUpdate, Transport};
 
     /// What `tensorwire train --json` prints, which scripts rely on.
-    const KEYS: [&str; 55] = [
+    const KEYS: [&str; 56] = [
         "async",
         "batch",
         "bytes_copied",
@@ -207,6 +210,7 @@ mod tests {
         "clients",
         "data",
         "devices_per_worker",
+        "early_kernels",
         "exchange",
         "final_loss",
         "graphs_launched",

@@ -199,9 +199,9 @@ pub(crate) struct JobArgs {
     exchange: Option<ExchangeArg>,
     #[command(flatten)]
     wire: WireArgs,
-    /// ps, dist-sgd, dist-asgd: what goes first
+    /// Which of the tensors that wait goes first
     ///
-    /// Of the tensors that wait for the same way: `priority`: what the next step computes with first (P3, ByteScheduler);
+    /// Of those that wait for the same way, where weights are updated by servers or gradients are reduced in groups: `priority`: what the next step computes with first (P3, ByteScheduler);
     /// `ready`: what was made first, to compare with. The bits are the same.
     #[arg(long, value_name = "ORDER", help_heading = WIRE, hide_short_help = true, value_enum,
           default_value = DEFAULTS.send_order.name())]

@@ -144,7 +144,7 @@ fn options_that_would_change_nothing() {
             assert!(found.contains("it is for jobs of several processes"), "{found}");
         }
     }
-    let found = message("train --strategy allreduce --send-order ready");
+    let found = message("train --strategy dist-esgd --send-order ready");
     assert!(found.contains("--send-order changes nothing here"), "{found}");
     let found = message("train --strategy allreduce --servers 2");
     assert!(found.contains("it is for jobs with servers, which --strategy allreduce"), "{found}");

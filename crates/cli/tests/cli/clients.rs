@@ -69,6 +69,28 @@ fn allreduce_has_the_bits_of_ps_for_every_optimizer_type_and_way_of_folding() {
     }
 }
 
+/// Over a wire a step begins while gradients of the one before are reduced: whatever is done with these, or looked at in between,
+/// each step's updates are as if it did not.
+#[test]
+fn steps_that_begin_early_have_the_bits_of_steps_that_do_not() {
+    for options in [
+        "--optimizer momentum --schedule cosine --warmup 2 --val-every 3",
+        "--clip-norm 0.5 --accumulate 2 --ema 0.9",
+        "--wire bf16 --optimizer adam --lr 0.003",
+    ] {
+        let job = format!("{options} --batch 8 --steps 7 --threads 1 --strategy allreduce");
+        let over_memory = train(&format!("{job} --transport shm"));
+        assert_eq!(number(&over_memory, "early_kernels"), 0.0, "nothing waits for a wire");
+        for order in ["priority", "ready"] {
+            let over_tcp = train(&format!("{job} --transport tcp --send-order {order}"));
+            for field in ["weights_sha256", "final_loss", "test_accuracy"] {
+                let found = [&over_tcp, &over_memory].map(|ended| ended.json()[field].clone());
+                assert_eq!(found[0], found[1], "{options}, {order}: {field}");
+            }
+        }
+    }
+}
+
 /// Gradients by rows become tensors, which the optimizer takes otherwise than rows; moving averages are folded too.
 #[test]
 fn every_kind_of_gradient_is_folded() {

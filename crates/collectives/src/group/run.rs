@@ -29,8 +29,9 @@ pub(super) struct Running {
     schedule: Arc<Schedule>,
     /// Where each sequence is.
     at: Vec<usize>,
-    /// Writes that were posted and are not over.
+    /// Writes that were posted and are not over, and about how many bytes one of them has.
     pub(super) in_flight: usize,
+    write_bytes: usize,
     /// Bytes from the landing's start on where this one's addends land.
     pub(super) landing_offset: usize,
     /// Memory outside of the vector, if it goes there.
@@ -164,7 +165,12 @@ impl Group {
             _ => Others::Unknown,
         };
         let handle = self.next_handle();
-        self.running.push(Running {
+        let turn_of = match self.options.posted_bytes_max {
+            Some(_) => self.running.partition_point(|other| other.vector <= index),
+            None => self.running.len(),
+        };
+        let write_bytes = (bytes / size).min(self.options.segment_bytes);
+        let running = Running {
             handle,
             vector: index,
             reducer,
@@ -175,10 +181,12 @@ impl Group {
             landing_offset: turn * half,
             schedule: made,
             in_flight: 0,
+            write_bytes,
             outside,
             leaver,
             size,
-        });
+        };
+        self.running.insert(turn_of, running);
         Ok(handle)
     }
 
@@ -272,6 +280,11 @@ impl Group {
     /// Does a sequence's next step; false if it must wait.
     fn step(&mut self, running: &mut Running, sequence: usize) -> Result<bool, GroupError> {
         match &running.schedule.sequences[sequence][running.at[sequence]] {
+            Step::Send { range, .. }
+                if running.bytes(range).len() > SMALL && self.has_posted_enough(running) =>
+            {
+                return Ok(false);
+            }
             Step::Send { to, range, into, tag } => {
                 let (counter, bytes) = (counter(sequence, *tag), running.bytes(range));
                 let target = match into {
@@ -322,6 +335,16 @@ impl Group {
             }
         }
         Ok(true)
+    }
+
+    /// True if so much is posted that who comes first of those under way, `running` or another, is to post next.
+    fn has_posted_enough(&self, running: &Running) -> bool {
+        let posted = |of: &Running| of.in_flight.saturating_mul(of.write_bytes);
+        let is_enough = |most: usize| {
+            let all = self.running.iter().map(posted).sum::<usize>() + posted(running);
+            all >= most
+        };
+        self.options.posted_bytes_max.is_some_and(is_enough)
     }
 
     /// Takes the next write or signal of a member; false if it has not come.
@@ -397,6 +420,9 @@ impl Group {
         }
     }
 }
+
+/// Writes of so many bytes go at once: others wait for them no longer than for a signal.
+const SMALL: usize = 16 << 10;
 
 /// What counts signals of [`Step::Leave`].
 const LEAVES: usize = TAGS - 1;

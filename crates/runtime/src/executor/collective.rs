@@ -51,12 +51,19 @@ impl Executor {
         while let Some(node) = self.finished_nodes.pop() {
             let Some(start_ns) = self.collectives.remove(&node) else { continue };
             if self.timeline.is_some() {
+                self.is_late = frontier.is_left(node);
                 self.record(EventKind::Collective(node), start_ns, Clock::now_ns());
+                self.is_late = false;
             }
             self.complete(part, frontier, node);
             any = true;
         }
         Ok(any)
+    }
+
+    /// True if the group's operations go on while nobody gives this session turns.
+    pub(crate) fn group_moves_alone(&self) -> bool {
+        self.group.as_ref().is_some_and(|group| group.moves_alone())
     }
 
     /// Gives no turn while the group tells a device something.

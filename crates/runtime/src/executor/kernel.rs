@@ -65,7 +65,7 @@ impl Executor {
         for (tensor, bytes) in read.iter().zip(&reads) {
             inputs.push(TensorRef::new(&tensor.spec, bytes).map_err(bad)?);
         }
-        let op = node.op.at_rate(self.rate_factor);
+        let op = node.op.at_rate(if self.is_late { self.late_rate } else { self.present_rate });
         let done = match in_place {
             true => self.kernels.run_in_place(&op, &inputs, &mut outputs),
             false => self.kernels.run(&op, &inputs, &mut outputs),

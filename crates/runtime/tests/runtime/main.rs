@@ -20,3 +20,4 @@ mod seeds;
 mod session;
 mod sites;
 mod support;
+mod tail;

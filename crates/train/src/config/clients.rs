@@ -9,7 +9,8 @@ use crate::group::link_cost;
 use crate::strategy::{Grouping, Pacing, Strategy, StrategyRow};
 
 use super::{
-    ConfigError, CudaLibraries, DeviceChoice, Exchange, TrainConfig, Transport, TunedLink, TunedRow,
+    ConfigError, CudaLibraries, DeviceChoice, Exchange, SendOrder, TrainConfig, Transport,
+    TunedLink, TunedRow,
 };
 
 /// Steps between two meetings of a client with the centre, where nothing else is said: the paper's.
@@ -28,6 +29,10 @@ pub enum CollectivesChoice {
     /// NCCL, among the GPUs of the workers, over connections of its own.
     Nccl,
 }
+
+/// Bytes that a group has posted before what the next step needs later posts more: what it needs first waits for no more than
+/// these where it comes last. 1 Gb/s carries them in 17 ms.
+const POSTED_BYTES_MAX: usize = 2 << 20;
 
 /// Bytes of small vectors that NCCL reduces at once: as PyTorch's first bucket.
 const NCCL_TOGETHER: usize = 1 << 20;
@@ -78,7 +83,11 @@ impl TrainConfig {
         let table = TunedRow::table(table, transport);
         let measured = TunedLink::link(&self.clients.links, transport, self.spread());
         let link = measured.unwrap_or_else(|| link_cost(transport, self.spread()));
-        GroupOptions { algorithm, table, link, deterministic, ..GroupOptions::default() }
+        // those who share memory read what is there
+        let is_sent = transport != Transport::Shm && self.send_order == SendOrder::Priority;
+        let posted_bytes_max = is_sent.then_some(POSTED_BYTES_MAX);
+        let others = GroupOptions::default();
+        GroupOptions { algorithm, table, link, deterministic, posted_bytes_max, ..others }
     }
 
     /// Who does a plan's all-reduces, if that is the GPUs of groups by themselves.

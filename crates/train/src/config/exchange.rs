@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tensorwire_graph::{Placement, Plan, PlanOptions, SendFrom, SharedMemory};
 
-use super::{ConfigError, TrainConfig, Transport};
+use super::{ConfigError, DeviceChoice, TrainConfig, Transport};
 use crate::messages;
 use crate::topology::Weights;
 
@@ -53,13 +53,17 @@ impl SendOrder {
 }
 
 impl TrainConfig {
-    /// Refuses an order of sends where the next step waits for all of them.
+    /// Refuses an order of sends where nothing waits for its turn.
     pub(super) fn check_send_order(&self) -> Result<(), ConfigError> {
         let topology = self.topology();
         let has_servers = topology.weights == Weights::Servers || topology.trains_over_store();
-        if self.send_order != SendOrder::default() && (!has_servers || topology.is_grouped()) {
-            let used_by =
-                "ps, dist-sgd and dist-asgd: with others a step waits for all that crosses";
+        let is_ordered = match topology.is_grouped() {
+            // what GPUs reduce comes in the order in which they are told
+            true => !matches!(self.device, DeviceChoice::Cuda { .. }),
+            false => has_servers,
+        };
+        if self.send_order != SendOrder::default() && !is_ordered {
+            let used_by = "jobs with servers that update weights, and for groups of workers whose host reduces gradients";
             return Err(ConfigError::Unused { option: "--send-order", used_by });
         }
         Ok(())

@@ -95,6 +95,10 @@ impl GroupOps for Operations {
         Ok(())
     }
 
+    fn moves_alone(&self) -> bool {
+        self.mover.as_ref().is_some_and(Mover::is_there)
+    }
+
     fn finished(&mut self, finished: &mut Vec<NodeId>) -> Result<(), ExchangeError> {
         let mut under_way = self.under_way.lock();
         if under_way.is_empty() {

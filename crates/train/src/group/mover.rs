@@ -62,6 +62,11 @@ impl Mover {
         Mover { moving, thread }
     }
 
+    /// True if there is a thread: the group moves though its session does not look.
+    pub(super) fn is_there(&self) -> bool {
+        self.thread.is_some()
+    }
+
     /// What a session's events ask.
     pub(super) fn moving(&self) -> Arc<Moving> {
         self.moving.clone()

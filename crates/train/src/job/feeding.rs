@@ -50,6 +50,14 @@ impl Trainer<'_> {
         Ok(())
     }
 
+    /// True if a step may be over while gradients are still reduced, and weights changed by them: the next step goes on with that,
+    /// and nobody looks at the weights in between. Of the last step that is traced all is to be seen.
+    pub(super) fn leaves_tail(&self, step: u64, traced: u64) -> bool {
+        let (shape, config) = (self.shape, self.config);
+        let is_looked_at = shape.is_evaluated(config, step) || shape.is_kept(config, step);
+        step < shape.steps && step != traced && !is_looked_at
+    }
+
     /// Runs a step, and feeds the next one from `next` when there is nothing to do but wait, or all is told to a device.
     pub(super) fn run_feeding(
         &mut self,

@@ -235,12 +235,15 @@ impl Trainer<'_> {
         if patience.is_some() {
             listener.wait_behind(self.next_evaluated(done));
         }
+        let begins_early = link.may_begin_early() && self.session.find_tail(Program::TRAIN);
         for step in done + 1..=steps {
             let deadline = Deadline::after(self.config.step_deadline());
             self.standing.enters(Phase::Enters(step));
             let word = listener.enter_step(step, deadline)?;
             if word != StepWord::Begins {
                 ended = Ended { steps: step - 1, interrupted: word == StepWord::Interrupted };
+                self.standing.enters(Phase::Runs);
+                self.session.settle()?;
                 pulse::rest(|| self.keep_last(ended.steps, listener, link))?;
                 break;
             }
@@ -253,6 +256,8 @@ impl Trainer<'_> {
             }
             self.session.set_rate_factor(self.rates.factor(step));
             self.standing.enters(Phase::Runs);
+            let leaves_tail = begins_early && self.leaves_tail(step, traced);
+            self.session.leave_tail(Program::TRAIN, leaves_tail);
             // an evaluation feeds the same inputs
             let is_evaluated = self.shape.is_evaluated(self.config, step);
             let next = loader.as_mut().filter(|_| step < steps && !is_evaluated);
@@ -303,7 +308,9 @@ impl Trainer<'_> {
         let warm_seconds = warm.elapsed().as_secs_f64();
         pulse::rest(|| self.finish_checkpoints(listener))?;
         let report = TrainReport { final_loss, train_seconds, warm_seconds, ..Default::default() };
-        Ok(TrainReport { polling, steps: ended.steps, interrupted: ended.interrupted, ..report })
+        let early_kernels = self.session.counters().early_kernels;
+        let ended = (ended.steps, ended.interrupted);
+        Ok(TrainReport { polling, steps: ended.0, interrupted: ended.1, early_kernels, ..report })
     }
 
     /// Samples that this process trains on in a step.

@@ -53,6 +53,11 @@ pub(super) trait Link {
         Ok(())
     }
 
+    /// True if nobody but the steps themselves uses the weights between two steps, but as [`Trainer`] knows of.
+    fn may_begin_early(&self) -> bool {
+        false
+    }
+
     /// After a step of which a checkpoint is to be made, at every process: has those write that are no part of
     /// the graph, who say themselves what became of it.
     fn checkpoint(&mut self, _step: u64) -> Result<(), TrainError> {

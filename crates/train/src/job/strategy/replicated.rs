@@ -254,6 +254,11 @@ impl Link for ReplicaLink<'_> {
         averaging.map_or(Ok(()), |averaging| averaging.before(step, session, deadline))
     }
 
+    /// Averaging moves the weights between two steps.
+    fn may_begin_early(&self) -> bool {
+        self.averaging.is_none()
+    }
+
     fn checkpoint(&mut self, step: u64) -> Result<(), TrainError> {
         let store = self.averaging.as_mut().and_then(|averaging| averaging.store.as_mut());
         let Some(store) = store else { return Ok(()) };
