@@ -128,20 +128,26 @@ def timm(name: str, side: int = 32, **given: Any) -> Subject:
     return Subject(made, images(side))
 
 
+def mixer(block: str, **named: str) -> nn.Module:
+    models = importlib.import_module("timm.models.mlp_mixer")
+    given = {name: getattr(models, value) for name, value in named.items()}
+    return models.MlpMixer(10, 32, patch_size=8, embed_dim=24, num_blocks=2, block_layer=getattr(models, block), **given)
+
+
 SMALL = dict(img_size=32, patch_size=8, embed_dim=24, depth=2)
 
 TIMM = {
     "timm convnext": timm("convnext_atto", depths=(1, 1, 1, 1), dims=(8, 16, 16, 16)),
     "timm convnext_v2": timm("convnextv2_atto", depths=(1, 1, 1, 1), dims=(8, 16, 16, 16)),
     "timm deit": timm("deit_tiny_distilled_patch16_224", **SMALL, num_heads=2),
-    "timm mixer": timm("mixer_s32_224", img_size=32, patch_size=8, embed_dim=24, num_blocks=2),
-    "timm resmlp": timm("resmlp_12_224", img_size=32, patch_size=8, embed_dim=24, num_blocks=2),
+    "timm mixer": Subject(lambda: mixer("MixerBlock"), images()),
+    "timm resmlp": Subject(lambda: mixer("ResBlock", norm_layer="Affine"), images()),
     "timm beit": timm("beit_base_patch16_224", **SMALL, num_heads=2),
     "timm eva02": timm("eva02_tiny_patch14_224", **SMALL, num_heads=2),
     "timm nfnet": timm("dm_nfnet_f0", 64, depths=(1, 1, 1, 1), channels=(32, 32, 32, 32), stem_type="3x3", group_size=16),
     "timm ghostnet": timm("ghostnet_050", 64),
     "timm levit": timm("levit_128s", 224),
-    "timm poolformer": timm("poolformer_s12", 64, layers=(1, 1, 1, 1), embed_dims=(8, 16, 16, 16)),
+    "timm poolformer": timm("poolformer_s12", 64),
     "timm coatnet": timm("coatnet_nano_rw_224", 64, img_size=64),
     "timm mobilevit": timm("mobilevit_xxs", 64),
     "timm cait": timm("cait_xxs24_224", **SMALL, num_heads=2),
@@ -170,7 +176,11 @@ def hugging(kind: str, head: str, batch: Callable[[], Batch], **config: Any) -> 
         given = getattr(transformers, f"{kind}Config")(**config)
         if hasattr(given, "use_cache"):
             given.use_cache = False
-        return getattr(transformers, f"{kind}{head}")(given)
+        model = getattr(transformers, f"{kind}{head}")(given)
+        if hasattr(given, "num_local_experts"):
+            # the loop over those that are chosen depends on values
+            model.set_experts_implementation("batched_mm")
+        return model
 
     return Subject(made, batch, None)
 

@@ -209,6 +209,28 @@ static ROWS: &[(&str, Rule)] = &[
     ("aten.binary_cross_entropy_with_logits.default", losses::binary_with_logits),
 ];
 
+/// What to write instead of operators that are not known, by their names without overload.
+static INSTEAD: &[(&str, &str)] = &[
+    ("sort", SORTED),
+    ("argsort", SORTED),
+    ("topk", "take the largest 16 at most, of numbers, or amax"),
+    ("scatter_add", ADDED),
+    ("scatter_reduce", ADDED),
+    ("index_add", ADDED),
+    ("index_put", "choose by where, with a mask of the tensor's shape; add by a product with one_hot"),
+    ("rnn_relu", "take tanh, or an LSTM or GRU"),
+    ("grid_sampler", "take interpolate, or have the data hold images that are turned"),
+];
+const SORTED: &str = "take the largest by topk or amax, or have the data hold what is sorted";
+const ADDED: &str = "multiply by a matrix of what is added where: one_hot of the places, or the adjacency matrix";
+const ANY: &str = "write the module with others (tensorwire.torch.operators() names them), or keep this part out of what is trained";
+
+/// What to write instead of an operator that is not known.
+pub(crate) fn instead(operator: &str) -> &'static str {
+    let name = operator.split('.').nth(1).unwrap_or_default().trim_end_matches('_');
+    INSTEAD.iter().find(|(known, _)| *known == name).map_or(ANY, |(_, said)| said)
+}
+
 /// The names of all operators that are known.
 pub fn known() -> impl Iterator<Item = &'static str> {
     ROWS.iter().map(|(name, _)| *name)

@@ -185,8 +185,8 @@ def import_(module: nn.Module, example: Any, loss: Loss | None = None) -> Import
 
 
 def operators() -> list[str]:
-    """Returns the names of the operators that can be imported."""
-    return _native.operators()
+    """Returns the names of the operators that can be imported, perhaps not in every use."""
+    return sorted({*_native.operators(), *formulas.MAKERS})
 
 
 class _WithLoss(nn.Module):

@@ -35,7 +35,7 @@ pub(crate) enum Integers {
     OfNumbers,
     /// (x) → x as this type.
     AsNumbers { dtype: DType },
-    /// (table: `[v, c]`, places: `[k]`) → `[k, c]`.
+    /// (table: `[v, c]` of integers or of `u8`, places: `[k]`) → `[k, c]`.
     Gather,
 }
 
@@ -84,9 +84,11 @@ impl CustomOperator for Integers {
             (Integers::AsNumbers { dtype }, [x]) if are(x) && dtype.is_floating() => {
                 Ok(vec![Fact { dtype: *dtype, dims: x.dims.clone() }])
             }
-            (Integers::Gather, [table, places]) if are(table) && are(places) => {
+            (Integers::Gather, [table, places]) if !table.dtype.is_floating() && are(places) => {
                 match (&table.dims[..], &places.dims[..]) {
-                    (&[_, columns], &[count]) => integers(&[count, columns]),
+                    (&[_, columns], &[count]) => {
+                        Ok(vec![Fact { dtype: table.dtype, dims: vec![count, columns] }])
+                    }
                     _ => Err("a matrix and a vector are needed".into()),
                 }
             }
@@ -172,8 +174,11 @@ impl CustomKernel for Integers {
             }
             Integers::Gather => {
                 let ([table, places], [y]) = call.operands()?;
-                let columns = table.dims()[1];
-                gather(table.elements()?, columns, places.elements()?, y.elements()?)?;
+                let (columns, places) = (table.dims()[1], places.elements()?);
+                match y.dtype() {
+                    DType::U8 => gather::<u8>(table.elements()?, columns, places, y.elements()?)?,
+                    _ => gather::<i32>(table.elements()?, columns, places, y.elements()?)?,
+                }
             }
         }
         Ok(())
@@ -253,7 +258,12 @@ fn largest<T: Element + PartialOrd>(x: &[T], runs: Runs, y: &mut [i32]) -> Resul
     Ok(())
 }
 
-fn gather(table: &[i32], columns: usize, places: &[i32], y: &mut [i32]) -> Result<(), Refusal> {
+fn gather<T: Element>(
+    table: &[T],
+    columns: usize,
+    places: &[i32],
+    y: &mut [T],
+) -> Result<(), Refusal> {
     for (at, &place) in places.iter().enumerate() {
         let row = usize::try_from(place).ok();
         let row = row.and_then(|row| table.get(row * columns..)?.get(..columns));

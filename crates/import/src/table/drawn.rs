@@ -11,8 +11,13 @@ use crate::order::Tensor;
 
 type Made = Result<Vec<Tensor>>;
 
+/// What is dropped from; what does it in place calls it otherwise.
+fn input(call: &Call<'_, '_>) -> Result<Tensor> {
+    call.tensor(if call.given("input").is_some() { "input" } else { "self" })
+}
+
 pub(super) fn dropout(call: &mut Call<'_, '_>) -> Made {
-    let (x, rate) = (call.tensor("input")?, call.number("p")?);
+    let (x, rate) = (input(call)?, call.number("p")?);
     if !call.is("train") || rate == 0.0 {
         return Ok(vec![x]);
     }
@@ -40,7 +45,7 @@ fn dropped(call: &Call<'_, '_>, x: &Tensor, by_channels: bool) -> Result<Vec<usi
 
 /// Whole channels of a sample.
 pub(super) fn feature_dropout(call: &mut Call<'_, '_>) -> Made {
-    let (x, rate) = (call.tensor("input")?, call.number("p")?);
+    let (x, rate) = (input(call)?, call.number("p")?);
     if !call.is("train") || rate == 0.0 {
         return Ok(vec![x]);
     }
@@ -54,7 +59,7 @@ pub(super) fn feature_dropout(call: &mut Call<'_, '_>) -> Made {
 /// Klambauer et al. 2017: what is dropped becomes SELU's least value, and mean and variance are kept.
 pub(super) fn alpha_dropout(call: &mut Call<'_, '_>) -> Made {
     const LEAST: f64 = -1.758_099_340_847_376_6;
-    let (x, rate) = (call.tensor("input")?, call.number("p")?);
+    let (x, rate) = (input(call)?, call.number("p")?);
     if !call.is("train") || rate == 0.0 {
         return Ok(vec![x]);
     }

@@ -160,7 +160,7 @@ pub(super) fn index(call: &mut Call<'_, '_>) -> Made {
     let flat = [dims[0], dims[1..].iter().product()];
     let table = call.layer("table", |s, name| s.reshape(name, table, &flat))?;
     let y = match call.dtype(table)? {
-        DType::I32 => {
+        DType::I32 | DType::U8 => {
             let count = call.dims(&indices)?.iter().product();
             let flat = call.layer("places", |s, name| s.reshape(name, rows, &[count]))?;
             call.op("rows", Integers::Gather.op(), &[table, flat])?
