@@ -63,7 +63,7 @@ pub use graph::{Graph, Hint, Job, Node, Piece, Task};
 pub use op::{
     Arity, Attention, AttentionMask, Backward, Binary, Cell, Comparison, CustomOp, CustomOperator,
     EdgeId, Family, HeadOrder, Init, Kind, Method, Op, OpFacts, Reduction, Refusal, Rotary, Rule,
-    SampleNorm, Unary, Window, dropout_keeps,
+    SampleNorm, Unary, Window, dropout_keeps, random_bits,
 };
 pub use output::{Gradient, NodeId, Output};
 pub use pass::gradient::gradients;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::module::{ModuleNode, SourcePlace};
+use crate::table;
 
 /// The result type of an import.
 pub type Result<T, E = ImportError> = std::result::Result<T, E>;
@@ -12,9 +13,7 @@ pub type Result<T, E = ImportError> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum ImportError {
     /// No row of the table has the operator.
-    #[error(
-        "{0}: this operator is not known; write the module with others (tensorwire.torch.operators() names them), or keep this part out of what is trained"
-    )]
+    #[error("{0}: this operator is not known; {instead}", instead = table::instead(&.0.operator))]
     Unknown(Box<CallSite>),
     /// The operator is known, and not in this use.
     #[error("{site}: {reason}")]

@@ -1,10 +1,19 @@
-//! Operators that only imported modules have: a tensor of given values, and one that lets no gradient through.
+//! Operators that only imported modules have: a tensor of given values, and one that lets no gradient through. In files of their
+//! own: integers, noise, and waves.
+
+mod drawn;
+mod integers;
+mod turn;
 
 use std::sync::Arc;
 
 use tensorwire_graph::{Backward, CustomOperator, Gradient, Op, Refusal};
 use tensorwire_kernels::{Call, CustomKernel, custom};
 use tensorwire_tensor::{DType, Fact, TensorSpec};
+
+pub(crate) use drawn::{Draw, Drawn};
+pub(crate) use integers::{Integers, Two};
+pub(crate) use turn::Turn;
 
 /// () → a tensor of these values.
 pub(crate) struct Constant {

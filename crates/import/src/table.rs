@@ -2,8 +2,10 @@
 //! without the underscore does; whoever describes the module has later nodes use the result.
 
 mod attention;
+mod drawn;
 mod elements;
 mod images;
+mod integers;
 mod losses;
 mod moves;
 mod norms;
@@ -43,6 +45,8 @@ static ROWS: &[(&str, Rule)] = &[
     ("aten.neg.default", elements::neg),
     ("aten.reciprocal.default", elements::reciprocal),
     ("aten.square.default", elements::square),
+    ("aten.sin.default", elements::sin),
+    ("aten.cos.default", elements::cos),
     ("aten.pow.Tensor_Scalar", elements::pow),
     ("aten.clamp.default", elements::clamp),
     ("aten.clamp_min.default", elements::clamp),
@@ -57,6 +61,12 @@ static ROWS: &[(&str, Rule)] = &[
     ("aten.mul.Scalar", elements::mul),
     ("aten.div.Tensor", elements::div),
     ("aten.div.Scalar", elements::div),
+    ("aten.div.Tensor_mode", integers::div_rounded),
+    ("aten.floor_divide.default", integers::floor_divide),
+    ("aten.remainder.Tensor", integers::remainder),
+    ("aten.remainder.Scalar", integers::remainder),
+    ("aten.cumsum.default", integers::cumulate),
+    ("aten.argmax.default", integers::largest),
     ("aten.maximum.default", elements::maximum),
     ("aten.clamp_min.Tensor", elements::at_least),
     ("aten.minimum.default", elements::minimum),
@@ -85,7 +95,20 @@ static ROWS: &[(&str, Rule)] = &[
     ("aten.where.ScalarOther", elements::select),
     ("aten.masked_fill.Scalar", elements::masked_fill),
     ("aten.masked_fill.Tensor", elements::masked_fill),
-    ("aten.dropout.default", elements::dropout),
+    ("aten.dropout.default", drawn::dropout),
+    ("aten.feature_dropout.default", drawn::feature_dropout),
+    ("aten.alpha_dropout.default", drawn::alpha_dropout),
+    ("aten.feature_alpha_dropout.default", drawn::alpha_dropout),
+    ("aten.bernoulli.default", drawn::bernoulli),
+    ("aten.bernoulli.p", drawn::bernoulli),
+    ("aten.bernoulli.float", drawn::bernoulli),
+    ("aten.rand.default", drawn::uniform),
+    ("aten.rand_like.default", drawn::uniform),
+    ("aten.uniform.default", drawn::uniform),
+    ("aten.randn.default", drawn::normal),
+    ("aten.randn_like.default", drawn::normal),
+    ("aten.normal.default", drawn::normal),
+    ("aten.normal.float_float", drawn::normal),
     ("aten.to.dtype", elements::cast),
     ("aten.to.dtype_layout", elements::cast),
     ("aten.to.device", elements::cast),
@@ -96,6 +119,10 @@ static ROWS: &[(&str, Rule)] = &[
     ("aten.alias.default", elements::same),
     ("aten.lift_fresh_copy.default", elements::same),
     ("aten.detach.default", elements::detach),
+    ("aten.copy.default", moves::copy),
+    ("aten.fill.Scalar", moves::fill),
+    ("aten.fill.Tensor", moves::fill),
+    ("aten.zero.default", moves::fill),
 
     ("aten.linear.default", products::linear),
     ("aten.addmm.default", products::addmm),
@@ -147,6 +174,8 @@ static ROWS: &[(&str, Rule)] = &[
     ("aten.cat.default", moves::cat),
     ("aten.stack.default", moves::stack),
     ("aten.slice.Tensor", moves::slice),
+    ("aten.slice_scatter.default", moves::slice_scatter),
+    ("aten.select_scatter.default", moves::select_scatter),
     ("aten.narrow.default", moves::narrow),
     ("aten.select.int", moves::select),
     ("aten.index.Tensor", products::index),
@@ -179,6 +208,28 @@ static ROWS: &[(&str, Rule)] = &[
     ("aten.l1_loss.default", losses::absolute_error),
     ("aten.binary_cross_entropy_with_logits.default", losses::binary_with_logits),
 ];
+
+/// What to write instead of operators that are not known, by their names without overload.
+static INSTEAD: &[(&str, &str)] = &[
+    ("sort", SORTED),
+    ("argsort", SORTED),
+    ("topk", "take the largest 16 at most, of numbers, or amax"),
+    ("scatter_add", ADDED),
+    ("scatter_reduce", ADDED),
+    ("index_add", ADDED),
+    ("index_put", "choose by where, with a mask of the tensor's shape; add by a product with one_hot"),
+    ("rnn_relu", "take tanh, or an LSTM or GRU"),
+    ("grid_sampler", "take interpolate, or have the data hold images that are turned"),
+];
+const SORTED: &str = "take the largest by topk or amax, or have the data hold what is sorted";
+const ADDED: &str = "multiply by a matrix of what is added where: one_hot of the places, or the adjacency matrix";
+const ANY: &str = "write the module with others (tensorwire.torch.operators() names them), or keep this part out of what is trained";
+
+/// What to write instead of an operator that is not known.
+pub(crate) fn instead(operator: &str) -> &'static str {
+    let name = operator.split('.').nth(1).unwrap_or_default().trim_end_matches('_');
+    INSTEAD.iter().find(|(known, _)| *known == name).map_or(ANY, |(_, said)| said)
+}
 
 /// The names of all operators that are known.
 pub fn known() -> impl Iterator<Item = &'static str> {

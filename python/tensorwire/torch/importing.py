@@ -4,7 +4,9 @@ The graph is ours: it is differentiated, placed and trained by tensorwire, and P
 constants alone (positions, masks) is computed here, once.
 """
 
+import contextlib
 import functools
+import itertools
 import json
 import logging
 import re
@@ -16,11 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch._decomp import get_decompositions
+from torch._guards import detect_fake_mode
 from torch.export.graph_signature import InputKind
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tensorwire import _native
-from tensorwire.torch import _tensors
+from tensorwire.torch import _tensors, formulas
 
 Loss = str | nn.Module | Callable[..., Tensor]
 
@@ -45,6 +48,14 @@ _VIEWS = re.compile(
     r"aten\.(view|reshape|flatten|unflatten|transpose|permute|t|mT|slice|select|narrow|expand|expand_as|squeeze|"
     r"unsqueeze|split|split_with_sizes|chunk|unbind|alias|detach|movedim|contiguous|to|diagonal)\."
 )
+#: Operators that make a tensor of another one's size alone.
+_SHAPED = re.compile(r"aten\.(zeros_like|ones_like|full_like|empty_like|new_zeros|new_ones|new_full|new_empty)\.")
+#: Operators that make a tensor of anything.
+_EMPTY = re.compile(r"aten\.(empty|new_empty|empty_like)\.")
+#: Views through which their whole is written.
+_WRITTEN = re.compile(r"aten\.(slice|select|transpose|view|reshape|flatten|unflatten|squeeze|unsqueeze|alias|contiguous)\.")
+#: Operators that fill a tensor with what they draw.
+_DRAWN = re.compile(r"aten\.(bernoulli_\.float|uniform_|normal_)")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)')
 _PYTORCH = torch.__file__.rsplit("/", 1)[0] + "/"
 #: What ``torch.export`` raises where a value decides what is computed.
@@ -174,8 +185,8 @@ def import_(module: nn.Module, example: Any, loss: Loss | None = None) -> Import
 
 
 def operators() -> list[str]:
-    """Returns the names of the operators that can be imported."""
-    return _native.operators()
+    """Returns the names of the operators that can be imported, perhaps not in every use."""
+    return sorted({*_native.operators(), *formulas.MAKERS})
 
 
 class _WithLoss(nn.Module):
@@ -284,11 +295,12 @@ class _Walk:
         self.parameters: dict[str, str] = {}
         self.buffers: dict[str, str] = {}
         self.averages: set[str] = set()
-        self._constants: dict[int, _Constant] = {}
+        self._constants: dict[tuple[int, int], _Constant] = {}
         self._values: dict[fx.Node, Any] = {}
         #: The node whose memory a node's value is a part of.
         self._roots: dict[fx.Node, fx.Node] = {}
         self._tensors = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
+        self._owned = {tensor.data_ptr() for tensor in self._tensors.values()}
         self._same = _first_names(module)
         self.dtype = self._floating(module)
         self._enter(inputs)
@@ -400,31 +412,92 @@ class _Walk:
             return None
         if _VIEWS.match(operator) and isinstance(node.args[0], fx.Node):
             self._roots[node] = self._root(node.args[0])
-        if not is_random and not any(isinstance(leaf, _Made) for leaf in _flat(given)):
+        if not is_random and not _has_made(given):
             made = self._computed(node)
-        elif not is_random and not _is_known(operator) and (inner := _decomposed(node)) is not None:
+            if changed is not None and self._is_own(changed):
+                # all views of it are of the same memory
+                return made
+        elif _SHAPED.match(operator) and not _has_made([*given.values()][1:]):
+            made = self._computed(node)
+        elif not is_random and (inner := self._apart(node, operator, given)) is not None:
             made = self._part(inner, node, prefix)
         else:
             made = self._emitted(node, operator, given, prefix)
         if changed is not None:
             self._check_views(node, changed)
-            self._values[changed] = made
+            self._change(changed, made, prefix)
         return made
 
+    def _apart(self, node: fx.Node, operator: str, given: dict[str, Any]) -> fx.GraphModule | None:
+        """Returns a graph of others that a node is computed by, if there is no operator of ours, or not in this use."""
+
+        def seen(argument: fx.Node) -> Any:
+            value = self._values[argument]
+            return value if isinstance(value, Tensor) else argument.meta["val"]
+
+        made_by = str(node.args[0].target) if node.args and isinstance(node.args[0], fx.Node) else ""
+        found = formulas.formula(operator, self._arguments(node, seen) | {"made_by": made_by})
+        if found is None:
+            return None if _is_known(operator) else _decomposed(node)
+        try:
+            return _traced(node, found)
+        except Exception as error:
+            raise self._refused(node, operator, f"not in this use: {error}") from error
+
+    def _is_own(self, node: fx.Node) -> bool:
+        """True if the memory of a constant was made while the graph was walked, and is nobody else's."""
+        return self._root(node).op == "call_function"
+
     def _computed(self, node: fx.Node) -> Any:
-        """Returns what an operator gives of constants."""
+        """Returns what an operator gives of constants, or of the size of a tensor."""
         arguments = list(fx.map_arg(node.args, self._value))
-        if _changed(node) is not None:
+        if arguments and isinstance(arguments[0], _Made):
+            of = node.args[0].meta["val"]
+            arguments[0] = torch.empty((), dtype=of.dtype).expand(of.shape)
+        changed = _changed(node)
+        if changed is not None and not self._is_own(changed):
             # the module's own stays as it is
             arguments[0] = arguments[0].clone()
         with torch.no_grad():
-            return node.target(*arguments, **fx.map_arg(node.kwargs, self._value))
+            made = node.target(*arguments, **fx.map_arg(node.kwargs, self._value))
+            return made.zero_() if _EMPTY.match(str(node.target)) else made
+
+    def _change(self, changed: fx.Node, made: Any, prefix: str) -> None:
+        """Gives a node that is changed in place its new value, and those that it is a view of."""
+        self._values[changed] = made
+        for view, whole in itertools.pairwise(self._through(changed)):
+            self._values[whole] = self._written(view, prefix)
+
+    def _through(self, changed: fx.Node) -> list[fx.Node]:
+        """Returns a node that is changed in place, what it is a view of, and so on, as far as it is known how to write there."""
+        through = [changed]
+        while self._root(through[-1]) is not through[-1] and _WRITTEN.match(str(through[-1].target)):
+            through.append(through[-1].args[0])
+        return through
+
+    def _written(self, view: fx.Node, prefix: str) -> _Made:
+        """Returns what a view is of, with the view's new value in it."""
+        operator, shape = str(view.target), _shape(view.args[0].meta["val"])
+        given = self._arguments(view)
+        name = operator.split(".")[1]
+        if name in ("slice", "select"):
+            operator = f"aten.{name}_scatter.default"
+            arguments = {**given, "src": self._values[view]}
+        elif name == "transpose":
+            arguments = {**given, "self": self._values[view]}
+        else:
+            operator = "aten.view.default"
+            arguments = {"self": self._values[view], "size": shape["dims"]}
+        name = f"{prefix}{view.name}.whole_{len(self.nodes)}"
+        encoded = {at: self._encoded(view, at, value) for at, value in arguments.items()}
+        self.nodes.append({"name": name, "operator": operator, "arguments": encoded, "outputs": [shape], "place": _place(view)})
+        return _Made(name)
 
     def _inlined(self, node: fx.Node, prefix: str) -> Any:
         """Returns what a part of the graph gives that is computed with or without gradients."""
         enabled, target, *given = node.args
         inner = self._values[target]
-        if not any(isinstance(leaf, _Made) for leaf in _flat([self._value(found) for found in given])):
+        if not _has_made([self._value(found) for found in given]):
             with torch.no_grad():
                 return inner(*[self._value(found) for found in given])
         for placeholder, found in zip(inner.graph.find_nodes(op="placeholder"), given, strict=True):
@@ -452,6 +525,8 @@ class _Walk:
         """Adds a node to the description; returns what it makes."""
         if operator == "aten.scaled_dot_product_attention.default":
             given = _plain_mask(given)
+        if _DRAWN.match(operator):
+            given = {**given, "self": None}
         made = node.meta["val"]
         outputs = list(made) if isinstance(made, (tuple, list)) else [made]
         name = f"{prefix}{node.name}"
@@ -477,15 +552,15 @@ class _Walk:
                 self.averages.add(buffer.name)
                 self._values[buffer] = _Made(buffer.name)
 
-    def _arguments(self, node: fx.Node) -> dict[str, Any]:
-        """Returns the arguments by the names that the operator's schema has for them."""
-        found = {}
+    def _arguments(self, node: fx.Node, of: Callable[[fx.Node], Any] | None = None) -> dict[str, Any]:
+        """Returns the arguments by the names that the operator's schema has for them, with what ``of`` gives of nodes."""
+        found, of = {}, of or self._value
         for place, argument in enumerate(node.target._schema.arguments):
             if place < len(node.args):
                 value = node.args[place]
             else:
                 value = node.kwargs.get(argument.name, argument.default_value if argument.has_default_value() else None)
-            found[argument.name] = fx.map_arg(value, self._value) if _has_nodes(value) else value
+            found[argument.name] = fx.map_arg(value, of) if _has_nodes(value) else value
         return found
 
     def _value(self, node: Any) -> Any:
@@ -507,11 +582,11 @@ class _Walk:
         return True
 
     def _check_views(self, node: fx.Node, changed: fx.Node) -> None:
-        """Refuses a change in place that other views of the same memory would see."""
-        root = self._root(changed)
+        """Refuses a change in place that other views of the same memory would see, but for those that it is written through."""
+        root, through = self._root(changed), self._through(changed)
         order = {other: place for place, other in enumerate(node.graph.nodes)}
         for other in order:
-            is_other = other is not changed and self._root(other) is root and other in self._values
+            is_other = other not in through and self._root(other) is root and other in self._values
             if is_other and any(order[user] > order[node] for user in other.users):
                 raise self._refused(
                     node, str(node.target), f"it changes '{changed.name}' in place, which '{other.name}' is a view of; assign a new tensor"
@@ -532,13 +607,17 @@ class _Walk:
         return value if isinstance(value, (bool, int, float, str)) else None
 
     def _constant(self, node: fx.Node, tensor: Tensor) -> str:
-        if id(tensor) not in self._constants:
+        # what is changed in place is another one from there on
+        key = (id(tensor), tensor._version)
+        if key not in self._constants:
             if tensor.dtype not in _DTYPES:
                 raise self._refused(node, str(node.target), f"it takes a constant of {tensor.dtype}; use torch.float32")
             as_ours = {"f32": torch.float32, "f64": torch.float64, "i32": torch.int32, "u8": torch.uint8}
             kept = tensor.detach().to(as_ours[_DTYPES[tensor.dtype]]).contiguous()
-            self._constants[id(tensor)] = _Constant(f"constant_{len(self._constants)}", kept, tensor)
-        return self._constants[id(tensor)].name
+            if kept.data_ptr() == tensor.data_ptr() and tensor.data_ptr() not in self._owned:
+                kept = kept.clone()
+            self._constants[key] = _Constant(f"constant_{len(self._constants)}", kept, tensor)
+        return self._constants[key].name
 
     def _refused(self, node: fx.Node, operator: str, reason: str) -> ModuleImportError:
         place = _place(node)
@@ -563,27 +642,34 @@ def _nodes(node: fx.Node) -> list[fx.Node]:
     return list(found)
 
 
-def _decomposed(node: fx.Node) -> fx.GraphModule | None:
-    """Returns what PyTorch computes an operator by, as a graph of the tensors among its arguments; None if by nothing else."""
+def _traced(node: fx.Node, by: Callable[..., Any], **options: Any) -> fx.GraphModule:
+    """Returns what a function gives for a node's arguments, as a graph of the tensors among them."""
     nodes = _nodes(node)
 
     def computed(*tensors: Tensor) -> Any:
         given = dict(zip(nodes, tensors, strict=True))
-        return node.target(*fx.map_arg(node.args, given.__getitem__), **fx.map_arg(node.kwargs, given.__getitem__))
+        return by(*fx.map_arg(node.args, given.__getitem__), **fx.map_arg(node.kwargs, given.__getitem__))
 
     examples = [argument.meta["val"] for argument in nodes]
-    if not all(isinstance(example, Tensor) for example in examples):
-        return None
+    # layers stay whole unless they are to come apart; what the function makes has sizes alone, as the examples
+    options = options or {"pre_dispatch": True}
+    with detect_fake_mode(examples) or contextlib.nullcontext():
+        inner = make_fx(computed, **options)(*examples)
+    for made in inner.graph.nodes:
+        made.meta |= {key: node.meta[key] for key in ("nn_module_stack", "stack_trace") if key in node.meta}
+    return inner
+
+
+def _decomposed(node: fx.Node) -> fx.GraphModule | None:
+    """Returns what PyTorch computes an operator by, as a graph of the tensors among its arguments; None if by nothing else."""
     # what is a formula of others comes apart by itself, and some of the rest by PyTorch's table
     for table in ({}, get_decompositions([node.target])):
         try:
-            inner = make_fx(computed, decomposition_table=table)(*examples)
+            inner = _traced(node, node.target, decomposition_table=table)
         except Exception:
             # it depends on values; that the operator is not known says enough
             return None
         if all(made.target is not node.target for made in inner.graph.nodes):
-            for made in inner.graph.nodes:
-                made.meta |= {key: node.meta[key] for key in ("nn_module_stack", "stack_trace") if key in node.meta}
             return inner
     return None
 
@@ -594,6 +680,10 @@ def _flat(value: Any) -> list[Any]:
     if isinstance(value, (list, tuple)):
         return [leaf for each in value for leaf in _flat(each)]
     return [value]
+
+
+def _has_made(value: Any) -> bool:
+    return any(isinstance(leaf, _Made) for leaf in _flat(value))
 
 
 def _has_nodes(value: Any) -> bool:

@@ -17,7 +17,7 @@ pub use attention::{Attention, AttentionMask, HeadOrder, Rotary};
 pub use custom::{Backward, CustomOp, CustomOperator, Refusal};
 pub use facts::{Arity, Family, Kind, OpFacts};
 pub use functions::{Binary, Comparison, SampleNorm, Unary};
-pub use parameters::{Cell, Init, Method, Reduction, Rule, Window, dropout_keeps};
+pub use parameters::{Cell, Init, Method, Reduction, Rule, Window, dropout_keeps, random_bits};
 
 /// Identity of a crossing edge, the same in the sender's and in the receiver's partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -235,7 +235,13 @@ impl Method {
 pub fn dropout_keeps(key: u64, step: u64, element: u64, rate: f64) -> bool {
     // 2⁶⁴·rate, rounded down; a rate is in 0..1
     let threshold = (rate * 18_446_744_073_709_551_616.0) as u64;
-    mix(mix(key ^ step.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_add(element)) >= threshold
+    random_bits(key, step, element) >= threshold
+}
+
+/// What an operator that draws has for an element in a step: 64 bits, all values as likely.
+#[inline(always)]
+pub fn random_bits(key: u64, step: u64, element: u64) -> u64 {
+    mix(mix(key ^ step.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_add(element))
 }
 
 #[inline(always)]

@@ -5,8 +5,9 @@ use tensorwire_nn::{Comparison, DType, Op, Output, Scope, Unary};
 use crate::call::Call;
 use crate::error::Result;
 use crate::module::Argument;
-use crate::operators::Gate;
+use crate::operators::{Gate, Integers, Turn, Two};
 use crate::order::Tensor;
+use crate::table::integers;
 
 type Made = Result<Vec<Tensor>>;
 
@@ -137,7 +138,14 @@ pub(super) fn abs(call: &mut Call<'_, '_>) -> Made {
 }
 
 pub(super) fn neg(call: &mut Call<'_, '_>) -> Made {
-    unary(call, Unary::Neg)
+    match is_integral(call, "self")? {
+        true => {
+            let Tensor { output, order } = call.tensor("self")?;
+            let zero = call.filled("zero", 0.0, output, &[])?;
+            integers::of_two(call, "y", Two::Sub, Pair { a: zero, b: output, order })
+        }
+        false => unary(call, Unary::Neg),
+    }
 }
 
 pub(super) fn reciprocal(call: &mut Call<'_, '_>) -> Made {
@@ -146,6 +154,18 @@ pub(super) fn reciprocal(call: &mut Call<'_, '_>) -> Made {
 
 pub(super) fn square(call: &mut Call<'_, '_>) -> Made {
     each(call, |s, name, x| s.mul(name, x, x))
+}
+
+fn turn(call: &mut Call<'_, '_>, by: Turn) -> Made {
+    each(call, |s, name, x| s.op(name, by.op(), &[x]))
+}
+
+pub(super) fn sin(call: &mut Call<'_, '_>) -> Made {
+    turn(call, Turn::Sine)
+}
+
+pub(super) fn cos(call: &mut Call<'_, '_>) -> Made {
+    turn(call, Turn::Cosine)
 }
 
 pub(super) fn pow(call: &mut Call<'_, '_>) -> Made {
@@ -159,29 +179,46 @@ pub(super) fn pow(call: &mut Call<'_, '_>) -> Made {
 pub(super) fn clamp(call: &mut Call<'_, '_>) -> Made {
     let least = call.number_or("min", f64::NEG_INFINITY)?;
     let most = call.number_or("max", f64::INFINITY)?;
-    each(call, |s, name, x| s.clamp(name, x, least, most))
+    if !is_integral(call, "self")? {
+        return each(call, |s, name, x| s.clamp(name, x, least, most));
+    }
+    let mut y = call.tensor("self")?;
+    for (what, by, limit) in [("min", Two::Max, least), ("max", Two::Min, most)] {
+        if limit.is_finite() {
+            let b = call.filled(&format!("{what}/limit"), limit, y.output, &[])?;
+            let pair = Pair { a: y.output, b, order: y.order.clone() };
+            y = integers::of_two(call, what, by, pair)?.remove(0);
+        }
+    }
+    Ok(vec![y])
+}
+
+/// True if the argument of this name is a tensor of integers or of what says yes or no.
+fn is_integral(call: &Call<'_, '_>, name: &str) -> Result<bool> {
+    match call.tensor_or_none(name)? {
+        Some(x) => Ok(!call.dtype(x.output)?.is_floating()),
+        None => Ok(false),
+    }
 }
 
 /// Two operands that are broadcast, with their dimensions in one order.
-struct Pair {
-    a: Output,
-    b: Output,
-    order: Vec<usize>,
+pub(super) struct Pair {
+    pub(super) a: Output,
+    pub(super) b: Output,
+    pub(super) order: Vec<usize>,
 }
 
-/// The operands of these names; one of them may be a number. What says yes or no becomes a number beside numbers.
-fn pair(call: &mut Call<'_, '_>, [a, b]: [&str; 2]) -> Result<Pair> {
+/// The operands of these names; one of them may be a number. Integers, and what says yes or no, become numbers beside numbers.
+pub(super) fn pair(call: &mut Call<'_, '_>, [a, b]: [&str; 2]) -> Result<Pair> {
     let [x, y] = match (call.tensor_or_none(a)?, call.tensor_or_none(b)?) {
         (Some(x), Some(y)) => [x, y],
         (Some(x), None) => {
-            let output = call.number(b)?;
-            let output = call.filled(b, output, x.output, &[])?;
-            [x, Tensor::plain(output, 0)]
+            let (x, number) = beside_number(call, (a, x), b)?;
+            [x, number]
         }
         (None, Some(y)) => {
-            let output = call.number(a)?;
-            let output = call.filled(a, output, y.output, &[])?;
-            [Tensor::plain(output, 0), y]
+            let (y, number) = beside_number(call, (b, y), a)?;
+            [number, y]
         }
         (None, None) => return call.refuse("two numbers; one tensor is needed"),
     };
@@ -205,27 +242,73 @@ fn pair(call: &mut Call<'_, '_>, [a, b]: [&str; 2]) -> Result<Pair> {
     Ok(Pair { a, b, order })
 }
 
-/// x, or what it says as a number, if it says yes or no and `other` is a number.
+/// A tensor and the number that an argument is, of one type.
+fn beside_number(
+    call: &mut Call<'_, '_>,
+    (what, mut x): (&str, Tensor),
+    name: &str,
+) -> Result<(Tensor, Tensor)> {
+    let number = call.number(name)?;
+    if makes_numbers(call) || number.fract() != 0.0 {
+        x.output = integers::as_number(call, what, x.output)?;
+    } else if makes_integers(call) {
+        x.output = integers::as_integer(call, what, x.output)?;
+    }
+    let output = call.filled(name, number, x.output, &[])?;
+    Ok((x, Tensor::plain(output, 0)))
+}
+
+fn makes_numbers(call: &Call<'_, '_>) -> bool {
+    matches!(call.node.outputs.first(), Some(Some(shape)) if shape.dtype.is_floating())
+}
+
+fn makes_integers(call: &Call<'_, '_>) -> bool {
+    matches!(call.node.outputs.first(), Some(Some(shape)) if shape.dtype == DType::I32)
+}
+
+/// x in the type that it has beside `other`: a number if one of them is or becomes one, else an integer if one of them is.
 fn beside(call: &mut Call<'_, '_>, what: &str, x: Output, other: Output) -> Result<Output> {
-    match call.dtype(x)? == DType::U8 && call.dtype(other)?.is_floating() {
-        true => as_number(call, what, x, other),
+    let other = call.dtype(other)?;
+    if makes_numbers(call) || other.is_floating() {
+        return integers::as_number(call, what, x);
+    }
+    match makes_integers(call) || other == DType::I32 {
+        true => integers::as_integer(call, what, x),
         false => Ok(x),
     }
 }
 
 /// 1 where a tensor of `u8` is not 0, else 0, in the type of `like`.
-fn as_number(call: &mut Call<'_, '_>, what: &str, x: Output, like: Output) -> Result<Output> {
+pub(super) fn truth_as_number(
+    call: &mut Call<'_, '_>,
+    what: &str,
+    x: Output,
+    like: Output,
+) -> Result<Output> {
     let one = call.filled(&format!("{what}/one"), 1.0, like, &[])?;
     let zero = call.filled(&format!("{what}/zero"), 0.0, like, &[])?;
     call.layer(&format!("{what}/number"), |s, name| s.select(name, x, one, zero))
 }
 
-fn of_two(
+/// A function of two numbers, or, where it is one, of two integers.
+fn arithmetic(
     call: &mut Call<'_, '_>,
-    names: [&str; 2],
+    (names, integral): ([&str; 2], Option<Two>),
     f: impl FnOnce(&mut Scope<'_>, &str, Output, Output) -> tensorwire_nn::Result<Output>,
 ) -> Made {
-    let Pair { a, b, order } = pair(call, names)?;
+    let pair = pair(call, names)?;
+    match (call.dtype(pair.a)?, integral) {
+        (DType::I32, Some(by)) => integers::of_two(call, "y", by, pair),
+        (DType::U8, Some(Two::Mul)) => logical(call, pair, Comparison::Greater),
+        _ => of_pair(call, pair, f),
+    }
+}
+
+fn of_pair(
+    call: &mut Call<'_, '_>,
+    Pair { a, b, order }: Pair,
+    f: impl FnOnce(&mut Scope<'_>, &str, Output, Output) -> tensorwire_nn::Result<Output>,
+) -> Made {
     let output = call.layer("y", |s, name| f(s, name, a, b))?;
     Ok(vec![Tensor { output, order }])
 }
@@ -240,11 +323,16 @@ fn times_alpha(
     if alpha == 1.0 { Ok(x) } else { s.scale(&format!("{name}/alpha"), x, alpha) }
 }
 
-const BOTH: [&str; 2] = ["self", "other"];
+pub(super) const BOTH: [&str; 2] = ["self", "other"];
+
+/// `by`, if the second operand is not multiplied before.
+fn without_alpha(by: Two, alpha: f64) -> Option<Two> {
+    (alpha == 1.0).then_some(by)
+}
 
 pub(super) fn add(call: &mut Call<'_, '_>) -> Made {
     let alpha = call.number_or("alpha", 1.0)?;
-    of_two(call, BOTH, |s, name, a, b| {
+    arithmetic(call, (BOTH, without_alpha(Two::Add, alpha)), |s, name, a, b| {
         let b = times_alpha(s, name, b, alpha)?;
         s.add(name, a, b)
     })
@@ -252,7 +340,7 @@ pub(super) fn add(call: &mut Call<'_, '_>) -> Made {
 
 pub(super) fn sub(call: &mut Call<'_, '_>) -> Made {
     let alpha = call.number_or("alpha", 1.0)?;
-    of_two(call, BOTH, |s, name, a, b| {
+    arithmetic(call, (BOTH, without_alpha(Two::Sub, alpha)), |s, name, a, b| {
         let b = times_alpha(s, name, b, alpha)?;
         s.sub(name, a, b)
     })
@@ -260,7 +348,8 @@ pub(super) fn sub(call: &mut Call<'_, '_>) -> Made {
 
 pub(super) fn rsub(call: &mut Call<'_, '_>) -> Made {
     let alpha = call.number_or("alpha", 1.0)?;
-    of_two(call, BOTH, |s, name, a, b| {
+    let turned = ["other", "self"];
+    arithmetic(call, (turned, without_alpha(Two::Sub, alpha)), |s, name, b, a| {
         let a = times_alpha(s, name, a, alpha)?;
         s.sub(name, b, a)
     })
@@ -268,32 +357,34 @@ pub(super) fn rsub(call: &mut Call<'_, '_>) -> Made {
 
 pub(super) fn mul(call: &mut Call<'_, '_>) -> Made {
     match call.given("other").and_then(Argument::number) {
-        Some(by) => each(call, |s, name, x| s.scale(name, x, by)),
-        None => of_two(call, BOTH, |s, name, a, b| s.mul(name, a, b)),
+        Some(by) if !is_integral(call, "self")? => each(call, |s, name, x| s.scale(name, x, by)),
+        _ => arithmetic(call, (BOTH, Some(Two::Mul)), |s, name, a, b| s.mul(name, a, b)),
     }
 }
 
 pub(super) fn div(call: &mut Call<'_, '_>) -> Made {
     match call.given("other").and_then(Argument::number) {
-        Some(by) => each(call, |s, name, x| s.scale(name, x, 1.0 / by)),
-        None => of_two(call, BOTH, |s, name, a, b| s.div(name, a, b)),
+        Some(by) if !is_integral(call, "self")? => {
+            each(call, |s, name, x| s.scale(name, x, 1.0 / by))
+        }
+        _ => arithmetic(call, (BOTH, None), |s, name, a, b| s.div(name, a, b)),
     }
 }
 
 pub(super) fn maximum(call: &mut Call<'_, '_>) -> Made {
-    of_two(call, BOTH, |s, name, a, b| s.maximum(name, a, b))
+    arithmetic(call, (BOTH, Some(Two::Max)), |s, name, a, b| s.maximum(name, a, b))
 }
 
 pub(super) fn at_least(call: &mut Call<'_, '_>) -> Made {
-    of_two(call, ["self", "min"], |s, name, a, b| s.maximum(name, a, b))
+    arithmetic(call, (["self", "min"], Some(Two::Max)), |s, name, a, b| s.maximum(name, a, b))
 }
 
 pub(super) fn minimum(call: &mut Call<'_, '_>) -> Made {
-    of_two(call, BOTH, |s, name, a, b| s.minimum(name, a, b))
+    arithmetic(call, (BOTH, Some(Two::Min)), |s, name, a, b| s.minimum(name, a, b))
 }
 
 fn compare(call: &mut Call<'_, '_>, by: Comparison) -> Made {
-    of_two(call, BOTH, |s, name, a, b| s.compare(name, by, a, b))
+    arithmetic(call, (BOTH, None), |s, name, a, b| s.compare(name, by, a, b))
 }
 
 pub(super) fn equal(call: &mut Call<'_, '_>) -> Made {
@@ -333,8 +424,7 @@ pub(super) fn not(call: &mut Call<'_, '_>) -> Made {
 }
 
 /// a > ¬b and a ≥ ¬b, of what is 0 or 1.
-fn logical(call: &mut Call<'_, '_>, by: Comparison) -> Made {
-    let Pair { a, b, order } = pair(call, BOTH)?;
+fn logical(call: &mut Call<'_, '_>, Pair { a, b, order }: Pair, by: Comparison) -> Made {
     if call.dtype(a)? != DType::U8 || call.dtype(b)? != DType::U8 {
         return call.refuse("only tensors of bool are known here");
     }
@@ -344,11 +434,13 @@ fn logical(call: &mut Call<'_, '_>, by: Comparison) -> Made {
 }
 
 pub(super) fn and(call: &mut Call<'_, '_>) -> Made {
-    logical(call, Comparison::Greater)
+    let pair = pair(call, BOTH)?;
+    logical(call, pair, Comparison::Greater)
 }
 
 pub(super) fn or(call: &mut Call<'_, '_>) -> Made {
-    logical(call, Comparison::GreaterEqual)
+    let pair = pair(call, BOTH)?;
+    logical(call, pair, Comparison::GreaterEqual)
 }
 
 pub(super) fn select(call: &mut Call<'_, '_>) -> Made {
@@ -375,42 +467,39 @@ pub(super) fn masked_fill(call: &mut Call<'_, '_>) -> Made {
 }
 
 fn chosen(call: &mut Call<'_, '_>, condition: Output, a: Output, b: Output) -> Made {
+    if !call.dtype(a)?.is_floating() {
+        return integers::chosen(call, condition, [a, b]);
+    }
     let output = call.layer("y", |s, name| s.select(name, condition, a, b))?;
     let rank = call.wanted(0)?.len();
     Ok(vec![Tensor::plain(output, rank)])
 }
 
-/// Which elements, is ours to draw: from the job's seed, the node's name and the step.
-pub(super) fn dropout(call: &mut Call<'_, '_>) -> Made {
-    let rate = call.number("p")?;
-    match call.is("train") && rate > 0.0 {
-        true => each(call, |s, name, x| s.dropout(name, x, rate)),
-        false => Ok(vec![call.tensor("input")?]),
-    }
-}
-
 /// As another type: our graph has one floating type, one of integers, and `u8` for bool.
 pub(super) fn cast(call: &mut Call<'_, '_>) -> Made {
     let x = call.tensor("self")?;
-    let Some(Some(shape)) = call.node.outputs.first() else { return Ok(vec![x]) };
+    Ok(vec![cast_of(call, x)?])
+}
+
+/// x in the type that PyTorch gave of the output.
+pub(super) fn cast_of(call: &mut Call<'_, '_>, x: Tensor) -> Result<Tensor> {
+    let Some(Some(shape)) = call.node.outputs.first() else { return Ok(x) };
     let (from, to) = (call.dtype(x.output)?, shape.dtype);
     let output = match (from, to) {
         _ if from == to || from.is_floating() && to.is_floating() => x.output,
         (_, DType::U8) => {
-            let zero = call.filled("zero", 0.0, x.output, &[])?;
-            call.layer("y", |s, name| s.compare(name, Comparison::NotEqual, x.output, zero))?
+            let zero = call.filled("cast/zero", 0.0, x.output, &[])?;
+            call.layer("cast", |s, name| s.compare(name, Comparison::NotEqual, x.output, zero))?
         }
-        (DType::U8, to) if to.is_floating() => {
-            let like = call.layer("like", |s, name| s.zeros(name, &[]))?;
-            as_number(call, "y", x.output, like)?
-        }
+        (_, to) if to.is_floating() => integers::as_number(call, "cast", x.output)?,
+        (_, DType::I32) => call.op("cast", Integers::OfNumbers.op(), &[x.output])?,
         _ => {
             return call.refuse(format!(
                 "{from} as {to} is not known; have the data hold {to} in the first place"
             ));
         }
     };
-    Ok(vec![Tensor { output, ..x }])
+    Ok(Tensor { output, ..x })
 }
 
 pub(super) fn same(call: &mut Call<'_, '_>) -> Made {

@@ -224,6 +224,72 @@ fn counted(place: f64, size: usize) -> usize {
     (place.max(0.0) as usize).min(size)
 }
 
+/// x with another tensor's elements, repeated to its dimensions.
+pub(super) fn copy(call: &mut Call<'_, '_>) -> Made {
+    let src = call.tensor("src")?;
+    let cast = super::elements::cast_of(call, src)?;
+    Ok(vec![expanded(call, "y", cast, 0)?])
+}
+
+/// x with one number, or one element, everywhere.
+pub(super) fn fill(call: &mut Call<'_, '_>) -> Made {
+    let dims = call.wanted(0)?;
+    if let Some(value) = call.tensor_or_none("value")? {
+        let cast = super::elements::cast_of(call, value)?;
+        return Ok(vec![expanded(call, "y", cast, 0)?]);
+    }
+    let value = call.number_or("value", 0.0)?;
+    let x = call.tensor("self")?;
+    let output = call.filled("y", value, x.output, &dims)?;
+    Ok(vec![Tensor::plain(output, dims.len())])
+}
+
+/// x with `src` from `start` on along a dimension.
+fn with_part(call: &mut Call<'_, '_>, axis: usize, start: usize) -> Made {
+    let x = call.tensor("self")?;
+    let dims = call.dims(&x)?;
+    let mut of = dims.clone();
+    let src = call.tensor("src")?;
+    of[axis] = if src.rank() == dims.len() { call.dims(&src)?[axis] } else { 1 };
+    let src = call.as_plain(&src, "src")?;
+    let src = call.layer("src/part", |s, name| s.reshape(name, src, &of))?;
+    let end = start + of[axis];
+    let mut parts = Vec::new();
+    if start > 0 {
+        let before = part(call, "before", &x, axis, [0, start])?;
+        parts.push(call.as_plain(&before, "before")?);
+    }
+    parts.push(src);
+    if end < dims[axis] {
+        let after = part(call, "after", &x, axis, [end, dims[axis] - end])?;
+        parts.push(call.as_plain(&after, "after")?);
+    }
+    let output = match parts[..] {
+        [all] => all,
+        _ => call.layer("y", |s, name| s.concat(name, axis, &parts))?,
+    };
+    Ok(vec![Tensor::plain(output, dims.len())])
+}
+
+pub(super) fn slice_scatter(call: &mut Call<'_, '_>) -> Made {
+    if call.number_or("step", 1.0)? != 1.0 {
+        return call.refuse(
+            "every so-many-th element is changed in place; assign a new tensor, made by stack",
+        );
+    }
+    let dims = call.wanted(0)?;
+    let axis = call.axis(call.number_or("dim", 0.0)? as i64, dims.len())?;
+    let start = counted(call.number_or("start", 0.0)?, dims[axis]);
+    with_part(call, axis, start)
+}
+
+pub(super) fn select_scatter(call: &mut Call<'_, '_>) -> Made {
+    let dims = call.wanted(0)?;
+    let axis = call.axis(call.int("dim")?, dims.len())?;
+    let start = counted(call.number("index")?, dims[axis]);
+    with_part(call, axis, start)
+}
+
 pub(super) fn narrow(call: &mut Call<'_, '_>) -> Made {
     let x = call.tensor("self")?;
     let axis = call.axis(call.int("dim")?, x.rank())?;

@@ -5,7 +5,7 @@ use tensorwire_nn::{Comparison, DType, Op, Output};
 use crate::call::Call;
 use crate::error::Result;
 use crate::module::Argument;
-use crate::operators::Gate;
+use crate::operators::{Gate, Integers};
 use crate::order::Tensor;
 
 type Made = Result<Vec<Tensor>>;
@@ -147,19 +147,26 @@ pub(super) fn index(call: &mut Call<'_, '_>) -> Made {
         return call.refuse("a list of indices is needed");
     };
     let [Argument::Tensor(indices)] = &indices[..] else {
-        return call.refuse("only one tensor of integers, for the first dimension, is known; flatten those that are meant");
+        return call.refuse("only integers are known as indices; multiply by what says yes or no, or choose by where");
     };
     let indices = call.found(indices)?;
     let table = call.tensor("self")?;
     let dims = call.dims(&table)?;
     let rows = call.as_plain(&indices, "indices")?;
     if call.dtype(rows)? != DType::I32 || dims.is_empty() {
-        return call.refuse("only integers are known as indices; multiply by what says yes or no");
+        return call.refuse("only integers are known as indices; multiply by what says yes or no, or choose by where");
     }
     let table = call.as_plain(&table, "self")?;
     let flat = [dims[0], dims[1..].iter().product()];
     let table = call.layer("table", |s, name| s.reshape(name, table, &flat))?;
-    let y = call.layer("rows", |s, name| s.gather(name, table, rows))?;
+    let y = match call.dtype(table)? {
+        DType::I32 | DType::U8 => {
+            let count = call.dims(&indices)?.iter().product();
+            let flat = call.layer("places", |s, name| s.reshape(name, rows, &[count]))?;
+            call.op("rows", Integers::Gather.op(), &[table, flat])?
+        }
+        _ => call.layer("rows", |s, name| s.gather(name, table, rows))?,
+    };
     Ok(vec![call.reshaped("y", y)?])
 }
 

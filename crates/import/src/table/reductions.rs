@@ -3,6 +3,7 @@
 use tensorwire_nn::{Output, Scope};
 
 use super::elements::closed;
+use super::integers;
 use crate::call::Call;
 use crate::error::Result;
 use crate::order::Tensor;
@@ -31,6 +32,11 @@ pub(super) fn mean(call: &mut Call<'_, '_>) -> Made {
 }
 
 pub(super) fn sum(call: &mut Call<'_, '_>) -> Made {
+    let x = call.tensor("self")?;
+    if !call.dtype(x.output)?.is_floating() {
+        let axes = call.axes("dim", x.rank())?;
+        return integers::sum(call, &axes);
+    }
     over(call, |s, name, x, axes, keep| s.sum_over(name, x, axes, keep))
 }
 

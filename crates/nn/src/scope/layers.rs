@@ -367,15 +367,25 @@ impl Scope<'_> {
                 format!("a rate of {rate}; from 0 to below 1 is needed"),
             ));
         }
+        let node = format!("{name}/dropout");
+        match self.draws(&node)? {
+            Some((key, step)) => self.op(&node, Op::Dropout { rate, key }, &[x, step]),
+            None => Ok(x),
+        }
+    }
+
+    /// What a node of this name draws by in training: a key, which depends on the seed, the copy's number and the name alone, and
+    /// the number of the step, `i64[]`. None in evaluation, where nothing is drawn.
+    ///
+    /// # Errors
+    /// When a tensor of the batch is called as the step is.
+    pub fn draws(&mut self, name: &str) -> Result<Option<(u64, Output)>> {
         self.differs_in_training();
         if self.mode == Mode::Evaluate {
-            return Ok(x);
+            return Ok(None);
         }
-        let step = self.step()?;
-        let node = format!("{name}/dropout");
-        let drawn_as = format!("{}/{}{node}", self.drawn_as, self.path);
-        let key = crate::init::fnv1a(&drawn_as) ^ self.seed;
-        self.op(&node, Op::Dropout { rate, key }, &[x, step])
+        let drawn_as = format!("{}/{}{name}", self.drawn_as, self.path);
+        Ok(Some((crate::init::fnv1a(&drawn_as) ^ self.seed, self.step()?)))
     }
 
     /// The vectors of words, tokens: `i32[…]` → `f[…, size]`: rows of parameter `<name>/weight`, `[words, size]`, first uniform in
