@@ -398,7 +398,7 @@ fn whole(slab: &Slab) -> Outcome<Buffer> {
 /// All of a slab as buffers of a piece each.
 fn in_pieces(slab: &Slab) -> Outcome<Vec<Buffer>> {
     let starts = (0..slab.bytes()).step_by(PIECE_BYTES);
-    let places = starts
-        .map(|offset| Place { offset, bytes: PIECE_BYTES.min(slab.bytes() - offset) });
+    let places =
+        starts.map(|offset| Place { offset, bytes: PIECE_BYTES.min(slab.bytes() - offset) });
     Ok(Arena::new(slab, &places.collect::<Vec<_>>())?.into_buffers())
 }

@@ -174,7 +174,8 @@ mod tests {
     #[test]
     fn a_model_is_held_against_itself() {
         let line = |model: &str, crossing: &str, step_s: f64| json!({ "model": model, "crossing": crossing, "step_s": step_s });
-        let lines = [line("gru", "host", 2.0), line("gru", "direct", 1.0), line("lstm", "direct", 1.0)];
+        let lines =
+            [line("gru", "host", 2.0), line("gru", "direct", 1.0), line("lstm", "direct", 1.0)];
         assert_eq!(direct_over_host(&lines), [("gru".to_owned(), 0.5)]);
     }
 }

@@ -32,7 +32,9 @@ const OF_STAND_IN: &[(&str, u64)] = &[("mlp", 2), ("cifar", 2)];
 pub(super) fn losses(bench: &mut Bench<'_, '_>) -> Outcome {
     let tensorwire = built!(bench.programs.tensorwire, "tensorwire");
     let Some(python) = bench.python else {
-        return Outcome::NotRun("no PyTorch is here to compute beside (--with-torch installs it)".to_owned());
+        return Outcome::NotRun(
+            "no PyTorch is here to compute beside (--with-torch installs it)".to_owned(),
+        );
     };
     outcome(losses_of(bench, python, &tensorwire))
 }
@@ -54,7 +56,9 @@ fn losses_of(
         }
     }
     Ok(match wrong.is_empty() {
-        true => Outcome::Passed(format!("{} models within {RELATIVE_MAX} of PyTorch's", models.len())),
+        true => {
+            Outcome::Passed(format!("{} models within {RELATIVE_MAX} of PyTorch's", models.len()))
+        }
         false => Outcome::Failed(wrong.join("; ")),
     })
 }

@@ -78,7 +78,10 @@ fn a_part_that_fails_stops_no_other_and_fails_the_run() {
 #[test]
 fn losses_are_held_beside_pytorch() {
     if std::env::var_os("TENSORWIRE_PYTORCH").is_none() {
-        return skip(Some("TENSORWIRE_PYTORCH"), &"TENSORWIRE_PYTORCH names no python with that framework");
+        return skip(
+            Some("TENSORWIRE_PYTORCH"),
+            &"TENSORWIRE_PYTORCH names no python with that framework",
+        );
     }
     let kernels = match cuda_shim() {
         Ok(kernels) => kernels,
