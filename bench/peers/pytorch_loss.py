@@ -3,11 +3,13 @@
 For each model: PyTorch draws first weights and writes them to a safetensors file, `tensorwire batches`
 writes the batches, `tensorwire train --load` trains on them and says its losses, PyTorch does the same
 steps. --recipe trains in another way than by SGD with momentum: PyTorch does it by its own optimizers, schedules
-and clipping. Exit status: 0 all agree to --tolerance, 1 some do not.
+and clipping. --device is tensorwire's alone: PyTorch computes on the processor. Exit status: 0 all agree to
+--tolerance, 1 some do not.
 """
 
 import argparse
 import json
+import math
 import pathlib
 import subprocess
 import sys
@@ -20,7 +22,6 @@ from safetensors.torch import load_file, save_file
 from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LinearLR, SequentialLR, StepLR
 
 from pytorch_models import MODELS, Variables, loss_of
-
 
 
 class Job(NamedTuple):
@@ -114,6 +115,9 @@ def arguments():
     parser.add_argument("--threads", type=int, default=2, help="[%(default)s]")
     parser.add_argument("--dtype", choices=["f32", "f64"], help="of all [by model]")
     parser.add_argument("--kernels", default="auto", help="tensorwire's --kernels [%(default)s]")
+    parser.add_argument("--batch", type=int, help="samples a batch [by model]")
+    parser.add_argument("--device", default="cpu", help="tensorwire's --device [%(default)s]")
+    parser.add_argument("--cuda-driver", type=pathlib.Path, help="tensorwire's --cuda-driver")
     parser.add_argument("--tolerance", type=float, default=1e-3, help="relative [%(default)s]")
     parser.add_argument("--json", type=pathlib.Path, help="append one line of JSON a model")
     return parser.parse_args()
@@ -126,6 +130,7 @@ def ours(given, folder, model, job):
     command += ["--steps", str(given.steps), "--kernels", given.kernels, "--dtype", job.dtype]
     command += [*RECIPES[given.recipe].options.split(), *sequence(job)]
     command += ["--threads", str(given.threads), "--load", str(folder / "first.safetensors")]
+    command += ["--device", given.device, *(["--cuda-driver", str(given.cuda_driver)] if given.cuda_driver else [])]
     subprocess.run([*command, "--metrics", str(metrics)], check=True, capture_output=True, text=True)
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     return [line["loss"] for line in lines if "loss" in line]
@@ -170,7 +175,8 @@ def theirs(given, folder, model, job):
 
 
 def compare(given, model):
-    job = JOBS[model]._replace(**{name: to for name, to in (("dtype", given.dtype), ("rate", given.lr)) if to})
+    wanted = {"dtype": given.dtype, "rate": given.lr, "batch": given.batch}
+    job = JOBS[model]._replace(**{name: to for name, to in wanted.items() if to})
     torch.set_default_dtype(torch.float64 if job.dtype == "f64" else torch.float32)
     batches = given.steps * RECIPES[given.recipe].accumulate
     with tempfile.TemporaryDirectory() as name:
@@ -183,7 +189,10 @@ def compare(given, model):
         found = ours(given, folder, model, job)
     differences = [abs(a - b) / abs(b) for a, b in zip(found, expected)]
     assert len(found) == len(expected) == given.steps, (len(found), len(expected))
-    return {"model": model, "recipe": given.recipe, "dtype": job.dtype, "steps": given.steps, "worst": max(differences), "losses": found, "pytorch": expected}
+    of = {"model": model, "recipe": given.recipe, "dtype": job.dtype, "batch": job.batch, "steps": given.steps, "device": given.device}
+    # no number is the worst of all
+    worst = max(differences, key=lambda difference: math.inf if math.isnan(difference) else difference)
+    return {**of, "worst": worst, "losses": found, "pytorch": expected}
 
 
 def main():

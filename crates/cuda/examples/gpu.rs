@@ -26,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Copies that count of a rate, after some that warm up.
 const COPIES: u32 = 20;
 const WARM_UP: u32 = 3;
+/// As a job's tensors are staged.
+const PIECE_BYTES: usize = 1 << 20;
 const MARK: u8 = 0x5a;
 /// More than any driver takes of a stream that waits, it is said: about 1,024.
 const LAUNCHES: usize = 2_000;
@@ -275,7 +277,7 @@ fn rates(driver: Option<PathBuf>, bytes: usize) -> Outcome<()> {
     ] {
         say(&json!({ "rate": what, "bytes": bytes, "bytes_per_second": rate }));
     }
-    staged(driver.clone(), bytes, to_host)?;
+    staged(driver.clone(), bytes, (to_host, to_device))?;
     launches(&device, &a)?;
     let mut other = this_program("write", driver.as_deref(), bytes)?;
     let (_, target) = (drop(b), device.alloc(bytes as u64)?);
@@ -286,20 +288,26 @@ fn rates(driver: Option<PathBuf>, bytes: usize) -> Outcome<()> {
     }
 }
 
-/// What a tensor goes by that is staged: memory of the system's that was pinned later, told by the engine, one after the
-/// other, each waited for.
-fn staged(driver: Option<PathBuf>, bytes: usize, limit: f64) -> Outcome<()> {
+/// What a tensor goes by that is staged: memory of the system's that was pinned later, in pieces that the engine is told one after
+/// the other, to where the host knows of each: as it leaves a GPU, and as it comes to one.
+fn staged(driver: Option<PathBuf>, bytes: usize, (to_host, to_device): (f64, f64)) -> Outcome<()> {
     let mut kernels = CudaKernels::open(&CudaOptions { driver, ..CudaOptions::default() }, 0)?;
     let slab = Slab::anonymous(bytes)?;
     let _pinned = kernels.pin(&slab)?;
-    let (host, there) = (whole(&slab)?, whole(&kernels.alloc(0, bytes)?)?);
-    let rate = engine_rate(&mut kernels, &there, &host)?;
-    say(&json!({
-        "rate": "one tensor staged to the host, to where the host knows",
-        "bytes": bytes,
-        "bytes_per_second": rate,
-        "of_pinned": rate / limit,
-    }));
+    let there = kernels.alloc(0, bytes)?;
+    let (host, there) = (in_pieces(&slab)?, in_pieces(&there)?);
+    for (rate, from, to, limit) in [
+        ("one tensor staged to the host", &there, &host, to_host),
+        ("one tensor staged to the GPU", &host, &there, to_device),
+    ] {
+        let found = engine_rate(&mut kernels, from, to)?;
+        say(&json!({
+            "rate": format!("{rate}, in pieces, to where the host knows"),
+            "bytes": bytes,
+            "bytes_per_second": found,
+            "of_pinned": found / limit,
+        }));
+    }
     Ok(())
 }
 
@@ -309,7 +317,7 @@ fn write(driver: Option<PathBuf>, bytes: usize) -> Outcome<()> {
     let mut kernels = CudaKernels::open(&CudaOptions { driver, ..CudaOptions::default() }, 0)?;
     let theirs = kernels.import(0, std::io::stdin().as_fd().try_clone_to_owned()?, bytes)?;
     let (own, theirs) = (whole(&kernels.alloc(0, bytes)?)?, whole(&theirs)?);
-    let rate = engine_rate(&mut kernels, &own, &theirs)?;
+    let rate = engine_rate(&mut kernels, &[own], &[theirs])?;
     say(&json!({
         "rate": "one write into another process's memory, to where the host knows",
         "bytes": bytes,
@@ -319,19 +327,25 @@ fn write(driver: Option<PathBuf>, bytes: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// Bytes a second of copies by the engine, each waited for: the median.
-fn engine_rate(kernels: &mut CudaKernels, from: &Buffer, to: &Buffer) -> Outcome<f64> {
+/// Bytes a second of a tensor's pieces that the engine copies, each waited for in its turn when all are told: the median.
+fn engine_rate(kernels: &mut CudaKernels, from: &[Buffer], to: &[Buffer]) -> Outcome<f64> {
     let mut took = Vec::new();
     for at in 0..WARM_UP + COPIES {
         let start = Instant::now();
-        let copy = kernels.copy(from.lend_to_device()?, to.lend_to_device_for_writing()?)?;
-        kernels.wait(copy, Deadline::after(PATIENCE))?;
+        let mut copies = Vec::with_capacity(from.len());
+        for (from, to) in from.iter().zip(to) {
+            copies.push(kernels.copy(from.lend_to_device()?, to.lend_to_device_for_writing()?)?);
+        }
+        for copy in copies {
+            kernels.wait(copy, Deadline::after(PATIENCE))?;
+        }
         if at >= WARM_UP {
             took.push(start.elapsed());
         }
     }
     took.sort();
-    Ok(to.bytes() as f64 / took[took.len() / 2].as_secs_f64())
+    let bytes: usize = to.iter().map(Buffer::bytes).sum();
+    Ok(bytes as f64 / took[took.len() / 2].as_secs_f64())
 }
 
 /// Bytes a second of copies that are told at once.
@@ -379,4 +393,12 @@ fn this_program(role: &str, driver: Option<&Path>, bytes: usize) -> Outcome<Comm
 fn whole(slab: &Slab) -> Outcome<Buffer> {
     let arena = Arena::new(slab, &[Place { offset: 0, bytes: slab.bytes() }])?;
     Ok(arena.into_buffers().remove(0))
+}
+
+/// All of a slab as buffers of a piece each.
+fn in_pieces(slab: &Slab) -> Outcome<Vec<Buffer>> {
+    let starts = (0..slab.bytes()).step_by(PIECE_BYTES);
+    let places =
+        starts.map(|offset| Place { offset, bytes: PIECE_BYTES.min(slab.bytes() - offset) });
+    Ok(Arena::new(slab, &places.collect::<Vec<_>>())?.into_buffers())
 }

@@ -29,7 +29,7 @@ Entry *entries = nullptr;
 thread_local char last_error[512] = "";
 __thread uint64_t order SHIM_TLS = 0;
 
-enum class State { Ready, AtBlock, AtWarp, Done };
+enum class State : unsigned char { Ready, AtBlock, AtWarp, Done };
 
 #if defined(__x86_64__)
 
@@ -92,8 +92,6 @@ struct Context {
 struct Fiber {
     Context context;
     Index index;
-    State state;
-    int line;
     // of the exchanges of a warp, every other one has the same place
     unsigned turn;
 };
@@ -101,9 +99,14 @@ struct Fiber {
 // What one thread of the system runs blocks with.
 struct Machine {
     Fiber fibers[THREADS_MAX];
+    // of each thread, and the line where it waits
+    State states[THREADS_MAX];
+    int lines[THREADS_MAX];
     uint64_t given[THREADS_MAX / WARP][2][WARP];
     Context scheduler;
     unsigned running;
+    // of the warp whose turn it is: its first thread, how many had their turn, how many of these wait for the warp
+    unsigned warp, turns, at_warp;
     const Entry *entry;
     const void *arguments;
     unsigned char *stacks;
@@ -145,60 +148,66 @@ int fail(const char *kernel, const char *what) {
     return 1;
 }
 
+// Goes on with the next thread of the warp that can, or with the scheduler where there is none.
+inline void go_on(Machine &m, Context &from) {
+    while (m.turns < WARP) {
+        unsigned i = m.turns++;
+        // in another order for another seed
+        unsigned thread = m.warp + (order ? (i * 5 + unsigned(order % WARP)) % WARP : i);
+        if (m.states[thread] != State::Ready) continue;
+        m.running = thread;
+        here.thread = m.fibers[thread].index;
+        Context::change(from, m.fibers[thread].context);
+        return;
+    }
+    // the scheduler itself comes here where no thread can go on
+    if (&from != &m.scheduler) Context::change(from, m.scheduler);
+}
+
 void fiber_main() {
     Machine &m = *machine;
     m.entry->run(m.arguments);
-    Fiber &own = m.fibers[m.running];
-    own.state = State::Done;
-    Context::change(own.context, m.scheduler);
+    m.states[m.running] = State::Done;
+    go_on(m, m.fibers[m.running].context);
     std::abort();
 }
 
 void wait(State state, int line) {
     Machine &m = *machine;
-    Fiber &own = m.fibers[m.running];
-    own.state = state;
-    own.line = line;
-    Context::change(own.context, m.scheduler);
-}
-
-void resume(Machine &m, unsigned thread) {
-    m.running = thread;
-    here.thread = m.fibers[thread].index;
-    Context::change(m.scheduler, m.fibers[thread].context);
+    m.states[m.running] = state;
+    m.lines[m.running] = line;
+    m.at_warp += state == State::AtWarp;
+    go_on(m, m.fibers[m.running].context);
 }
 
 // True if all of these wait in the same way at the same line.
 bool all_wait(const Machine &m, unsigned first, unsigned end, State state) {
-    for (unsigned i = first; i < end; i++)
-        if (m.fibers[i].state != state || m.fibers[i].line != m.fibers[first].line) return false;
-    return true;
+    int differ = 0;
+    for (unsigned i = first; i < end; i++) differ |= m.states[i] != state;
+    for (unsigned i = first; i < end; i++) differ |= m.lines[i] ^ m.lines[first];
+    return !differ;
 }
 
 // Runs a warp until none of its threads can go on by themselves. False where they wait for each other in vain.
 bool run_warp(Machine &m, unsigned first) {
     for (;;) {
-        for (unsigned i = 0; i < WARP; i++) {
-            // in another order for another seed
-            unsigned thread = first + (order ? (i * 5 + unsigned(order % WARP)) % WARP : i);
-            if (m.fibers[thread].state == State::Ready) resume(m, thread);
-        }
-        bool waits = false;
-        for (unsigned i = first; i < first + WARP; i++) waits |= m.fibers[i].state == State::AtWarp;
-        if (!waits) return true;
+        m.warp = first;
+        m.turns = 0;
+        m.at_warp = 0;
+        go_on(m, m.scheduler);
+        if (m.at_warp == 0) return true;
         if (!all_wait(m, first, first + WARP, State::AtWarp)) return false;
-        for (unsigned i = first; i < first + WARP; i++) m.fibers[i].state = State::Ready;
+        std::memset(&m.states[first], int(State::Ready), WARP);
     }
 }
 
 int diverges(const Machine &m, unsigned first, unsigned end) {
     const char *names[] = {"ready", "at a block's barrier", "at a warp's barrier", "done"};
     for (unsigned i = first; i < end; i++) {
-        const Fiber &one = m.fibers[first], &other = m.fibers[i];
-        if (one.state == other.state && one.line == other.line) continue;
+        if (m.states[first] == m.states[i] && m.lines[first] == m.lines[i]) continue;
         char what[256];
         std::snprintf(what, sizeof what, "threads of block %u diverge: thread %u is %s of line %d, thread %u %s of line %d",
-                      here.block.x, first, names[int(one.state)], one.line, i, names[int(other.state)], other.line);
+                      here.block.x, first, names[int(m.states[first])], m.lines[first], i, names[int(m.states[i])], m.lines[i]);
         return fail(m.entry->name, what);
     }
     return fail(m.entry->name, "threads diverge");
@@ -210,20 +219,19 @@ int run_fibers(Machine &m, unsigned threads) {
         Fiber &fiber = m.fibers[i];
         // not all at the same places of pages, which share places in a cache
         fiber.context.prepare(m.stacks + (i + 1) * STACK_BYTES - i % 61 * 192, fiber_main);
-        fiber.state = State::Ready;
-        fiber.line = 0;
         fiber.turn = 0;
     }
+    std::memset(m.states, int(State::Ready), threads);
+    std::memset(m.lines, 0, threads * sizeof m.lines[0]);
     for (;;) {
         for (unsigned warp = 0; warp < threads; warp += WARP) {
             unsigned first = order % 2 ? threads - WARP - warp : warp;
             if (!run_warp(m, first)) return diverges(m, first, first + WARP);
         }
-        bool waits = false;
-        for (unsigned i = 0; i < threads; i++) waits |= m.fibers[i].state == State::AtBlock;
-        if (!waits) return 0;
+        // all have come to their ends
+        if (!std::memchr(m.states, int(State::AtBlock), threads)) return 0;
         if (!all_wait(m, 0, threads, State::AtBlock)) return diverges(m, 0, threads);
-        for (unsigned i = 0; i < threads; i++) m.fibers[i].state = State::Ready;
+        std::memset(m.states, int(State::Ready), threads);
     }
 }
 

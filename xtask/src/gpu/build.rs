@@ -109,10 +109,11 @@ fn artifacts(
         .collect())
 }
 
-/// A Python that has PyTorch: that of the project's set-up, or the machine's own.
+/// A Python that has PyTorch: the one that tests are told of, that of the project's set-up, or the machine's own.
 pub(super) fn python(with_torch: bool, stop: &Stop) -> Option<PathBuf> {
     let found = || {
-        let mut all = own_python().into_iter().chain(tools::find("python3"));
+        let told = std::env::var_os("TENSORWIRE_PYTORCH").map(PathBuf::from);
+        let mut all = told.into_iter().chain(own_python()).chain(tools::find("python3"));
         all.find(|python| has_torch(python, stop))
     };
     let python = found();

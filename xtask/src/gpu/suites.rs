@@ -1,6 +1,6 @@
 //! The machine, the first questions, and the suites that run on a driver.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::{Bench, Outcome};
 use crate::soft_roce::tools;
 
 /// Of the operators' suite, what is run where kernels are slow: on the stand-in, and under a checker of memory.
-const FEW_OPERATORS: &str = "closed_form";
+pub(super) const FEW_OPERATORS: &str = "closed_form";
 
 /// Makes an outcome of whatever may go wrong on the way.
 pub(super) fn outcome(done: Result<Outcome, String>) -> Outcome {
@@ -133,42 +133,8 @@ pub(super) fn operators(bench: &mut Bench<'_, '_>) -> Outcome {
     outcome(suite_of(bench, bench.command(&suite), &suite, "cuda", filter))
 }
 
-/// What NVIDIA's checker looks for: wrong addresses, races of a block's threads, barriers that not all of them reach.
-const CHECKS: [&str; 3] = ["memcheck", "racecheck", "synccheck"];
-
-/// The operators' suite under NVIDIA's checker.
-pub(super) fn sanitizer(bench: &mut Bench<'_, '_>) -> Outcome {
-    let suite = built!(bench.programs.operators_suite, "the suite of crate cuda");
-    if bench.is_stand_in() {
-        return Outcome::NotRun("compute-sanitizer looks into GPUs alone".to_owned());
-    }
-    let Some(sanitizer) = compute_sanitizer() else {
-        return Outcome::NotRun(
-            "there is no compute-sanitizer, which CUDA's toolkit brings".to_owned(),
-        );
-    };
-    let mut said = Vec::new();
-    for check in CHECKS {
-        let mut command = bench.command(&sanitizer);
-        command.args(["--tool", check, "--error-exitcode", "99"]).arg(&suite);
-        match outcome(suite_of(bench, command, &suite, "cuda", FEW_OPERATORS)) {
-            Outcome::Passed(tests) => said.push(format!("{check}: {tests}")),
-            Outcome::Failed(why) => return Outcome::Failed(format!("{check}: {why}")),
-            not_run => return not_run,
-        }
-    }
-    Outcome::Passed(said.join("; "))
-}
-
-fn compute_sanitizer() -> Option<PathBuf> {
-    let home = std::env::var_os("CUDA_HOME").map(PathBuf::from);
-    let folders = home.into_iter().chain([PathBuf::from("/usr/local/cuda")]);
-    let mut files = folders.map(|folder| folder.join("bin/compute-sanitizer"));
-    tools::find("compute-sanitizer").or_else(|| files.find(|file| file.is_file()))
-}
-
 /// Runs a suite; passes if tests ran and none failed.
-fn suite_of(
+pub(super) fn suite_of(
     bench: &mut Bench<'_, '_>,
     mut command: std::process::Command,
     suite: &Path,

@@ -123,6 +123,14 @@ pub const CASES: &[Case] = &[
         judge: None,
     },
     Case {
+        name: "one::long_train_several_devices",
+        machines: 1,
+        programs: WITH_DEVICES,
+        script: include_str!("cases/train_several_devices.sh"),
+        timeout_s: 3600,
+        judge: None,
+    },
+    Case {
         name: "two::remote_execution",
         machines: 2,
         programs: &[],

@@ -3,10 +3,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
+use tempfile::TempDir;
 use tensorwire_testkit::long;
 use tensorwire_testkit::shim::cuda_shim;
 use tensorwire_testkit::skip::skip;
@@ -65,8 +66,51 @@ impl Driver {
         command
     }
 
+    /// Starts a job of so many members that would go on for long, and comes back when some steps of it were made.
+    pub(crate) fn start_stepping(
+        &self,
+        arguments: &str,
+        faults: &[(&str, &str)],
+        members: usize,
+    ) -> Stepping {
+        let folder = tempfile::tempdir().unwrap();
+        let steps = folder.path().join("steps.jsonl");
+        let job = format!("{arguments} --steps 100000 --deadline 5 --metrics {}", steps.display());
+        let mut job = self.start(&job, faults);
+        let members = job.members(members);
+        await_steps(&steps, SOME);
+        Stepping { job, members, _folder: folder }
+    }
+
     pub(crate) fn train(&self, arguments: &str, faults: &[(&str, &str)]) -> Value {
         self.start(&format!("--json {arguments}"), faults).end(LIMIT).json()
+    }
+}
+
+/// A job that makes steps.
+pub(crate) struct Stepping {
+    pub(crate) job: Job,
+    pub(crate) members: Vec<Pid>,
+    _folder: TempDir,
+}
+
+impl Stepping {
+    /// Sends a member a signal; returns how the job ended.
+    pub(crate) fn end_by(self, member: usize, signal: Signal) -> Ended {
+        send(self.members[member], signal);
+        self.job.end(Duration::from_secs(60))
+    }
+}
+
+/// From the second step on all are told as they go on.
+const SOME: usize = 4;
+
+/// Until so many steps are in a job's file.
+pub(crate) fn await_steps(file: &Path, count: usize) {
+    let begun = Instant::now();
+    let steps = || std::fs::read_to_string(file).map_or(0, |text| text.matches("\"loss\"").count());
+    while steps() < count && begun.elapsed() < LIMIT {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -209,11 +253,9 @@ fn rows_go_from_device_to_device() {
     let by_host = train(&format!("ps --transport tcp --exchange copy {rows} 3"), &[]);
     assert_eq!(hash(&by_host), hash(&alone));
     // a worker dies while servers read what it announced
-    let mut job = driver.start(&format!("--strategy ps {rows} 100000 --deadline 5"), &late);
-    let members = job.members(4);
-    std::thread::sleep(Duration::from_secs(2));
-    send(members[0], Signal::KILL);
-    refused(&job.end(Duration::from_secs(60)), 1, &["worker 0"]);
+    let rows = rows.trim_end_matches(" --steps");
+    let job = driver.start_stepping(&format!("--strategy ps {rows}"), &late, 4);
+    refused(&job.end_by(0, Signal::KILL), 1, &["worker 0"]);
 }
 
 /// Means are made in the order of the workers, whoever makes which, and however they cross.
@@ -527,13 +569,9 @@ fn a_device_that_shows_its_memory_to_nobody_is_used_all_the_same() {
 #[test]
 fn who_dies_with_its_device_ends_the_others_in_time() {
     let Some(driver) = driver() else { return };
-    let long = format!("{MODEL} --batch 4 --steps 100000 --deadline 5");
     for (strategy, processes) in [("ps", 4), ("allreduce", 2)] {
-        let mut job = driver.start(&format!("--strategy {strategy} {long}"), &[]);
-        let members = job.members(processes);
-        std::thread::sleep(Duration::from_secs(1));
-        send(members[0], Signal::KILL);
-        let ended = job.end(Duration::from_secs(60));
-        refused(&ended, 1, &["worker 0"]);
+        let job = format!("--strategy {strategy} {MODEL} --batch 4");
+        let job = driver.start_stepping(&job, &[], processes);
+        refused(&job.end_by(0, Signal::KILL), 1, &["worker 0"]);
     }
 }

@@ -1,13 +1,11 @@
 //! Elastic averaging whose centre lies in the memory of its servers' GPUs, on the driver for tests.
 
-use std::time::Duration;
-
 use rustix::process::Signal;
 use serde_json::Value;
 use tensorwire_testkit::long;
 
 use crate::device::{Driver, LIMIT, MODEL, SMALL, WEIGHTS, driver, hash, number, refused};
-use crate::support::{Job, send};
+use crate::support::Job;
 
 /// Bytes of first values that come in messages, and of what is said: no weights of a step.
 const LITTLE: u64 = 100 << 10;
@@ -126,13 +124,10 @@ fn who_is_lost_while_a_centre_on_gpus_moves_is_named() {
     let lost = [("FAKE_CUDA_FAULTS", "launch=400")];
     let job = format!("{ONE} --interval 1 {MODEL} --batch 4 --steps 1000 --deadline 5");
     refused(&driver.start(&job, &lost).end(LIMIT), 1, &["GPU 0", "is lost"]);
-    let job = format!("{GROUP} --interval 1 {MODEL} --batch 4 --steps 100000 --deadline 5");
+    let job = format!("{GROUP} --interval 1 {MODEL} --batch 4");
     // the master, two servers, and the other of its group
     for (member, name) in [(1, "server 0"), (3, "worker 1"), (0, "worker 0")] {
-        let mut job = driver.start(&job, &[]);
-        let members = job.members(4);
-        std::thread::sleep(Duration::from_secs(1));
-        send(members[member], Signal::KILL);
-        refused(&job.end(Duration::from_secs(60)), 1, &[name]);
+        let ended = driver.start_stepping(&job, &[], 4).end_by(member, Signal::KILL);
+        refused(&ended, 1, &[name]);
     }
 }

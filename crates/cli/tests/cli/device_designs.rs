@@ -1,12 +1,12 @@
 //! The designs by which several GPUs a worker reduce where servers have the weights, on the driver for tests: the same bits, and
 //! what is copied and written is what the table of docs/gpu.md says.
 
-use std::time::{Duration, Instant};
-
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::device::{Driver, LIMIT, MODEL, SMALL, WEIGHTS, driver, hash, number, refused};
+use crate::device::{
+    Driver, LIMIT, MODEL, SMALL, WEIGHTS, await_steps, driver, hash, number, refused,
+};
 use crate::support::send;
 
 const FOUR: (&str, &str) = ("FAKE_CUDA_DEVICES", "4");
@@ -112,25 +112,16 @@ fn each_gpu_deals_with_a_store_for_its_share() {
 #[test]
 fn who_is_lost_with_its_gpus_before_a_store_ends_the_others_or_not() {
     let Some(driver) = driver() else { return };
-    let job = format!("--devices-per-worker 2 {MODEL} --batch 4 --deadline 5");
-    let mut ending =
-        driver.start(&format!("--strategy dist-sgd --servers 1 --steps 100000 {job}"), &[FOUR]);
-    let members = ending.members(3);
-    std::thread::sleep(Duration::from_secs(1));
-    send(members[1], Signal::KILL);
-    refused(&ending.end(Duration::from_secs(60)), 1, &["worker 1"]);
+    let job = format!("--strategy dist-sgd --servers 1 --devices-per-worker 2 {MODEL} --batch 4");
+    let ending = driver.start_stepping(&job, &[FOUR], 3);
+    refused(&ending.end_by(1, Signal::KILL), 1, &["worker 1"]);
     let folder = tempfile::tempdir().unwrap();
     let steps = folder.path().join("steps.jsonl");
-    let elastic = format!(
-        "--json --strategy dist-sgd --servers 1 --elastic --steps 40 --metrics {} {job}",
-        steps.display()
-    );
+    let elastic =
+        format!("--json --elastic --steps 40 --deadline 5 --metrics {} {job}", steps.display());
     let mut elastic = driver.start(&elastic, &[FOUR]);
     let members = elastic.members(3);
-    let begun = Instant::now();
-    while std::fs::read(&steps).map_or(0, |lines| lines.len()) == 0 && begun.elapsed() < LIMIT {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    await_steps(&steps, 1);
     send(members[1], Signal::KILL);
     let ended = elastic.end(LIMIT);
     assert!(ended.status.success(), "{}", ended.stderr);

@@ -1,13 +1,11 @@
 //! Groups of workers before a store in the memory of its servers' GPUs, on the driver for tests.
 
-use std::time::Duration;
-
 use rustix::process::Signal;
 use serde_json::Value;
 use tensorwire_testkit::long;
 
 use crate::device::{Driver, LIMIT, MODEL, SMALL, WEIGHTS, driver, hash, number, refused};
-use crate::support::{Job, send};
+use crate::support::Job;
 
 /// Bytes of first values that come in messages, and of what is said: no gradient and no weights of a step.
 const LITTLE: u64 = 100 << 10;
@@ -122,15 +120,12 @@ fn groups_out_of_step_learn_by_a_store_on_gpus() {
 fn who_is_lost_of_a_group_before_a_store_on_gpus_is_named() {
     let Some(driver) = driver() else { return };
     let way = "--strategy mpi-sgd --workers 2 --clients 1";
-    let job = format!("{way} {MODEL} --batch 4 --steps 100000 --deadline 5");
+    let job = format!("{way} {MODEL} --batch 4");
     // the first of the group, two servers, and the other
     for (transport, member, name) in
         [("shm", 1, "server 0"), ("shm", 3, "worker 1"), ("tcp", 3, "worker 1")]
     {
-        let mut job = driver.start(&format!("{job} --transport {transport}"), &[]);
-        let members = job.members(4);
-        std::thread::sleep(Duration::from_secs(1));
-        send(members[member], Signal::KILL);
-        refused(&job.end(Duration::from_secs(60)), 1, &[name]);
+        let job = driver.start_stepping(&format!("{job} --transport {transport}"), &[], 4);
+        refused(&job.end_by(member, Signal::KILL), 1, &[name]);
     }
 }

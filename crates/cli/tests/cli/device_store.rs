@@ -1,11 +1,8 @@
 //! Stores whose values lie in the memory of their servers' GPUs, on the driver for tests.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
-
 use rustix::process::Signal;
 
-use crate::device::{LIMIT, MODEL, SMALL, WEIGHTS, driver, hash, number, refused};
+use crate::device::{LIMIT, MODEL, SMALL, WEIGHTS, await_steps, driver, hash, number, refused};
 use crate::support::{Job, send};
 
 /// A job that is over soon; in the third step graphs are launched.
@@ -104,7 +101,7 @@ fn a_server_on_a_gpu_that_dies_is_replaced_and_no_bit_changes() {
         );
         let mut job = driver.start(&job, &[]);
         let members = job.members(4);
-        await_steps(&steps);
+        await_steps(&steps, 1);
         send(members[2], Signal::KILL);
         let ended = job.end(LIMIT);
         assert!(ended.status.success(), "{}", ended.stderr);
@@ -113,14 +110,6 @@ fn a_server_on_a_gpu_that_dies_is_replaced_and_no_bit_changes() {
         let result = ended.json();
         assert_eq!(number(&result, "servers_replaced"), 1, "{result}");
         assert_eq!(hash(&result), hash(&alone), "{way}");
-    }
-}
-
-/// Until the first step is in a job's file.
-fn await_steps(file: &Path) {
-    let begun = Instant::now();
-    while std::fs::read(file).map_or(0, |lines| lines.len()) == 0 && begun.elapsed() < LIMIT {
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -198,17 +187,14 @@ fn a_gpu_that_fails_or_a_server_that_dies_ends_the_job_and_is_named() {
     {
         refused(&driver.start(&job, &[(fault, value)]).end(LIMIT), 1, &["GPU 0", said]);
     }
-    let long = format!("--strategy dist-sgd {MODEL} --batch 4 --steps 100000 --deadline 5");
+    let long = format!("--strategy dist-sgd {MODEL} --batch 4");
     for (way, member, named) in [
         ("", 2, "server 0"),
         ("--transport tcp", 3, "server 1"),
         ("--transport tcp", 1, "worker 1"),
     ] {
-        let mut job = driver.start(&format!("{long} {way}"), &[]);
-        let members = job.members(4);
-        std::thread::sleep(Duration::from_secs(1));
-        send(members[member], Signal::KILL);
-        refused(&job.end(Duration::from_secs(60)), 1, &[named]);
+        let job = driver.start_stepping(&format!("{long} {way}"), &[], 4);
+        refused(&job.end_by(member, Signal::KILL), 1, &[named]);
     }
 }
 
@@ -223,7 +209,7 @@ fn an_elastic_job_on_gpus_goes_on_without_a_worker() {
         let job = format!("--json {job} --metrics {}", steps.display());
         let mut job = driver.start(&job, &[]);
         let members = job.members(4);
-        await_steps(&steps);
+        await_steps(&steps, 1);
         send(members[1], Signal::KILL);
         let ended = job.end(LIMIT);
         assert!(ended.status.success(), "{}", ended.stderr);

@@ -1,13 +1,11 @@
 //! Workers of several GPUs each, on the driver for tests. What a worker's GPUs do together is what as many workers would do,
 //! and what crosses between processes is what one GPU's worker sends.
 
-use std::time::Duration;
-
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::device::{Driver, LIMIT, MODEL, SMALL, WEIGHTS, driver, hash, number, refused};
-use crate::support::{Job, send};
+use crate::support::Job;
 
 /// So many GPUs.
 fn gpus(count: &'static str) -> [(&'static str, &'static str); 1] {
@@ -213,14 +211,10 @@ fn a_gpu_that_fails_beside_others_ends_the_job_and_is_named() {
 fn who_dies_with_its_gpus_ends_the_others_in_time() {
     let Some(driver) = driver() else { return };
     for strategy in ["ps --servers 1", "allreduce", "allreduce --design reg"] {
-        let long = format!(
-            "--strategy {strategy} --devices-per-worker 2 --data synthetic:16 --batch 4 --steps 100000 --deadline 5"
-        );
-        let mut job = driver.start(&long, &gpus("4"));
-        let members = job.members(if strategy.starts_with("allreduce") { 2 } else { 3 });
-        std::thread::sleep(Duration::from_secs(3));
-        send(members[1], Signal::KILL);
-        refused(&job.end(Duration::from_secs(60)), 1, &["worker 1"]);
+        let job = format!("--strategy {strategy} --devices-per-worker 2 {MODEL} --batch 4");
+        let members = if strategy.starts_with("allreduce") { 2 } else { 3 };
+        let job = driver.start_stepping(&job, &gpus("4"), members);
+        refused(&job.end_by(1, Signal::KILL), 1, &["worker 1"]);
     }
 }
 

@@ -73,3 +73,26 @@ fn a_part_that_fails_stops_no_other_and_fails_the_run() {
     assert!(failed["said"].as_str().unwrap().contains("/nonexistent/kernels.so"), "{said}");
     assert!(lines.iter().any(|line| line["part"] == "sanitizer"), "{said}");
 }
+
+/// What the stand-in computes is what PyTorch does, from the same weights and batches.
+#[test]
+fn losses_are_held_beside_pytorch() {
+    if std::env::var_os("TENSORWIRE_PYTORCH").is_none() {
+        return skip(
+            Some("TENSORWIRE_PYTORCH"),
+            &"TENSORWIRE_PYTORCH names no python with that framework",
+        );
+    }
+    let kernels = match cuda_shim() {
+        Ok(kernels) => kernels,
+        Err(reason) => return skip(None, &reason),
+    };
+    let (passed, said, lines) = parts(&["torch-losses"], programs(kernels));
+    assert!(passed, "{said}");
+    let compared: Vec<&Value> = lines.iter().filter(|line| line["worst_apart"].is_f64()).collect();
+    assert_eq!(compared.len(), 2, "{said}");
+    for line in compared {
+        // sums in another order: not the same numbers, and near
+        assert!(line["worst_apart"].as_f64().is_some_and(|worst| worst < 1e-5), "{line}");
+    }
+}
