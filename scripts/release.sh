@@ -33,7 +33,7 @@ while [ "$#" -gt 0 ]; do
     --out | --features) [ "$#" -ge 2 ] || fail "$1 takes a value" ;;&
     --out) case "$2" in /*) out=$2 ;; *) out=$called_in/$2 ;; esac; shift 2 ;;
     --features) features=$2; shift 2 ;;
-    --help) sed -n '1d; /^#/!q; s/^# \{0,1\}//p' "$0"; exit ;;
+    -h | --help) sed -n '1d; /^#/!q; s/^# \{0,1\}//p' scripts/release.sh; exit ;;
     *) fail "no option '$1'; there are --out FOLDER, --features FEATURES and --help" ;;
   esac
 done

@@ -40,7 +40,8 @@ for option in "$@"; do
     --pytorch) pytorch_alone=true ;;
     --tests) tests=true onednn=true baselines=true ;;
     --long) long=true ;;
-    *) fail "no option '$option'; there are --onednn, --baselines, --pytorch, --tests, --long and --without-pytorch" ;;
+    -h | --help) sed -n '1d; /^#/!q; s/^# \{0,1\}//p' scripts/setup.sh; exit ;;
+    *) fail "no option '$option'; there are --onednn, --baselines, --pytorch, --tests, --long, --without-pytorch and --help" ;;
   esac
 done
 

@@ -18,7 +18,7 @@ for option; do
   case "$option" in
     --long) export TENSORWIRE_LONG=1; setup+=(--long) ;;
     --without-pytorch) pytorch=false; setup+=(--without-pytorch) ;;
-    --help) sed -n '1d; s/^# \{0,1\}//p; /^set /q' "$0"; exit ;;
+    -h | --help) sed -n '1d; /^#/!q; s/^# \{0,1\}//p' scripts/test.sh; exit ;;
     *) printf "no option '%s'; there are --long, --without-pytorch and --help\n" "$option" >&2; exit 2 ;;
   esac
 done

@@ -27,7 +27,7 @@ while [ "$#" -gt 0 ]; do
       esac
       shift 2
       ;;
-    --help) sed -n '1d; /^#/!q; s/^# \{0,1\}//p' "$0"; exit ;;
+    -h | --help) sed -n '1d; /^#/!q; s/^# \{0,1\}//p' scripts/wheel.sh; exit ;;
     *) fail "no option '$1'; there are --install PYTHON and --help" ;;
   esac
 done

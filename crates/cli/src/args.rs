@@ -8,6 +8,7 @@ mod checkpoint;
 mod clients;
 mod completions;
 mod doctor;
+mod eval;
 mod evaluation;
 mod exchange;
 mod graph;
@@ -44,6 +45,7 @@ pub(crate) use checkpoint::{CheckpointArgs, CheckpointCommand};
 pub(crate) use clients::read_table;
 pub(crate) use completions::{CompletionsArgs, ManArgs};
 pub(crate) use doctor::DoctorArgs;
+pub(crate) use eval::EvalArgs;
 pub(crate) use evaluation::EvaluationArgs;
 pub(crate) use exchange::ExchangeArg;
 pub(crate) use graph::{GraphArgs, ShownArgs};
@@ -93,6 +95,9 @@ pub(crate) enum Command {
     /// Train a model, in processes here or on several machines
     #[command(after_help = train::SHORT, after_long_help = train::EXAMPLES)]
     Train(Box<TrainArgs>),
+    /// Evaluate saved weights, or a checkpoint, without training
+    #[command(visible_alias = "evaluate", aliases = ["validate", "test"], after_help = eval::EXAMPLES)]
+    Eval(EvalArgs),
     /// Run a subcommand on several machines
     ///
     /// Or say what this process is under mpirun, srun or torchrun.

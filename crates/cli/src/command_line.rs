@@ -7,13 +7,16 @@ use std::path::PathBuf;
 use clap::{Arg, ArgAction, ArgMatches, ColorChoice, Command, CommandFactory, FromArgMatches};
 
 use super::args::{Arguments, PROGRAM};
-use super::{Failure, config, output};
+use super::{Failure, config, hints, output};
 
 /// Columns of help where no terminal says how many there are, and at most.
 const WIDTH: usize = 80;
 
 /// The commands that take `--config`.
 const CONFIGURED: [&[&str]; 2] = [&["train"], &["bench", "step"]];
+
+/// The commands that take what `train` does.
+const TRAINING: [&str; 4] = ["train", "eval", "graph", "step"];
 
 /// Which help is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +32,12 @@ pub(crate) fn read(line: Vec<OsString>) -> Result<Option<Arguments>, Failure> {
     let form = if words(&line).any(|word| word == "-h") { Help::Short } else { Help::Long };
     let mut command = command(form).color(color(&line));
     let (line, file) = config::with_file(&command, line)?;
-    let matches = command.try_get_matches_from_mut(line).unwrap_or_else(|error| {
+    let trains = words(&line).any(|word| TRAINING.iter().any(|name| word == *name));
+    let matches = command.try_get_matches_from_mut(line).unwrap_or_else(|mut error| {
         let is_wrong = error.use_stderr();
+        if trains {
+            hints::add(&mut error);
+        }
         if let Some(file) = file.filter(|_| is_wrong) {
             output::note(format_args!("with the options in {}:", file.display()));
         }
@@ -58,11 +65,22 @@ pub(crate) fn command(form: Help) -> Command {
     let version = Arg::new("version").short('V').long("version").action(ArgAction::Version);
     let version = version.help("Print the version").help_heading(PROGRAM);
     let command = command.disable_help_flag(true).disable_version_flag(true);
-    let command = command.arg(help).arg(version).max_term_width(WIDTH);
+    let command = in_any_case(command.arg(help).arg(version).max_term_width(WIDTH));
     match form {
         Help::Short => in_short(command),
         Help::Long => command,
     }
+}
+
+/// The same command, which takes names out of a list in any case.
+fn in_any_case(command: Command) -> Command {
+    let command = command.mut_args(|arg| match arg.get_action() {
+        ArgAction::Set | ArgAction::Append if !arg.get_possible_values().is_empty() => {
+            arg.ignore_case(true)
+        }
+        _ => arg,
+    });
+    command.mut_subcommands(in_any_case)
 }
 
 /// The command at the end of this path, changed.
@@ -256,6 +274,26 @@ mod tests {
             ("--strategy all-reduce", "--strategy allreduce"),
             ("--strategy parameter-server", "--strategy ps"),
             ("--strategy easgd", "--strategy dist-esgd"),
+            ("--strategy horovod", "--strategy allreduce"),
+            ("--strategy PS", "--strategy ps"),
+            ("--strategy AllReduce", "--strategy allreduce"),
+            ("--strategy DDP", "--strategy allreduce"),
+            ("--transport TCP", "--transport tcp"),
+            ("--optimizer AdamW", "--optimizer adamw"),
+            ("--kernels oneDNN", "--kernels onednn"),
+            ("--model ResNet50", "--model resnet50"),
+            ("--model VGG-16", "--model vgg16"),
+            ("--batch-size 8", "--batch 8"),
+            ("--learning-rate 0.1", "--lr 0.1"),
+            ("--lr-scheduler cosine", "--schedule cosine"),
+            ("--warmup-steps 5", "--warmup 5"),
+            ("--max-grad-norm 1", "--clip-norm 1"),
+            ("--clip-grad-norm 1", "--clip-norm 1"),
+            ("--gradient-accumulation-steps 2", "--accumulate 2"),
+            ("--num-epochs 2", "--epochs 2"),
+            ("--max-steps 2", "--steps 2"),
+            ("--dataset digits", "--data digits"),
+            ("--max-restarts 2", "--restarts 2"),
             ("--wire fp32", "--wire f32"),
             ("--wire bfloat16", "--wire bf16"),
             ("--wire top-k", "--wire top-k:0.01"),

@@ -183,7 +183,11 @@ impl<'a> Config<'a> {
         value: &Spanned<DeValue<'_>>,
     ) -> Result<(&'a Arg, Vec<String>), Failure> {
         let name = key.get_ref().as_ref();
-        let Some(arg) = options(self.command).find(|arg| arg.get_long() == Some(name)) else {
+        let is_it = |arg: &&Arg| {
+            let aliases = arg.get_all_aliases().unwrap_or_default();
+            arg.get_long() == Some(name) || aliases.contains(&name)
+        };
+        let Some(arg) = options(self.command).find(is_it) else {
             let known = options(self.command).filter_map(Arg::get_long);
             let of = self.command.get_bin_name().unwrap_or(self.command.get_name());
             let what = format!("there is no option '{name}' of {of}{}", nearest(name, known));

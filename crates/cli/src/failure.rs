@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use tensorwire::program::status_by_signal;
 use tensorwire_launch::{JobError, Remark};
 use tensorwire_train::{ConfigError, EventFileError, JobFailure, TrainError};
 
@@ -12,12 +13,15 @@ pub(crate) struct Failure {
     /// What else was seen; shown before the message, which stays last.
     remarks: Vec<String>,
     pub(crate) user_error: bool,
+    /// It was told to end, and nothing went wrong.
+    pub(crate) interrupted: bool,
 }
 
 impl Failure {
     /// Another command line fixes it: exit status 2.
     pub(crate) fn user(message: impl fmt::Display) -> Failure {
-        Failure { message: message.to_string(), remarks: Vec::new(), user_error: true }
+        let (message, remarks) = (message.to_string(), Vec::new());
+        Failure { message, remarks, user_error: true, interrupted: false }
     }
 
     /// The system gives no thread.
@@ -29,11 +33,26 @@ impl Failure {
 
     /// Anything else: exit status 1.
     pub(crate) fn other(message: impl fmt::Display) -> Failure {
-        Failure { message: message.to_string(), remarks: Vec::new(), user_error: false }
+        Failure { user_error: false, ..Failure::user(message) }
     }
 
+    /// A signal told this process to end.
+    pub(crate) fn interrupted() -> Failure {
+        Failure { interrupted: true, ..Failure::other("interrupted") }
+    }
+
+    /// The exit status: of a user's mistake, of a signal that told this process to end, or of anything else.
     pub(crate) fn status(&self) -> u8 {
-        if self.user_error { 2 } else { 1 }
+        match self.user_error {
+            true => 2,
+            false => status_by_signal().unwrap_or(1),
+        }
+    }
+
+    /// The same failure, of which there is this to say besides.
+    pub(crate) fn with(mut self, more: impl fmt::Display) -> Failure {
+        self.message = format!("{}; {more}", self.message);
+        self
     }
 }
 
@@ -63,8 +82,9 @@ impl From<EventFileError> for Failure {
 
 impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Failure {
-        let user_error = error.is_user_error();
-        Failure { message: error.to_string(), remarks: Vec::new(), user_error }
+        let (user_error, interrupted) =
+            (error.is_user_error(), matches!(error, TrainError::Interrupted));
+        Failure { user_error, interrupted, ..Failure::user(error) }
     }
 }
 
@@ -76,8 +96,9 @@ impl From<JobError> for Failure {
 
 impl From<JobFailure> for Failure {
     fn from(failure: JobFailure) -> Failure {
-        let (message, user_error) = (failure.to_string(), failure.is_user_error());
+        let (user_error, interrupted) = (failure.is_user_error(), failure.is_interrupted());
         let remarks = failure.first().map(|first| first.remarks.as_slice()).unwrap_or_default();
-        Failure { message, remarks: remarks.iter().map(Remark::to_string).collect(), user_error }
+        let remarks = remarks.iter().map(Remark::to_string).collect();
+        Failure { remarks, user_error, interrupted, ..Failure::user(failure) }
     }
 }

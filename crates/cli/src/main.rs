@@ -1,5 +1,5 @@
 //! The program: one file a command. The only place that reads arguments and environment, and minds signals. Exit status 0: done;
-//! 2: the user's mistake; 1: anything else.
+//! 2: the user's mistake; 128 and its number: a signal told it to end; 1: anything else.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -10,8 +10,10 @@ mod command_line;
 mod completions;
 mod config;
 mod doctor;
+mod eval;
 mod failure;
 mod graph;
+mod hints;
 mod job;
 mod launch;
 mod log;
@@ -73,6 +75,7 @@ fn begin(arguments: Arguments) -> Result<(), Failure> {
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
         Command::Train(train) => train::run(*train),
+        Command::Eval(args) => eval::run(args),
         Command::Launch(_) => launch::detect(),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),

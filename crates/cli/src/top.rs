@@ -45,7 +45,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     restored.map_err(failed)?;
     match left {
         Left::ByKey => Ok(()),
-        Left::BySignal => Err(Failure::other("interrupted")),
+        Left::BySignal => Err(Failure::interrupted()),
     }
 }
 

@@ -9,9 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Signal, getpid, kill_process};
 use serde::Serialize;
-use tensorwire::program::Lead;
+use tensorwire::program::{Lead, end_at_once};
 use tensorwire_base::human_bytes;
 use tensorwire_bench::ByName;
 use tensorwire_launch::{JobSpec, Movement};
@@ -25,7 +24,6 @@ use super::args::TrainArgs;
 use super::job::{interrupt, job_spec_until};
 use super::metrics::Metrics;
 use super::output::{json_line, last_words, note, print};
-use super::progress::Bar;
 use super::rendezvous;
 use announce::announce;
 use watcher::Watcher;
@@ -60,15 +58,25 @@ pub(crate) fn prepare_and_run(args: TrainArgs, lead: Option<Lead>) -> Result<(),
     let events = tensorboard.as_deref().map(EventFile::create).transpose()?;
     announce(&prepared);
     let watcher = Watcher::new(&prepared, metrics, events);
+    let (finished, begun) = (watcher.finished.clone(), prepared.steps_done());
+    let keeps_any =
+        prepared.config.checkpoint.is_some() || prepared.config.store.snapshot.is_some();
     let ran = match prepared.config.strategy {
         Strategy::Local => run_local(&prepared, watcher),
         _ => run_job(&prepared, watcher, lead),
     };
-    let (outcome, mut watcher) = ran.inspect_err(|failure| {
+    let (outcome, mut watcher) = ran.map_err(|failure| match kept(&prepared) {
         // where the command itself is wrong, nothing has run
-        if !failure.user_error {
-            say_what_is_kept(&prepared);
+        _ if failure.user_error => failure,
+        Some(kept) if failure.interrupted => failure.with(kept),
+        Some(kept) => {
+            note(kept);
+            failure
         }
+        None if failure.interrupted && !keeps_any => {
+            with_losses(failure, finished.load(Ordering::Relaxed).saturating_sub(begun))
+        }
+        None => failure,
     })?;
     if let Some(failure) = watcher.failure.take() {
         return Err(failure);
@@ -79,15 +87,24 @@ pub(crate) fn prepare_and_run(args: TrainArgs, lead: Option<Lead>) -> Result<(),
     if json { print(json_line(&summary)?) } else { show(&prepared, &summary, &outcome) }
 }
 
-/// Of a job that has ended before its time: says from where another can go on.
-fn say_what_is_kept(prepared: &Prepared) {
-    let Some(CheckpointConfig { path, .. }) = &prepared.config.checkpoint else { return };
+/// Of a job that has ended before its time: from where another can go on.
+fn kept(prepared: &Prepared) -> Option<String> {
+    let CheckpointConfig { path, .. } = prepared.config.checkpoint.as_ref()?;
     let found = CheckpointFolder::new(path).found().unwrap_or_default();
-    if let Some(FoundCheckpoint { step, .. }) = found.first() {
-        let path = path.display();
-        note(format_args!(
-            "the newest checkpoint is of step {step}: --checkpoint {path} --resume {path} goes on from there"
-        ));
+    let FoundCheckpoint { step, .. } = found.first()?;
+    let path = path.display();
+    Some(format!(
+        "the newest checkpoint is of step {step}: --checkpoint {path} --resume {path} goes on from there"
+    ))
+}
+
+/// Of a job that keeps nothing on the way and was told to end: how many steps are lost with it, and what would have kept them.
+fn with_losses(interrupted: Failure, steps: u64) -> Failure {
+    match steps {
+        0 => interrupted,
+        1 => interrupted.with("1 step is lost, which --checkpoint DIR would have kept"),
+        _ => interrupted
+            .with(format_args!("{steps} steps are lost, which --checkpoint DIR would have kept")),
     }
 }
 
@@ -106,7 +123,7 @@ fn run_local(prepared: &Prepared, mut watcher: Watcher) -> Result<Done, Failure>
         told_to_end
     } else {
         // there is nothing to write before the end
-        end_soon_after(told_to_end, watcher.bar.clone())?;
+        end_soon_after(told_to_end, prepared.steps_done(), &watcher)?;
         Arc::default()
     };
     watcher.begin();
@@ -127,16 +144,22 @@ fn run_local(prepared: &Prepared, mut watcher: Watcher) -> Result<Done, Failure>
     Ok((TrainOutcome { began_behind, ..TrainOutcome::alone(report?) }, watcher))
 }
 
-/// Ends this process when it is told so, without waiting for a step; only the bar is taken away before.
-fn end_soon_after(told_to_end: Arc<AtomicBool>, bar: Bar) -> Result<(), Failure> {
+/// Ends this process when it is told so, without waiting for a step; only the bar is taken away before. `begun`: the steps that were
+/// made before it.
+fn end_soon_after(
+    told_to_end: Arc<AtomicBool>,
+    begun: u64,
+    watcher: &Watcher,
+) -> Result<(), Failure> {
+    let (bar, finished) = (watcher.bar.clone(), watcher.finished.clone());
     let watch = move || {
         while !told_to_end.load(Ordering::Relaxed) {
             std::thread::sleep(LOOK_AGAIN);
         }
         bar.clear_in_time();
-        last_words("error: interrupted".to_string());
-        // the second of these signals does not wait for anything
-        let _ = kill_process(getpid(), Signal::TERM);
+        let lost = finished.load(Ordering::Relaxed).saturating_sub(begun);
+        last_words(with_losses(Failure::interrupted(), lost).to_string());
+        end_at_once();
     };
     let watcher = std::thread::Builder::new().name("interrupt".into()).spawn(watch);
     watcher.map(drop).map_err(Failure::no_thread)
@@ -175,7 +198,7 @@ fn run_job(prepared: &Prepared, mut watcher: Watcher, lead: Option<Lead>) -> Res
     }
     let outcome = outcome?;
     if !display.is_finished() {
-        return Err(Failure::other("interrupted"));
+        return Err(Failure::interrupted());
     }
     let watcher = display.join().map_err(|_| Failure::other("the display failed"))?;
     Ok((outcome, watcher))

@@ -1,5 +1,6 @@
 //! A training job as a program writes it: a model, data, how to train, and `run`.
 
+mod evaluation;
 mod events;
 mod told;
 
@@ -248,7 +249,7 @@ impl Training {
         self.with(|config| config.early_stop = Some(evaluations))
     }
 
-    /// Begins with the weights of a safetensors file.
+    /// Begins with the weights of a safetensors file, of a checkpoint, or of the newest in a folder of checkpoints.
     pub fn load(self, path: impl Into<PathBuf>) -> Training {
         self.with(|config| config.load = Some(path.into()))
     }

@@ -296,8 +296,11 @@ impl TrainConfig {
         let has_none = may_have_none || self.strategy.has_groups();
         let servers = servers.iter().filter(|_| !has_none);
         for (option, count) in counts.iter().chain(servers) {
-            if *count == 0 {
-                return Err(ConfigError::Zero { option });
+            let trains = !["--epochs", "--steps"].contains(option);
+            match *count {
+                0 if trains => return Err(ConfigError::Zero { option }),
+                0 => return Err(ConfigError::NothingToTrain { option }),
+                _ => {}
             }
         }
         if self.placement != Placement::default() && self.strategy != Strategy::Ps {

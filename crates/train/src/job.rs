@@ -46,6 +46,7 @@ use resuming::resumed;
 use strategy::{Connected, strategy};
 use whereabouts::{Phase, ProcessStanding};
 
+pub(crate) use alone::evaluate_local;
 pub use alone::train_local;
 pub use computing::checked_gpu;
 pub use error::TrainError;
@@ -137,9 +138,12 @@ impl Prepared {
         check_memory(&program, &plan, &config, &topology)?;
         let resumed = resumed(&config, &program, &shape)?;
         shape.done = resumed.as_ref().map_or(0, |resumed| resumed.state.step);
-        if let Some(path) = &config.load {
+        let load = config.load.as_deref().map(weights::chosen).transpose()?;
+        if let Some(path) = &load {
             weights::Weights::open(path, program.weights())?;
         }
+        // all processes begin with the same, whatever comes to the folder meanwhile
+        let config = TrainConfig { load, ..config };
         if let Some(path) = &config.save {
             let failed = |source| ConfigError::Save { path: path.clone(), source };
             whole_file::check_writable(path).map_err(failed)?;

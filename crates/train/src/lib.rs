@@ -9,6 +9,7 @@ mod carried;
 mod checkpoint;
 mod config;
 mod crossings;
+mod evaluated;
 mod figures;
 #[doc(hidden)]
 pub mod fuzz;
@@ -45,6 +46,7 @@ pub use config::{
     TrainConfig, TunedLink, TunedRow, WireType, WireTypeError,
 };
 pub use crossings::LinkLoad;
+pub use evaluated::EvaluationSummary;
 pub use figures::{ProcessFigures, StoreFigures};
 pub use group::{ClientError, VectorReducer, link_cost};
 pub use job::{

@@ -114,6 +114,9 @@ pub struct TrainReport {
     /// Only worker 0 evaluates: the share of the test's labels that are found, and the mean loss over them.
     pub test_accuracy: Option<f64>,
     pub test_loss: Option<f64>,
+    /// What that took.
+    #[serde(default)]
+    pub test_seconds: f64,
     /// What else the model measures.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "numbers")]
     pub metrics: BTreeMap<String, f64>,

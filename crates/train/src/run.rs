@@ -181,7 +181,7 @@ impl JobFailure {
     }
 
     /// True if it ended behind a step because it was told to.
-    pub(crate) fn is_interrupted(&self) -> bool {
+    pub fn is_interrupted(&self) -> bool {
         matches!(self, JobFailure::Job(JobError::Interrupted))
     }
 

@@ -1,4 +1,4 @@
-//! Weights in safetensors files: read, compared with the model, written whole or not at all.
+//! Weights in safetensors files and in checkpoints: read, compared with the model, written whole or not at all.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use tensorwire_memory::{TensorError, TensorMut};
 use tensorwire_nn::{Variable, initialise};
 use tensorwire_tensor::{DType, TensorSpec};
 
+use crate::checkpoint::{CheckpointError, CheckpointFolder};
 use crate::whole_file;
 
 /// Differences between a file and a model that are named.
@@ -20,7 +21,9 @@ const NAMED_MAX: usize = 5;
 /// Why weights cannot be loaded or saved.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
-    #[error("cannot read weights from {path}: {source}; give a file that --save wrote")]
+    #[error(
+        "cannot read weights from {path}: {source}; give a file that --save wrote, or a folder of checkpoints"
+    )]
     Read { path: PathBuf, source: io::Error },
     #[error("{path} is no safetensors file ({reason}); give a file that --save wrote")]
     Foreign { path: PathBuf, reason: String },
@@ -32,6 +35,33 @@ pub enum WeightsError {
     OtherType { path: PathBuf, found: String },
     #[error("cannot write weights to {path}: {source}; free space there or save elsewhere")]
     Write { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Checkpoint(Box<CheckpointError>),
+}
+
+/// What `--load` names, once it is known which checkpoint it is: of a folder the newest that is whole.
+///
+/// # Errors
+/// When no checkpoint there is whole.
+pub(crate) fn chosen(path: &Path) -> Result<PathBuf, WeightsError> {
+    if !path.is_dir() {
+        return Ok(path.to_path_buf());
+    }
+    let newest = CheckpointFolder::new(path).newest_whole();
+    newest.map(|(found, _)| found.path).map_err(of_checkpoint)
+}
+
+fn of_checkpoint(error: CheckpointError) -> WeightsError {
+    WeightsError::Checkpoint(Box::new(error))
+}
+
+/// The bytes of a file of weights, or of the one that a checkpoint would be converted to.
+fn read(path: &Path) -> Result<Vec<u8>, WeightsError> {
+    if path.is_dir() {
+        let found = CheckpointFolder::new(path).newest_whole().map_err(of_checkpoint)?.0;
+        return found.weights().map(|(_, image)| image).map_err(of_checkpoint);
+    }
+    std::fs::read(path).map_err(|source| WeightsError::Read { path: path.to_path_buf(), source })
 }
 
 /// A weights file whose tensors are those of a model.
@@ -42,15 +72,12 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    /// Reads a file and compares it with `variables`; the error names every difference (at most 5).
+    /// Reads a file, or a checkpoint, and compares it with `variables`; the error names every difference (at most 5).
     pub(crate) fn open<'a>(
         path: &Path,
         variables: impl Iterator<Item = &'a Variable>,
     ) -> Result<Weights, WeightsError> {
-        let path = path.to_path_buf();
-        let read = std::fs::read(&path);
-        let bytes = read.map_err(|source| WeightsError::Read { path: path.clone(), source })?;
-        let weights = Weights { path, bytes };
+        let weights = Weights { path: path.to_path_buf(), bytes: read(path)? };
         let file = weights.parse()?;
         let mut differences = Vec::new();
         let variables: Vec<&Variable> = variables.collect();
@@ -181,22 +208,29 @@ pub(crate) fn save<'a>(
         let spec = &variable.spec;
         (variable.name.as_str(), dtype(spec.dtype), spec.dims(), bytes)
     });
-    save_tensors(path, tensors)
+    save_image(path, &image(path, tensors)?)
 }
 
-/// The same, of tensors with their names, types and dimensions.
-pub(crate) fn save_tensors<'a>(
+/// Returns the bytes of a file of tensors with their names, types and dimensions. `path` is how an error calls it.
+pub(crate) fn image<'a>(
     path: &Path,
     tensors: impl Iterator<Item = (&'a str, Dtype, &'a [usize], &'a [u8])>,
-) -> Result<(), WeightsError> {
-    let write = |source| WeightsError::Write { path: path.to_path_buf(), source };
+) -> Result<Vec<u8>, WeightsError> {
+    let write = |error| {
+        let source = io::Error::other(error);
+        WeightsError::Write { path: path.to_path_buf(), source }
+    };
     let mut views = Vec::new();
     for (name, dtype, dims, bytes) in tensors {
-        let view = TensorView::new(dtype, dims.to_vec(), bytes);
-        views.push((name, view.map_err(|e| write(io::Error::other(e)))?));
+        views.push((name, TensorView::new(dtype, dims.to_vec(), bytes).map_err(write)?));
     }
-    let image = safetensors::serialize(views, None).map_err(|e| write(io::Error::other(e)))?;
-    whole_file::write(path, |file| file.write_all(&image)).map_err(write)
+    safetensors::serialize(views, None).map_err(write)
+}
+
+/// Writes such bytes to `path`, whole or not at all.
+pub(crate) fn save_image(path: &Path, image: &[u8]) -> Result<(), WeightsError> {
+    let written = whole_file::write(path, |file| file.write_all(image));
+    written.map_err(|source| WeightsError::Write { path: path.to_path_buf(), source })
 }
 
 #[cfg(test)]

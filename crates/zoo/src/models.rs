@@ -91,11 +91,12 @@ impl From<UnknownModel> for Error {
     }
 }
 
-/// The model of this name.
+/// The model of this name, in any case, and with other hyphens or none.
 ///
 /// ```
 /// use tensorwire_zoo::{Shipped, model};
 /// assert_eq!(model("vgg16")?.samples().to_string(), "224×224×3 → 10");
+/// assert_eq!(model("VGG-16")?.name(), "vgg16");
 /// assert_eq!(model("resent50").err().and_then(|e| e.nearest).as_deref(), Some("resnet50"));
 /// # Ok::<(), tensorwire_zoo::UnknownModel>(())
 /// ```
@@ -103,12 +104,17 @@ impl From<UnknownModel> for Error {
 /// # Errors
 /// When there is none, with the names that there are.
 pub fn model(name: &str) -> Result<&'static dyn Shipped, UnknownModel> {
-    let found = MODELS.into_iter().find(|model| model.name() == name);
+    let found = MODELS.into_iter().find(|model| folded(&model.name()) == folded(name));
     found.ok_or_else(|| {
         let names = MODELS.map(|model| model.name());
         let nearest = nearest(name, names.iter().map(String::as_str)).map(str::to_string);
         UnknownModel { found: name.to_string(), nearest, known: names.join(", ") }
     })
+}
+
+/// A name without what people write in different ways.
+fn folded(name: &str) -> String {
+    name.chars().filter(|c| !['-', '_'].contains(c)).flat_map(char::to_lowercase).collect()
 }
 
 /// The kind of the data, if the model learns from it.
@@ -174,6 +180,19 @@ mod tests {
             assert_eq!(model(&shipped.name()).unwrap().name(), shipped.name());
         }
         assert!(model("perceptron").is_err());
+        for (written, name) in [
+            ("ResNet50", "resnet50"),
+            ("resnet-50", "resnet50"),
+            ("VGG-16", "vgg16"),
+            ("InceptionV3", "inception-v3"),
+            ("gpt2_small", "gpt2-small"),
+        ] {
+            assert_eq!(model(written).unwrap().name(), name);
+        }
+        let mut folded: Vec<String> = MODELS.map(|model| folded(&model.name())).into();
+        folded.sort();
+        folded.dedup();
+        assert_eq!(folded.len(), MODELS.len(), "no two are alike");
     }
 
     #[test]
@@ -181,9 +200,9 @@ mod tests {
         let said = |name: &str| model(name).err().map(|error| error.to_string()).unwrap();
         for (missed, meant) in [
             ("resent50", "resnet50"),
-            ("ResNet50", "resnet50"),
-            ("vgg-16", "vgg16"),
-            ("inceptionv3", "inception-v3"),
+            ("ResNet-51", "resnet50"),
+            ("vgg19", "vgg16"),
+            ("inception-v4", "inception-v3"),
             ("mpl", "mlp"),
             ("sentence-embeding", "sentence-embedding"),
         ] {

@@ -4,6 +4,7 @@
 mod code;
 mod crates;
 mod files;
+mod messages;
 mod names;
 mod pages;
 mod words;
@@ -14,6 +15,7 @@ use std::path::Path;
 pub use code::Code;
 pub use crates::{CrateTable, Edge, check_edges, check_members};
 pub use files::{check_rust_file, check_text_file};
+pub use messages::{MESSAGES, check_messages};
 pub use names::{PublicType, SHARED_NAMES, SharedName, check_names, public_types};
 pub use pages::{check_pages, is_page};
 pub use words::{check_forbids_unsafe, check_words};
@@ -54,6 +56,13 @@ pub fn check(root: &Path) -> Result<Vec<Complaint>, TidyError> {
         .filter(|(file, _)| is_page(file))
         .collect();
     complaints.extend(check_pages(&pages, &|file| root.join(file).exists()));
+    let said: Vec<&str> = texts
+        .iter()
+        .filter(|(file, _)| file.starts_with("crates/") && file.contains("/src/"))
+        .map(|(_, text)| text.as_str())
+        .collect();
+    let quoting = texts.iter().find(|(file, _)| file == MESSAGES);
+    complaints.extend(quoting.map_or_else(Vec::new, |(_, page)| check_messages(page, &said)));
     let mut types = Vec::new();
     for (file, text) in texts {
         complaints.extend(check_text_file(&file, &text));

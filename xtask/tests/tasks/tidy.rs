@@ -3,7 +3,7 @@
 
 use xtask::tidy::{
     Code, Complaint, CrateTable, Edge, PublicType, SharedName, check, check_edges,
-    check_forbids_unsafe, check_members, check_names, check_pages, check_rust_file,
+    check_forbids_unsafe, check_members, check_messages, check_names, check_pages, check_rust_file,
     check_text_file, check_words, is_page, public_types,
 };
 
@@ -45,6 +45,19 @@ fn the_project_is_tidy() {
     let complaints = check(xtask::root()).unwrap();
     let lines: Vec<String> = complaints.iter().map(Complaint::to_string).collect();
     assert!(lines.is_empty(), "\n{}", lines.join("\n"));
+}
+
+#[test]
+fn a_message_that_nobody_says() {
+    let source = "#[error(\n  \"cannot read {path}: \\\n      {source}; give another\"\n)]";
+    let row = |quoted: &str| format!("| message | fix |\n|---|---|\n| `{quoted}` | `none` |\n");
+    for quoted in ["cannot read …: …; give another", "…; give another", "cannot read"] {
+        assert_eq!(check_messages(&row(quoted), &[source]), []);
+    }
+    let wrong = check_messages(&row("cannot write …; give another"), &[source, "cannot write"]);
+    let [complaint] = &wrong[..] else { panic!("{wrong:?}") };
+    assert_eq!(complaint.line, 3);
+    assert!(complaint.message.contains("`cannot write …; give another`"), "{complaint}");
 }
 
 #[test]

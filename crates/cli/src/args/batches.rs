@@ -11,7 +11,8 @@ use super::job::default_data;
 #[derive(Args, Debug)]
 pub(crate) struct BatchesArgs {
     /// Model (see `tensorwire models`)
-    #[arg(long, value_name = "NAME", default_value_t = DEFAULTS.model.clone())]
+    #[arg(long, value_name = "NAME", default_value_t = DEFAULTS.model.clone(),
+          value_parser = super::models::model_name)]
     model: String,
     /// Data, as `train` takes them [default: as of `train`]
     #[arg(long)]

@@ -10,21 +10,25 @@ use tensorwire_train::{
 };
 
 /// What people from other systems call some strategies.
-const ALIASES: [(&str, Strategy); 5] = [
+const ALIASES: [(&str, Strategy); 8] = [
     ("ddp", Strategy::AllReduce),
+    ("horovod", Strategy::AllReduce),
+    ("mirrored", Strategy::AllReduce),
+    ("data-parallel", Strategy::AllReduce),
     ("all-reduce", Strategy::AllReduce),
     ("parameter-server", Strategy::Ps),
     ("parameter-servers", Strategy::Ps),
     ("easgd", Strategy::DistEsgd),
 ];
 
-/// Takes a strategy's name, or an alias of it.
+/// Takes a strategy's name, or an alias of it, in any case.
 pub(crate) fn strategy() -> impl TypedValueParser<Value = Strategy> {
     let value = |strategy: Strategy| {
         let aliases = ALIASES.iter().filter(move |(_, of)| *of == strategy);
         PossibleValue::new(strategy.name()).aliases(aliases.map(|(alias, _)| *alias))
     };
     PossibleValuesParser::new(Strategy::ALL.map(value)).map(|name| {
+        let name = name.to_lowercase();
         let alias = || ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, of)| *of);
         Strategy::named(&name).or_else(alias).expect("the parser takes no other")
     })

@@ -107,7 +107,7 @@ fn try_links(scratch: &Path) -> Result<Option<String>, Failure> {
     let interrupt = interrupt()?;
     let why = no_links(scratch, &interrupt);
     if interrupt.load(Ordering::Relaxed) {
-        return Err(Failure::other("interrupted"));
+        return Err(Failure::interrupted());
     }
     Ok(why)
 }

@@ -31,24 +31,25 @@ const SERVERS: &str = "jobs with servers, which --strategy allreduce has not";
 #[derive(Args, Clone, Debug)]
 pub(crate) struct JobArgs {
     /// Model to train (see `tensorwire models`)
-    #[arg(long, value_name = "NAME", help_heading = MODEL, default_value_t = DEFAULTS.model.clone())]
+    #[arg(long, value_name = "NAME", help_heading = MODEL, default_value_t = DEFAULTS.model.clone(),
+          value_parser = super::models::model_name)]
     model: String,
     /// Data: digits, mnist:DIR, images:DIR, csv:FILE, …
     ///
     /// Images: `digits` (comes with the program), `mnist:DIR`, `cifar10:DIR`, `images:DIR[,skip-bad]` (JPEG and PNG, a
-    /// folder a class). Tables: `npz:FILE`, `csv:FILE[,TEST]`. Running text: `kjv` (comes with the program),
+    /// folder a class). Tables: `npz:FILE`, `npy:X,Y`, `csv:FILE[,TEST]`. Running text: `kjv` (comes with the program),
     /// `chars:FILE`, `lm:FILE[,TOKENIZER]`, `tokens:FILE[,TEST][,vocab=N]`. Sentences and their translations:
     /// `text:SOURCE,TARGET` (two files, a sentence a line), `grammar[:N]`, `reverse[:N]` (made up). Made up for any
     /// model: `synthetic[:N]`.
     ///
     /// [default: digits, or kjv for gpt-mini, or synthetic where the model takes no such images]
-    #[arg(long, help_heading = MODEL)]
+    #[arg(long, alias = "dataset", help_heading = MODEL)]
     data: Option<String>,
     /// Tokens of a window of text [default: as many as the model takes]
     #[arg(long, value_name = "N", help_heading = MODEL, hide_short_help = true)]
     sequence: Option<usize>,
     /// Samples per worker (or GPU of it) and step
-    #[arg(long, value_name = "B", help_heading = MODEL, default_value_t = DEFAULTS.batch)]
+    #[arg(long, alias = "batch-size", value_name = "B", help_heading = MODEL, default_value_t = DEFAULTS.batch)]
     batch: usize,
     /// Seed of first values and the order of samples
     ///
@@ -265,7 +266,7 @@ enum SendOrderArg {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum KernelsArg {
+pub(super) enum KernelsArg {
     Auto,
     Cpu,
     #[value(name = "onednn", alias = "mkldnn")]
@@ -280,13 +281,34 @@ enum DeviceDesignArg {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum MathArg {
+pub(super) enum MathArg {
     #[value(alias = "fp32", alias = "float32")]
     F32,
     #[value(alias = "tensorfloat32")]
     Tf32,
     #[value(alias = "bfloat16")]
     Bf16,
+}
+
+impl From<KernelsArg> for Kernels {
+    fn from(given: KernelsArg) -> Kernels {
+        match given {
+            KernelsArg::Auto => Kernels::Auto,
+            KernelsArg::Cpu => Kernels::Cpu,
+            KernelsArg::OneDnn => Kernels::OneDnn,
+            KernelsArg::Reference => Kernels::Reference,
+        }
+    }
+}
+
+impl From<MathArg> for MathMode {
+    fn from(given: MathArg) -> MathMode {
+        match given {
+            MathArg::F32 => MathMode::F32,
+            MathArg::Tf32 => MathMode::Tf32,
+            MathArg::Bf16 => MathMode::Bf16,
+        }
+    }
 }
 
 impl JobArgs {
@@ -402,12 +424,7 @@ impl JobArgs {
             budget,
             seed: self.seed,
             threads: self.threads,
-            kernels: match self.kernels {
-                KernelsArg::Auto => Kernels::Auto,
-                KernelsArg::Cpu => Kernels::Cpu,
-                KernelsArg::OneDnn => Kernels::OneDnn,
-                KernelsArg::Reference => Kernels::Reference,
-            },
+            kernels: self.kernels.into(),
             device: self.device,
             devices_per_worker: self.devices_per_worker,
             design: match self.design {
@@ -417,11 +434,7 @@ impl JobArgs {
             },
             cuda_driver: self.cuda_driver,
             cuda_libraries: cuda_libraries(self.cuda_libs),
-            math: match self.math {
-                MathArg::F32 => MathMode::F32,
-                MathArg::Tf32 => MathMode::Tf32,
-                MathArg::Bf16 => MathMode::Bf16,
-            },
+            math: self.math.into(),
             listen: self.listen,
             // a negative or huge number saturates and is refused by the configuration's check
             deadline_ms: self

@@ -23,7 +23,7 @@ pub(crate) struct LearnArgs {
     /// model, adamw for transformers.
     #[arg(long, value_name = "NAME", value_enum)]
     optimizer: Option<OptimizerArg>,
-    #[arg(long, value_name = "RATE",
+    #[arg(long, alias = "learning-rate", value_name = "RATE",
         help = with_default("Learning rate", format_args!("{}; adam and such: {ADAPTIVE_RATE}", DEFAULTS.optimizer.rate)),
         long_help = with_default(
             "Learning rate",
@@ -48,10 +48,16 @@ pub(crate) struct LearnArgs {
     ///
     /// Rate of each step as a factor of --lr: `constant`, `step:EVERY,FACTOR`, `exponential:FACTOR`, `linear[:LEAST]` or
     /// `cosine[:LEAST]`, the last two over all steps, down to LEAST (0) of it.
-    #[arg(long, value_name = "CURVE", default_value_t = Schedule::constant())]
+    #[arg(long, aliases = ["lr-scheduler", "lr-schedule", "scheduler"], value_name = "CURVE", default_value_t = Schedule::constant())]
     schedule: Schedule,
     /// Steps in which the rate first grows from 0 to --lr
-    #[arg(long, value_name = "STEPS", hide_short_help = true, default_value_t = 0)]
+    #[arg(
+        long,
+        alias = "warmup-steps",
+        value_name = "STEPS",
+        hide_short_help = true,
+        default_value_t = 0
+    )]
     warmup: u64,
     /// Parameters that do not decay besides, by name
     ///
@@ -67,12 +73,18 @@ pub(crate) struct LearnArgs {
     /// Largest norm of the mean gradient [default: any]
     ///
     /// The mean gradient of all variables is scaled down to this norm where its own is larger.
-    #[arg(long, value_name = "NORM", hide_short_help = true)]
+    #[arg(long, aliases = ["clip-grad-norm", "max-grad-norm"], value_name = "NORM", hide_short_help = true)]
     clip_norm: Option<f64>,
     /// Batches of which each worker's gradient is the mean
     ///
     /// So many times the samples of a step in the memory of one.
-    #[arg(long, value_name = "N", hide_short_help = true, default_value_t = 1)]
+    #[arg(
+        long,
+        alias = "gradient-accumulation-steps",
+        value_name = "N",
+        hide_short_help = true,
+        default_value_t = 1
+    )]
     accumulate: usize,
     /// Type of variables and activations
     ///

@@ -30,7 +30,8 @@ pub(crate) struct ModesArgs {
     #[arg(long, value_name = "C", help_heading = STRATEGY, default_value_t = 2)]
     clients: u32,
     /// Model to train
-    #[arg(long, value_name = "NAME", help_heading = MODEL, default_value_t = DEFAULTS.model.clone())]
+    #[arg(long, value_name = "NAME", help_heading = MODEL, default_value_t = DEFAULTS.model.clone(),
+          value_parser = super::models::model_name)]
     model: String,
     /// Data, as `train` takes them
     ///

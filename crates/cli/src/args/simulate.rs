@@ -47,7 +47,8 @@ loopback (all on one machine of 2 cores, reading in place).";
 #[derive(Args, Debug)]
 pub(crate) struct SimulateArgs {
     /// Model (see `tensorwire models`)
-    #[arg(long, value_name = "NAME", help_heading = MODEL, default_value_t = DEFAULTS.model.clone())]
+    #[arg(long, value_name = "NAME", help_heading = MODEL, default_value_t = DEFAULTS.model.clone(),
+          value_parser = super::models::model_name)]
     model: String,
     /// Samples per worker and step
     #[arg(long, value_name = "B", help_heading = MODEL, default_value_t = 32)]

@@ -79,18 +79,19 @@ waits); with --val-every also test_loss and test_accuracy where there was an
 evaluation. `tensorwire report FILE` draws it. The summary, which is also what
 --json prints, has these figures over all steps.
 
-Exit status: 0 done; 2 something given cannot be right; 1 anything else, such as
-a process that died. -v (or -vv) logs what the processes do to standard error,
-as TENSORWIRE_LOG=info (or debug) does.";
+Exit status: 0 done; 2 something given cannot be right; 130 Ctrl-C, 143 SIGTERM,
+129 a terminal that hung up; 1 anything else, such as a process that died. -v
+(or -vv) logs what the processes do to standard error, as TENSORWIRE_LOG=info
+(or debug) does.";
 
 #[derive(Args, Debug)]
 pub(crate) struct TrainArgs {
     #[command(flatten)]
     pub(crate) job: JobArgs,
-    #[arg(long, value_name = "E", help_heading = MODEL, help = with_default("Passes over the data", Budget::EPOCHS))]
+    #[arg(long, alias = "num-epochs", value_name = "E", help_heading = MODEL, help = with_default("Passes over the data", Budget::EPOCHS))]
     epochs: Option<u64>,
     /// Steps, instead of epochs
-    #[arg(long, value_name = "N", help_heading = MODEL, conflicts_with = "epochs")]
+    #[arg(long, alias = "max-steps", value_name = "N", help_heading = MODEL, conflicts_with = "epochs")]
     steps: Option<u64>,
     /// ps: let each worker train at its own pace
     ///
@@ -113,7 +114,7 @@ pub(crate) struct TrainArgs {
     early_stop: Option<u64>,
     /// Start from the weights in this file
     ///
-    /// A safetensors file, as --save writes it.
+    /// A safetensors file, as --save writes it; or a checkpoint, or a folder of checkpoints, the newest of which is taken.
     #[arg(long, value_name = "FILE", help_heading = CHECKPOINTS)]
     load: Option<PathBuf>,
     /// Write the trained weights to this file
@@ -188,7 +189,7 @@ pub(crate) struct KeepArgs {
     ///
     /// All processes, from the newest checkpoint; without --checkpoint from where it began. A mistake of the user's is not
     /// tried again, nor what fails twice by the same error in the same step.
-    #[arg(long, value_name = "N", help_heading = FAILURES, default_value_t = 0)]
+    #[arg(long, alias = "max-restarts", value_name = "N", help_heading = FAILURES, default_value_t = 0)]
     restarts: u64,
     /// Seconds by which processes outlive a launcher that is killed
     ///

@@ -116,7 +116,7 @@ fn measure(
         return Err(failure);
     }
     if job.interrupt.load(Ordering::Relaxed) {
-        return Err(Failure::other("interrupted"));
+        return Err(Failure::interrupted());
     }
     match done {
         Ok(()) if let Case::NotMeasured(missing) = case => {

@@ -38,6 +38,9 @@ pub(super) fn announce(prepared: &Prepared) {
     if let Some(said) = data.train.note() {
         note(said);
     }
+    if let (None, Some(load)) = (&prepared.resumed, &config.load) {
+        note(format_args!("begins with the weights of {}", load.display()));
+    }
     if let Some(resumed) = &prepared.resumed {
         let changes = resumed.changes.join(", ");
         let but = if changes.is_empty() { String::new() } else { format!("; now {changes}") };

@@ -1,6 +1,9 @@
 //! Shows a job while it runs: the bar, what happens to its processes, and writes each step to the files
 //! that are to have it (`--metrics`, `--tensorboard`).
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use tensorwire_launch::{JobUpdate, nothing_moves};
 use tensorwire_train::{EventFile, FinishedStep, Prepared, Progress, StepAggregator, TrainUpdate};
 
@@ -11,6 +14,8 @@ use crate::progress::Bar;
 /// Shows what is said of a job.
 pub(super) struct Watcher {
     pub(super) bar: Bar,
+    /// The last step that all workers have finished.
+    pub(super) finished: Arc<AtomicU64>,
     roles: Vec<String>,
     pub(super) steps: StepAggregator,
     pub(super) metrics: Metrics,
@@ -26,6 +31,7 @@ impl Watcher {
         bar.goes_on(prepared.steps_done());
         Watcher {
             bar,
+            finished: Arc::new(AtomicU64::new(prepared.steps_done())),
             roles: prepared.roles(),
             steps: StepAggregator::new(prepared),
             metrics,
@@ -110,6 +116,7 @@ impl Watcher {
 
     fn step_done(&mut self, step: &FinishedStep) {
         self.bar.step(step);
+        self.finished.store(step.step, Ordering::Relaxed);
         let written = self.metrics.line(step);
         let shown = self.events.as_mut().map_or(Ok(()), |events| events.step(step));
         if let Err(failure) = written.and(shown.map_err(Failure::from)) {

@@ -428,6 +428,6 @@ fn ctrl_c_ends_both_hosts() {
     std::thread::sleep(Duration::from_millis(900));
     send(job.launcher(), Signal::TERM);
     let ended = job.end(Duration::from_secs(5));
-    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert_eq!(ended.status.code(), Some(143), "{}", ended.stderr);
     assert!(ended.last_line().contains("interrupted"), "{}", ended.stderr);
 }

@@ -18,6 +18,7 @@ mod device_nccl;
 mod device_store;
 mod devices;
 mod doctor;
+mod eval;
 mod evaluation;
 #[cfg(feature = "baselines")]
 mod exchanges;

@@ -130,7 +130,7 @@ fn an_interrupt_ends_a_job_that_would_be_started_again() {
     job.members(4);
     send(job.launcher(), Signal::INT);
     let ended = job.end(LIMIT);
-    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
     assert_eq!(ended.stderr.matches("; restart ").count(), 0, "{}", ended.stderr);
 }
 

@@ -158,7 +158,7 @@ fn a_key_or_a_signal_ends_it_and_the_terminal_is_as_it_was() {
     }
     // (what is typed; none: a signal, and the exit status)
     for (typed, status) in
-        [(Some("q"), "0"), (Some("\u{1b}"), "0"), (Some("\u{3}"), "0"), (None, "1")]
+        [(Some("q"), "0"), (Some("\u{1b}"), "0"), (Some("\u{3}"), "0"), (None, "143")]
     {
         let folder = tempfile::tempdir().unwrap();
         let job = long_job(folder.path(), "ps");

@@ -282,7 +282,7 @@ fn nothing_of_the_bar_is_left_after_ctrl_c() {
             send(process, Signal::INT);
         }
         let ended = job.end(LIMIT);
-        assert_eq!(ended.status.code(), Some(1), "{}", ended.stdout);
+        assert_eq!(ended.status.code(), Some(130), "{}", ended.stdout);
         assert!(ended.stdout.contains(" left"), "there was a bar: {}", ended.stdout);
         let screen = screen(&ended.stdout, 80);
         assert!(!screen.iter().any(|line| line.contains(" left")), "{strategy}: {screen:?}");

@@ -1,11 +1,39 @@
 //! What Ctrl-C, and being told to end, mean to a program that launches a job. SIGUSR1 is what schedulers send before the time is over.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use super::ProgramError;
+
+/// What shells add to a signal's number, where it ended a program.
+const BY_SIGNAL: i32 = 128;
+
+/// The signal that told this process to end; 0: none has.
+static HEARD: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
+
+/// Returns the exit status of a program that a signal has told to end, if one has: 128 and the signal's number, as shells have it.
+pub fn status_by_signal() -> Option<u8> {
+    // fits: signals are at most 64
+    match HEARD.load(Ordering::SeqCst) {
+        0 => None,
+        signal => u8::try_from(BY_SIGNAL as usize + signal).ok(),
+    }
+}
+
+/// Ends this process as the second Ctrl-C does, of which it has heard the first.
+pub fn end_at_once() -> ! {
+    signal_hook::low_level::exit(status_by_signal().map_or(1, i32::from))
+}
+
+/// Has a signal set `flag`, once it is known which one came.
+fn register(signal: i32, flag: &Arc<AtomicBool>) -> Result<(), ProgramError> {
+    // fits: a signal's number is positive
+    let heard = signal_hook::flag::register_usize(signal, HEARD.clone(), signal as usize);
+    heard.map_err(refused)?;
+    signal_hook::flag::register(signal, flag.clone()).map_err(refused).map(drop)
+}
 
 /// What tells a program to end: Ctrl-C, whoever started it, a scheduler whose time is over, and a terminal that hangs up, unless nohup has that ignored.
 fn ending() -> impl Iterator<Item = i32> {
@@ -38,9 +66,9 @@ fn interrupt_by(
     let [early, interrupt] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
     // what comes while the rest is registered is heard, too
     for signal in signals {
-        signal_hook::flag::register(*signal, early.clone()).map_err(refused)?;
+        register(*signal, &early)?;
     }
-    end_at_once(signals, &interrupt)?;
+    end_by(signals, &interrupt)?;
     meanwhile();
     for signal in signals {
         signal_hook::flag::register(*signal, interrupt.clone()).map_err(refused)?;
@@ -59,24 +87,25 @@ fn interrupt_by(
 pub fn told_to_end() -> Result<Arc<AtomicBool>, ProgramError> {
     let told = Arc::new(AtomicBool::new(false));
     for signal in ending() {
-        signal_hook::flag::register(signal, told.clone()).map_err(refused)?;
+        register(signal, &told)?;
     }
     Ok(told)
 }
 
-/// Ctrl-C ends this process at once, with status 1, whenever `condition` is true: there is nothing to
-/// clean up then.
+/// Ctrl-C ends this process at once, with the status of one that a signal ended, whenever `condition` is true: there is nothing
+/// to clean up then.
 ///
 /// # Errors
 /// When the system refuses.
 pub fn end_at_once_while(condition: &Arc<AtomicBool>) -> Result<(), ProgramError> {
     let signals: Vec<i32> = ending().collect();
-    end_at_once(&signals, condition)
+    end_by(&signals, condition)
 }
 
-fn end_at_once(signals: &[i32], condition: &Arc<AtomicBool>) -> Result<(), ProgramError> {
+fn end_by(signals: &[i32], condition: &Arc<AtomicBool>) -> Result<(), ProgramError> {
     for signal in signals {
-        signal_hook::flag::register_conditional_shutdown(*signal, 1, condition.clone())
+        let status = BY_SIGNAL + signal;
+        signal_hook::flag::register_conditional_shutdown(*signal, status, condition.clone())
             .map_err(refused)?;
     }
     Ok(())
@@ -100,5 +129,6 @@ mod tests {
             assert!(start.elapsed() < std::time::Duration::from_secs(20), "the signal was lost");
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
+        assert_eq!(status_by_signal(), u8::try_from(128 + signal.as_raw()).ok());
     }
 }

@@ -92,7 +92,7 @@ pub enum Promise {
     Done,
     /// It ends within the deadline, with exit status 1, and names who was hurt; or it was done before.
     Named,
-    /// It ends so, and names itself: it was interrupted, or stood still.
+    /// It ends so, or with the status of a signal, and names itself: it was interrupted, or stood still.
     Itself,
     /// It is gone, and so are all of its processes.
     Gone,

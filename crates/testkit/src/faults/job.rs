@@ -280,6 +280,8 @@ impl Ended {
                 let signal = status.signal() == Some(Signal::TERM.as_raw());
                 let early = signal && cell.phase == Phase::Start;
                 let says = ["interrupted", "the launcher itself was stopped"];
+                // as shells have it
+                let failed = failed || status.code() == Some(128 + Signal::TERM.as_raw());
                 match early || failed && says.iter().any(|says| last.contains(says)) {
                     true => None,
                     false => wrong("it does not say why it ends"),

@@ -115,6 +115,27 @@ impl CheckpointFolder {
         Ok(found)
     }
 
+    /// Returns the newest whose files are as they were written, and what its job was. Damaged ones are passed over with a warning.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn newest_whole(&self) -> Result<(FoundCheckpoint, CheckpointState), CheckpointError> {
+        let (path, mut damages) = (self.path.clone(), Vec::new());
+        for found in self.found()? {
+            match found.verified() {
+                Ok(state) => return Ok((found, state)),
+                Err(error) => {
+                    tracing::warn!("{error}; it is passed over");
+                    damages.push(error.to_string());
+                }
+            }
+        }
+        match damages.is_empty() {
+            true => Err(CheckpointError::Empty { path }),
+            false => Err(CheckpointError::AllDamaged { path, damages: damages.join("; ") }),
+        }
+    }
+
     /// The step of the newest.
     pub(crate) fn newest(&self) -> Option<u64> {
         self.found().ok()?.first().map(|found| found.step)
@@ -276,6 +297,16 @@ impl FoundCheckpoint {
     /// # Errors
     /// When it is not whole, or the file cannot be written.
     pub fn convert(&self, to: &Path) -> Result<CheckpointState, CheckpointError> {
+        let (state, image) = self.weights()?;
+        crate::weights::save_image(to, &image)?;
+        Ok(state)
+    }
+
+    /// Returns what its job was, and the bytes of the file that [`FoundCheckpoint::convert`] writes.
+    ///
+    /// # Errors
+    /// When it is not whole.
+    pub(crate) fn weights(&self) -> Result<(CheckpointState, Vec<u8>), CheckpointError> {
         let state = self.verified()?;
         let index = self.index(&state)?;
         let mut weights: Vec<(&str, &Value, Vec<u8>)> = Vec::new();
@@ -297,8 +328,8 @@ impl FoundCheckpoint {
         }
         let tensors =
             weights.iter().map(|(name, value, bytes)| (*name, value.dtype, &*value.dims, &**bytes));
-        crate::weights::save_tensors(to, tensors)?;
-        Ok(state)
+        let image = crate::weights::image(&self.path, tensors)?;
+        Ok((state, image))
     }
 }
 

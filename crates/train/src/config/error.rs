@@ -79,6 +79,18 @@ pub enum ConfigError {
     #[error("{option} must be at least 1")]
     Zero { option: &'static str },
     #[error(
+        "{option} must be at least 1; `tensorwire eval --load FILE` evaluates weights without training"
+    )]
+    NothingToTrain { option: &'static str },
+    #[error(
+        "there are no weights to evaluate; give --load FILE, as --save wrote it, or --load DIR, a folder of checkpoints"
+    )]
+    NothingToEvaluate,
+    #[error(
+        "{data} has no samples to test with; give data that have, such as csv:TRAIN,TEST, or x_test and y_test in an npz"
+    )]
+    NothingToEvaluateWith { data: String },
+    #[error(
         "{workers} workers cannot stand for {most} (--workers {fewest}..{most}): start a number of them that {most} is a \
          multiple of, and at least {fewest}"
     )]

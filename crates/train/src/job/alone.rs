@@ -9,7 +9,7 @@ use tensorwire_fabric::pulse;
 use tensorwire_launch::{Movement, Reminder, StandWatch, WORTH_A_LINE};
 
 use super::listener::Caller;
-use super::{Prepared, TrainError, strategy, worker};
+use super::{Part, Prepared, TrainError, strategy, worker};
 use crate::report::{Progress, TrainReport};
 use crate::run::first_error;
 use crate::trace::Collector;
@@ -37,11 +37,12 @@ pub fn train_local(
     let _claim = prepared.claim()?;
     let keeper = prepared.keeper(false);
     let mut caller = Caller { interrupt, on_progress, trace, keeper, last: None };
-    let done =
-        train_alone(prepared, &mut caller, on_still).and_then(|report| match report.interrupted {
-            true => Err(TrainError::Interrupted),
-            false => Ok(report),
-        });
+    let done = work_alone(&prepared.part(), &mut caller, on_still).and_then(|report| match report
+        .interrupted
+    {
+        true => Err(TrainError::Interrupted),
+        false => Ok(report),
+    });
     if let (Some(keeper), Ok(report)) = (&caller.keeper, &done) {
         keeper.concluded(report);
     }
@@ -50,12 +51,27 @@ pub fn train_local(
     first_error(done, written).map(|(report, _)| report)
 }
 
-fn train_alone(
+/// Does in this process alone what a job does that makes no step: evaluates the weights that it begins with. `on_still` is told as
+/// by [`train_local`].
+///
+/// # Errors
+/// When the machine's memory does not suffice, or a sample cannot be read.
+pub(crate) fn evaluate_local(
     prepared: &Prepared,
+    on_still: &(dyn Fn(Movement) + Sync),
+) -> Result<TrainReport, TrainError> {
+    let mut part = prepared.part();
+    part.shape.steps = part.shape.done;
+    let (interrupt, on_progress) = (&AtomicBool::new(false), &mut |_| {});
+    let mut caller = Caller { interrupt, on_progress, trace: None, keeper: None, last: None };
+    work_alone(&part, &mut caller, on_still)
+}
+
+fn work_alone(
+    part: &Part,
     caller: &mut Caller<'_>,
     on_still: &(dyn Fn(Movement) + Sync),
 ) -> Result<TrainReport, TrainError> {
-    let part = prepared.part();
     let watch = StandWatch::new(part.standing.clone(), part.config.liveness());
     let (done, is_done) = channel();
     std::thread::scope(|scope| {
@@ -67,7 +83,7 @@ fn train_alone(
         let _watched = pulse::watch_worker("main");
         // however it ends
         let _done: Sender<()> = done;
-        worker::run(strategy::open_local(&part)?, &part, caller)
+        worker::run(strategy::open_local(part)?, part, caller)
     })
 }
 

@@ -215,7 +215,8 @@ impl Trainer<'_> {
         listener: &mut dyn Listener,
         link: &mut dyn Link,
     ) -> Result<TrainReport, TrainError> {
-        let mut loader = data.map(|data| self.loader(data)).transpose()?;
+        let has_steps = self.shape.done < self.shape.steps;
+        let mut loader = data.filter(|_| has_steps).map(|data| self.loader(data)).transpose()?;
         let mut ahead = FedAhead::default();
         // whatever may wait without a word says so; the loader's threads, which are waited for behind this, may
         let _awake = pulse::awake();
@@ -501,7 +502,9 @@ impl Trainer<'_> {
             self.session.run(Program::FETCH)?;
         }
         if let Some(data) = data.filter(|_| self.concludes) {
+            let begun = Instant::now();
             let evaluation = self.evaluate(data)?;
+            report.test_seconds = begun.elapsed().as_secs_f64();
             (report.test_accuracy, report.test_loss) = (evaluation.accuracy(), evaluation.loss());
             report.metrics = evaluation.others();
             let weights = self.weights()?;

@@ -137,6 +137,8 @@ pub enum DataError {
     BadArray { file: String, array: String, reason: String },
     #[error("'{file}', line {line}: {reason}")]
     BadLine { file: String, line: u64, reason: String },
+    #[error("'{file}': {reason}")]
+    BadTable { file: String, reason: String },
 }
 
 impl From<DataError> for tensorwire_nn::Error {

@@ -18,6 +18,7 @@ mod images;
 mod kind;
 mod mnist;
 mod npy;
+mod npy_files;
 mod pairs;
 mod photos;
 mod reverse;

@@ -48,8 +48,12 @@ pub(super) fn read(bytes: &[u8]) -> Result<Array, String> {
         return Err("its order is Fortran's; write numpy.ascontiguousarray of it".to_owned());
     }
     let body = &bytes[end..];
-    let (values, width) = numbers(kind, body).ok_or_else(|| {
-        format!("its elements are of {kind}; write integers or floats of 4 or 8 bytes")
+    let (values, width) = numbers(kind, body).ok_or_else(|| match kind.get(1..2) {
+        Some("U" | "S") => format!(
+            "its elements are text ({kind}); write numbers of classes, such as numpy.unique(y, return_inverse=True)[1]"
+        ),
+        Some("O") => "its elements are Python's objects; write numbers, such as x.astype('float32')".to_owned(),
+        _ => format!("its elements are of {kind}; write integers or floats of 4 or 8 bytes"),
     })?;
     let wanted = dims.iter().try_fold(width, |all, &dim| all.checked_mul(dim));
     if wanted != Some(body.len()) {
@@ -131,7 +135,9 @@ mod tests {
     #[test]
     fn what_is_no_array_of_numbers_says_so() {
         let said = |header: &str, body: &[u8]| read(&file(header, body)).unwrap_err();
-        assert!(said(&header("<U3", "(1,)"), &[0; 12]).contains("of <U3"));
+        assert!(said(&header("<U3", "(1,)"), &[0; 12]).contains("text (<U3)"));
+        assert!(said(&header("|O", "(1,)"), &[0; 8]).contains("astype('float32')"));
+        assert!(said(&header("<f2", "(1,)"), &[0; 2]).contains("of <f2"));
         assert!(said(&header("<f4", "(2,)"), &[0; 7]).contains("7 bytes for elements [2] of 4"));
         assert!(said(&header("<f4", "(9999999999, 9999999999)"), &[]).contains("copy"));
         assert!(said("{'descr': [('a', '<f4')], }", &[]).contains("plain numbers"));

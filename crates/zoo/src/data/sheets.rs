@@ -1,4 +1,5 @@
-//! Tables as text: a row a line, numbers with commas between. The column named `label`, or the last, is what is learned.
+//! Tables as text: a row a line, numbers with commas between. The column named `label`, or the last, is what is learned; words
+//! there are classes.
 //! Trusts nothing that it reads.
 
 use std::path::Path;
@@ -34,7 +35,8 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Table, DataError> {
     let mut reader =
         ReaderBuilder::new().has_headers(false).trim(Trim::All).from_reader(text.as_bytes());
     let mut label = None;
-    let (mut values, mut answers) = (vec![], vec![]);
+    let (mut values, mut answers, mut names) = (vec![], vec![], vec![]);
+    let mut has_words = false;
     let mut columns = 0;
     for (row, record) in reader.records().enumerate() {
         let record = record.map_err(|error| {
@@ -55,20 +57,33 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Table, DataError> {
         }
         let label = label.unwrap_or(columns - 1);
         for (column, cell) in record.iter().enumerate() {
-            let number = cell.parse::<f32>().ok().filter(|number| number.is_finite());
-            let Some(number) = number else {
+            let number = cell.parse::<f32>();
+            if column == label && number.is_err() && !cell.is_empty() {
+                has_words = true;
+                names.push(cell.to_owned());
+                continue;
+            }
+            let Some(number) = number.ok().filter(|number| number.is_finite()) else {
                 let column = column + 1;
-                let mend = "give numbers alone, classes as 0, 1, 2, …";
+                let mend = "give numbers, and words only in the column that is learned, the last or 'label'";
                 return Err(bad(line, format!("column {column} is '{cell}', no number; {mend}")));
             };
             match column == label {
-                true => answers.push(number),
+                true => {
+                    answers.push(number);
+                    names.push(cell.to_owned());
+                }
                 false => values.push(number),
             }
         }
     }
     let dims = [1, 1, columns.saturating_sub(1)];
-    Ok(Table { file: file.to_owned(), dims, values, answers })
+    // those that are numbers alone say nothing of the others
+    let (answers, names) = match has_words {
+        true => (vec![0.0; names.len()], Some(names)),
+        false => (answers, None),
+    };
+    Ok(Table { file: file.to_owned(), dims, values, answers, names })
 }
 
 /// True if no cell is a number.
@@ -93,10 +108,47 @@ mod tests {
     }
 
     #[test]
+    fn words_are_classes_in_the_order_of_their_characters() {
+        let sheet = |text: &str| parse("f.csv", text).unwrap();
+        let train = "size,species\n1,virginica\n2,setosa\n3,setosa\n4,versicolor\n";
+        assert_eq!(sheet(train).names.unwrap()[..2], ["virginica", "setosa"]);
+        let data = |test: &str| table::data("csv", sheet(train), Some(sheet(test)), 1);
+        let data = data("size,species\n5,versicolor\n6,virginica\n").unwrap();
+        let found = SampleKind::of(&data.train.describe());
+        assert_eq!(found, Some(SampleKind::Images { dims: [1, 1, 1], classes: 3 }));
+        let labels = |of: &dyn tensorwire_nn::BatchSource, rows: &[usize]| {
+            let mut batch = tensorwire_nn::HostBatch::new();
+            of.fill(rows, rows.len(), &mut batch).unwrap();
+            batch.get("labels").unwrap().bytes().iter().step_by(4).copied().collect::<Vec<u8>>()
+        };
+        assert_eq!(labels(&*data.train, &[0, 1, 2, 3]), [2, 0, 0, 1]);
+        let note = "3 classes: 0 is setosa, 1 is versicolor, 2 is virginica";
+        assert_eq!(data.train.note().as_deref(), Some(note));
+        assert_eq!(labels(&**data.test.as_ref().unwrap(), &[0, 1]), [1, 2]);
+    }
+
+    #[test]
+    fn words_that_are_no_classes_say_what_is_wrong() {
+        let sheet = |text: &str| parse("f.csv", text).unwrap();
+        let said = |train: &str, test: Option<&str>| {
+            table::data("csv", sheet(train), test.map(sheet), 1).err().unwrap().to_string()
+        };
+        let ids = said("1,a\n2,b\n3,c\n", None);
+        assert!(ids.contains("each of its 3 rows has another word"), "{ids}");
+        assert!(ids.ends_with("call the one with the classes 'label'"), "{ids}");
+        let other = said("1,a\n2,b\n3,a\n", Some("1,a\n2,z\n"));
+        assert!(other.contains("'z' (row 2) is no class of 'f.csv'"), "{other}");
+        // numbers in one and words in the other are words
+        let mixed = said("1,a\n2,0\n3,a\n", Some("1,0\n2,7\n"));
+        assert!(mixed.contains("'7' (row 2) is no class"), "{mixed}");
+    }
+
+    #[test]
     fn what_is_no_table_of_numbers_is_named_by_its_line() {
         let said = |text: &str| parse("f.csv", text).unwrap_err().to_string();
-        let cell = said("a,b\n1,2\n3,x\n");
-        assert!(cell.starts_with("'f.csv', line 3: column 2 is 'x', no number"), "{cell}");
+        let cell = said("a,b\n1,2\nx,3\n");
+        assert!(cell.starts_with("'f.csv', line 3: column 1 is 'x', no number"), "{cell}");
+        assert!(said("1,\n2,3\n").contains("column 2 is '', no number"));
         assert!(said("1,2\n3\n").starts_with("'f.csv', line 2: "));
         assert!(said("1\n2\n").starts_with("'f.csv', line 1: it has one column"));
         assert!(said("1,nan\n").contains("'nan'"));

@@ -13,7 +13,7 @@ use super::images::{Images, Sequences};
 use super::kind::SampleKind;
 use super::pairs::Pairs;
 use super::sentences::Sentences;
-use super::{characters, photos, sheets, subwords, token_files, windows, zipped};
+use super::{characters, npy_files, photos, sheets, subwords, token_files, windows, zipped};
 use crate::nearest::nearest;
 
 /// The most samples that are generated, as by `synthetic:N`. Sentences and labels are kept in memory.
@@ -21,7 +21,7 @@ const MADE_SAMPLES_MAX: usize = 1_000_000;
 
 /// All sources. A source is a row here and a file that reads or generates its data.
 #[rustfmt::skip]
-const SOURCES: [Row; 14] = [
+const SOURCES: [Row; 15] = [
     Row { name: "digits", has: images, opens: Opens::Itself(|_, _| Ok(Images::digits()?.into())) },
     Row { name: "mnist", has: images, opens: Opens::Folder("where MNIST's four files lie", |folder| Ok(Images::mnist(folder)?.into())) },
     Row { name: "cifar10", has: images, opens: Opens::Folder("where CIFAR-10's .bin files lie", |folder| Ok(Images::cifar10(folder)?.into())) },
@@ -35,6 +35,7 @@ const SOURCES: [Row; 14] = [
     Row { name: "lm", has: running_text, opens: Opens::Files { form: "FILE[,TOKENIZER]", count: [1, 2], options: &[], open: subwords::open } },
     Row { name: "tokens", has: running_text, opens: Opens::Files { form: "FILE[,TEST][,vocab=N]", count: [1, 2], options: &["vocab"], open: token_files::open } },
     Row { name: "npz", has: images, opens: Opens::Files { form: "FILE", count: [1, 1], options: &[], open: zipped::open } },
+    Row { name: "npy", has: images, opens: Opens::Files { form: "X,Y[,XTEST,YTEST]", count: [2, 4], options: &[], open: npy_files::open } },
     Row { name: "csv", has: images, opens: Opens::Files { form: "FILE[,TEST]", count: [1, 2], options: &[], open: sheets::open } },
 ];
 
@@ -170,7 +171,8 @@ fn text(given: &Given, kind: SampleKind, _: u64) -> Opened {
 /// - `kjv`: the characters of a text that is part of the program; `chars:FILE`: those of a text;
 /// - `lm:FILE` or `lm:FILE,TOKENIZER`: a text in tokens of a `tokenizer.json`, by default the one beside it;
 /// - `tokens:FILE`, `tokens:TRAIN,TEST`, with `,vocab=N` behind: numbers of tokens, of two bytes or four each;
-/// - `npz:FILE`: arrays of numpy; `csv:FILE` or `csv:TRAIN,TEST`: a table of numbers.
+/// - `npz:FILE`, `npy:X,Y` or `npy:X,Y,XTEST,YTEST`: arrays of numpy; `csv:FILE` or `csv:TRAIN,TEST`: a table of numbers, and of
+///   words for what is learned.
 ///
 /// ```
 /// use tensorwire_zoo::data::{SampleKind, Source};
@@ -276,6 +278,7 @@ fn of_a_path(given: &str) -> Option<String> {
     let name = match end.as_str() {
         "csv" => "csv",
         "npz" => "npz",
+        "npy" => return Some(format!("npy:{given},Y.npy")),
         "txt" => "chars",
         _ => return None,
     };
@@ -384,6 +387,7 @@ mod tests {
             "tokens:train.bin",
             "tokens:train.bin,val.bin,vocab=50257",
             "npz:a.npz",
+            "npy:x.npy,y.npy",
             "csv:a.csv,b.csv",
         ] {
             assert_eq!(text.parse::<Source>().unwrap().to_string(), text);
@@ -398,7 +402,8 @@ mod tests {
     fn bad_sources_say_what_is_known() {
         let known = "digits, mnist:DIR, cifar10:DIR, synthetic, synthetic:N, reverse, reverse:N, \
                      grammar, grammar:N, text:SOURCE,TARGET, images:DIR[,skip-bad], kjv, chars:FILE, \
-                     lm:FILE[,TOKENIZER], tokens:FILE[,TEST][,vocab=N], npz:FILE, csv:FILE[,TEST]";
+                     lm:FILE[,TOKENIZER], tokens:FILE[,TEST][,vocab=N], npz:FILE, \
+                     npy:X,Y[,XTEST,YTEST], csv:FILE[,TEST]";
         let message = |text: &str| text.parse::<Source>().unwrap_err().to_string();
         for text in ["", "imagenet", "photos"] {
             assert_eq!(message(text), format!("unknown data '{text}'; known are: {known}"));
@@ -406,6 +411,7 @@ mod tests {
         for (text, meant) in [
             ("iris.csv", "csv:iris.csv"),
             ("/data/Pairs.NPZ", "npz:/data/Pairs.NPZ"),
+            ("x.npy", "npy:x.npy,Y.npy"),
             ("book.txt", "chars:book.txt"),
             ("Digits", "digits"),
             ("digits:x", "digits"),

@@ -1,6 +1,7 @@
-//! Rows of numbers in memory, each with a class or a number to learn. Knows neither where they came from nor in which order
+//! Rows of numbers in memory, each with a class, a word for one, or a number to learn. Knows neither where they came from nor in which order
 //! they are read.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tensorwire_nn::order::permutation;
@@ -12,6 +13,8 @@ use super::error::DataError;
 const TEST_EVERY: usize = 10;
 /// The random stream that puts rows aside for the test, which is that of no epoch.
 const ASIDE_STREAM: u64 = 3 << 60;
+/// Classes that are named in a line.
+const NAMED_MAX: usize = 10;
 /// Most classes: more are numbers to learn.
 const CLASSES_MAX: f32 = 1e6;
 
@@ -24,6 +27,8 @@ pub(super) struct Table {
     pub(super) dims: [usize; 3],
     pub(super) values: Vec<f32>,
     pub(super) answers: Vec<f32>,
+    /// What is learned as it was written, where not all are numbers: the names of classes.
+    pub(super) names: Option<Vec<String>>,
 }
 
 /// What is learned.
@@ -41,19 +46,68 @@ struct Rows {
     table: Arc<Table>,
     rows: Vec<usize>,
     answers: Answers,
+    /// Which class is which, where they have names.
+    note: Option<String>,
+}
+
+/// Puts the number of a class in the place of its name: names in the order of their characters, as scikit-learn's `LabelEncoder`
+/// has them. Returns which number is which.
+fn number(train: &mut Table, test: Option<&mut Table>) -> Result<Option<String>, DataError> {
+    let has_names = |table: &Table| table.names.is_some();
+    let is_learned_by_name = has_names(train) || test.as_deref().is_some_and(has_names);
+    if !is_learned_by_name {
+        return Ok(None);
+    }
+    let of = |table: &Table| match &table.names {
+        Some(names) => names.clone(),
+        None => table.answers.iter().map(f32::to_string).collect(),
+    };
+    let names = of(train);
+    let classes: BTreeSet<&String> = names.iter().collect();
+    let (rows, count) = (names.len(), classes.len());
+    if count == rows && rows > 2 {
+        let reason =
+            format!("each of its {rows} rows has another word in the column that is learned");
+        let reason = format!("{reason}; call the one with the classes 'label'");
+        return Err(DataError::BadTable { file: train.file.clone(), reason });
+    }
+    let classes: Vec<&String> = classes.into_iter().collect();
+    // fits: classes are counted in memory, and exact in f32 below 2^24
+    let class = |name: &String| classes.binary_search(&name).ok().map(|class| class as f32);
+    let numbers = |table: &Table, names: &[String]| {
+        let all = names.iter().enumerate().map(|(row, name)| {
+            class(name).ok_or_else(|| {
+                let reason = format!("'{name}' (row {}) is no class of '{}'", row + 1, train.file);
+                let reason = format!("{reason}; give training such rows, or remove it");
+                DataError::BadTable { file: table.file.clone(), reason }
+            })
+        });
+        all.collect::<Result<Vec<f32>, DataError>>()
+    };
+    let of_train = numbers(train, &names)?;
+    if let Some(test) = test {
+        test.answers = numbers(&*test, &of(&*test))?;
+    }
+    let named = classes.iter().enumerate().take(NAMED_MAX);
+    let named: Vec<String> = named.map(|(class, name)| format!("{class} is {name}")).collect();
+    let more = if count > NAMED_MAX { ", …" } else { "" };
+    let note = format!("{count} classes: {}{more}", named.join(", "));
+    train.answers = of_train;
+    Ok(Some(note))
 }
 
 /// Training and test data. Without a table of its own the test has every tenth row, chosen by `seed`. Answers are classes where
-/// all are whole numbers from 0.
+/// all are whole numbers from 0, or not all are numbers.
 ///
 /// # Errors
 /// Tables that are too small, or do not fit together.
 pub(super) fn data(
     name: &'static str,
-    train: Table,
-    test: Option<Table>,
+    mut train: Table,
+    mut test: Option<Table>,
     seed: u64,
 ) -> Result<Data, DataError> {
+    let note = number(&mut train, test.as_mut())?;
     if let Some(test) = test.as_ref().filter(|test| test.dims != train.dims) {
         let reason =
             format!("a row has {:?} numbers, of '{}' {:?}", test.dims, train.file, train.dims);
@@ -77,6 +131,7 @@ pub(super) fn data(
         table: Arc::clone(table),
         rows,
         answers,
+        note: note.clone(),
     };
     let train = Arc::new(train);
     let count = train.answers.len();
@@ -112,6 +167,10 @@ impl Dataset for Rows {
 
     fn len(&self) -> usize {
         self.rows.len()
+    }
+
+    fn note(&self) -> Option<String> {
+        self.note.clone()
     }
 
     fn get(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {

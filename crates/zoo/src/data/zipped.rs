@@ -8,8 +8,9 @@ use zip::ZipArchive;
 use super::error::DataError;
 use super::kind::SampleKind;
 use super::npy::{self, Array};
+use super::npy_files::{Named, table};
 use super::sources::{Given, Opened};
-use super::table::{self, Table};
+use super::table::{self as tables, Table};
 
 /// A file's arrays.
 struct Arrays<F> {
@@ -31,11 +32,11 @@ pub(super) fn read(file: &str, zip: impl Read + Seek, seed: u64) -> Opened {
     let mut arrays = Arrays::of(file, zip)?;
     if arrays.named("x_train").is_none() {
         let table = arrays.table("x", "y")?;
-        return table::data("npz", table, None, seed);
+        return tables::data("npz", table, None, seed);
     }
     let train = arrays.table("x_train", "y_train")?;
     let test = arrays.named("x_test").map(|_| arrays.table("x_test", "y_test")).transpose()?;
-    table::data("npz", train, test, seed)
+    tables::data("npz", train, test, seed)
 }
 
 impl<F: Read + Seek> Arrays<F> {
@@ -66,31 +67,8 @@ impl<F: Read + Seek> Arrays<F> {
 
     fn table(&mut self, x: &str, y: &str) -> Result<Table, DataError> {
         let (inputs, answers) = (self.array(x)?, self.array(y)?);
-        let rows = answers.values.len();
-        if answers.dims.iter().skip(1).any(|&dim| dim != 1) {
-            let reason = format!("it has dimensions {:?}; give one number a sample", answers.dims);
-            return Err(self.bad(y, reason));
-        }
-        let dims = match inputs.dims[..] {
-            [_, height, width, channels] => [height, width, channels],
-            [_, height, width] => [height, width, 1],
-            [_, width] => [1, 1, width],
-            _ => {
-                let reason = format!("it has dimensions {:?}; give 2, 3 or 4", inputs.dims);
-                return Err(self.bad(x, format!("{reason}, samples first")));
-            }
-        };
-        if inputs.dims[0] != rows {
-            let found = inputs.dims[0];
-            let reason = format!("it has {found} samples, '{y}' has {rows}; give both as many");
-            return Err(self.bad(x, reason));
-        }
-        let Array { mut values, is_bytes, .. } = inputs;
-        if is_bytes {
-            // as images of files, pixels are 0..=1
-            values.iter_mut().for_each(|value| *value /= 255.0);
-        }
-        Ok(Table { file: self.file.clone(), dims, values, answers: answers.values })
+        let named = |array, name| Named { file: &self.file, array: name, of: array };
+        table(named(inputs, x), named(answers, y))
     }
 
     fn array(&mut self, name: &str) -> Result<Array, DataError> {

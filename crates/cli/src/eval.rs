@@ -1,0 +1,48 @@
+//! `tensorwire eval`: what saved weights are worth, without training.
+
+use tensorwire_bench::ByName;
+use tensorwire_launch::Movement;
+use tensorwire_train::EvaluationSummary;
+
+use super::Failure;
+use super::args::EvalArgs;
+use super::output::{json_line, last_words, note, print};
+
+pub(crate) fn run(args: EvalArgs) -> Result<(), Failure> {
+    let json = args.json;
+    let config = args.config()?;
+    let on_still = |movement: Movement| {
+        if !matches!(movement, Movement::Stopped(_)) {
+            return note(movement);
+        }
+        last_words(format!("error: {movement}"));
+        std::process::exit(1);
+    };
+    let summary = EvaluationSummary::evaluate(config, &ByName, &on_still)?;
+    if json { print(json_line(&summary)?) } else { show(&summary) }
+}
+
+fn show(summary: &EvaluationSummary) -> Result<(), Failure> {
+    let EvaluationSummary { model, data, weights, samples, seconds, .. } = summary;
+    print(format_args!(
+        "{model} on {data}, {}; weights of {}",
+        summary.kernels,
+        weights.display()
+    ))?;
+    print(format_args!(
+        "{samples} samples in {seconds:.2} s, {:.0} samples/s, test loss {:.4}",
+        summary.samples_per_second,
+        summary.test_loss.unwrap_or(f64::NAN),
+    ))?;
+    print(format_args!("weights sha256 {}", summary.weights_sha256))?;
+    for (name, value) in &summary.metrics {
+        print(format_args!("test {} {value:.4}", name.replace('_', " ")))?;
+    }
+    if let Some(perplexity) = summary.test_perplexity {
+        print(format_args!("test perplexity {perplexity:.4}"))?;
+    }
+    match summary.test_accuracy {
+        Some(accuracy) => print(format_args!("test accuracy {accuracy:.4}")),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,133 @@
+//! What people type who know other tools, where it is another thing here: one line that says our word for it.
+
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
+
+/// Options of other tools, and what says the same here.
+#[rustfmt::skip]
+const OPTIONS: [(&[&str], &str); 15] = [
+    (&["--nproc-per-node", "--nproc", "--num-processes", "--num-proc", "--np", "-n", "--world-size"],
+     "the processes of the whole job are --workers N, and --servers K where the strategy has servers"),
+    (&["--nnodes", "--node-rank", "--machine-rank", "--num-machines", "-H"],
+     "machines are --hosts node0,node1, given on one of them, which starts the processes of all"),
+    (&["--master-addr", "--master-port", "--rdzv-endpoint", "--rdzv-backend", "--main-process-port"],
+     "--hosts needs no address to meet at; --listen ADDRESS:PORT says one where the others cannot reach what is found"),
+    (&["--backend", "--dist-backend", "--communication-backend"],
+     "how bytes travel is --transport auto, shm, tcp or verbs; between GPUs also --collectives nccl"),
+    (&["--gpus", "--num-gpus", "--ngpus", "--gpu", "--cuda"],
+     "GPUs are --device cuda: each of --workers N takes one; --devices-per-worker N gives each several"),
+    (&["--fp16", "--bf16", "--amp", "--mixed-precision"],
+     "activations in half of the bits are --precision bf16; there is no fp16"),
+    (&["--num-workers", "--dataloader-num-workers"],
+     "batches are made on threads of their own; --threads N says how many threads a process has, --workers N is processes"),
+    (&["--output-dir", "--ckpt-dir", "--checkpoint-dir", "--save-dir"],
+     "checkpoints go to --checkpoint DIR, and --resume DIR goes on from them; weights alone to --save FILE"),
+    (&["--resume-from-checkpoint", "--ckpt-path", "--ckpt"],
+     "a job goes on from a folder of checkpoints by --resume DIR"),
+    (&["--log-dir", "--logdir", "--logging-dir"],
+     "TensorBoard's files go to --tensorboard DIR; a line of JSON a step to --metrics FILE"),
+    (&["--eval-steps", "--eval-every", "--val-check-interval"],
+     "--val-every STEPS evaluates on the way; `tensorwire eval --load FILE` evaluates saved weights"),
+    (&["--evaluate", "--eval", "--eval-only", "--do-eval"],
+     "`tensorwire eval --load FILE` evaluates saved weights without training"),
+    (&["--param-sync", "--sync", "--bsp", "--ssp", "--staleness"],
+     "ps trains in step, and with --async each worker at its own pace; --strategy dist-asgd --max-delay N bounds how far apart"),
+    (&["--kv-store", "--kvstore"],
+     "a key-value store is --strategy dist-sgd, or dist-asgd where each worker trains at its own pace"),
+    (&["--profile", "--profiler"],
+     "--trace FILE writes what every process did in the first steps, for ui.perfetto.dev"),
+];
+
+/// Values of other tools by the option that they are given to, and what says the same here.
+#[rustfmt::skip]
+const VALUES: [(&[&str], &[&str], &str); 6] = [
+    (&["--strategy"], &["fsdp", "fsdp2", "zero", "zero1", "zero2", "zero3", "deepspeed"],
+     "--strategy ps --colocate has each worker keep and update a share of the variables; each computes with all of them"),
+    (&["--strategy"], &["async", "ps-async", "async-ps", "asp"],
+     "--strategy ps --async, or dist-asgd with a key-value store, has each worker train at its own pace"),
+    (&["--precision", "--dtype"], &["fp16", "f16", "float16", "half", "16", "16-mixed"],
+     "there is no fp16; --precision bf16 has as many bits, and the range of f32"),
+    (&["--precision", "--dtype"], &["mixed", "bf16-mixed", "amp"],
+     "--precision bf16 is that: activations in bf16, variables and optimizer in f32"),
+    (&["--wire"], &["fp16", "f16", "float16", "half"],
+     "--wire bf16 sends half of the bytes, and has the range of f32"),
+    (&["--transport", "--exchange"], &["nccl", "gloo", "mpi", "ucx", "grpc"],
+     "bytes travel by auto, shm, tcp or verbs; --collectives nccl reduces between GPUs by NCCL; mpirun starts the same command"),
+];
+
+/// Adds a line to an error that says what the program calls what was meant, where that is known.
+pub(crate) fn add(error: &mut Error) {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        _ => String::new(),
+    };
+    let (option, value) = (text(ContextKind::InvalidArg), text(ContextKind::InvalidValue));
+    let hint = match error.kind() {
+        ErrorKind::UnknownArgument => of_option(&option),
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation => of_value(&option, &value),
+        _ => None,
+    };
+    if let Some(hint) = hint {
+        // what is only spelled alike is not meant
+        error.remove(ContextKind::SuggestedArg);
+        error.remove(ContextKind::SuggestedValue);
+        let hint = ContextValue::StyledStrs(vec![StyledStr::from(hint)]);
+        error.insert(ContextKind::Suggested, hint);
+    }
+}
+
+fn of_option(given: &str) -> Option<&'static str> {
+    let name = given.split('=').next().unwrap_or(given).to_lowercase().replace('_', "-");
+    // of those with one hyphen the case counts
+    let is_it = |known: &&str| *known == name || *known == given;
+    OPTIONS.iter().find(|(names, _)| names.iter().any(|known| is_it(&known))).map(|row| row.1)
+}
+
+fn of_value(option: &str, value: &str) -> Option<&'static str> {
+    // as in "--strategy <NAME>"
+    let option = option.split(' ').next().unwrap_or(option);
+    let value = value.to_lowercase().replace('_', "-");
+    let row = VALUES
+        .iter()
+        .find(|(options, values, _)| options.contains(&option) && values.contains(&value.as_str()));
+    row.map(|row| row.2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command_line::{Help, command};
+
+    fn said(line: &str) -> String {
+        let words = std::iter::once("tensorwire").chain(line.split_whitespace());
+        let mut error = command(Help::Short).try_get_matches_from(words).unwrap_err();
+        add(&mut error);
+        error.to_string()
+    }
+
+    #[test]
+    fn each_hint_is_said_and_stands_alone() {
+        for (names, hint) in OPTIONS {
+            for name in names {
+                let found = said(&format!("train {name} 4"));
+                assert!(found.contains(&format!("tip: {hint}")), "{name}: {found}");
+                assert_eq!(found.matches("tip: ").count(), 1, "{found}");
+            }
+        }
+        for (options, values, hint) in VALUES {
+            for (option, value) in options.iter().flat_map(|o| values.iter().map(move |v| (o, v))) {
+                let found = said(&format!("train {option} {value}"));
+                assert!(found.contains(&format!("tip: {hint}")), "{option} {value}: {found}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_taken_as_others_write_them() {
+        for line in ["train --nproc_per_node=4", "train --Backend NCCL", "graph --strategy FSDP"] {
+            assert!(said(line).contains("tip: "), "{line}");
+        }
+        let unknown = said("train --wokers 2");
+        assert!(unknown.contains("'--workers'"), "{unknown}");
+    }
+}

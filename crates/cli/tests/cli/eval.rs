@@ -1,0 +1,112 @@
+//! What saved weights are worth, without training: the figures that the job ended with that wrote them.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::support::{Ended, Job};
+
+const LIMIT: Duration = Duration::from_secs(120);
+const SMALL: &str = "--batch 8 --threads 1";
+
+fn run(arguments: &str) -> Ended {
+    let ended = Job::start(arguments).end(LIMIT);
+    assert!(ended.status.success(), "{arguments}: {}", ended.stderr);
+    ended
+}
+
+fn refused(arguments: &str) -> String {
+    let ended = Job::start(arguments).end(LIMIT);
+    assert_eq!(ended.status.code(), Some(2), "{arguments}: {}", ended.stderr);
+    ended.last_line().to_string()
+}
+
+/// What an evaluation says is what the job said, to the bit.
+fn same(evaluated: &Value, trained: &Value, context: &str) {
+    for key in ["model", "data", "weights_sha256", "test_accuracy", "test_loss", "test_perplexity"]
+    {
+        assert_eq!(evaluated[key], trained[key], "{context}: {key}");
+    }
+    assert!(evaluated["test_loss"].as_f64().is_some(), "{context}: {evaluated}");
+    assert!(evaluated["seconds"].as_f64() > Some(0.0), "{context}: {evaluated}");
+}
+
+#[test]
+fn weights_and_checkpoints_are_worth_what_their_job_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| folder.path().join(name).display().to_string();
+    let (file, kept) = (place("w.safetensors"), place("kept"));
+    let job = format!("train --json {SMALL} --steps 6 --ema 0.5 --seed 7 --save {file}");
+    let trained = run(&format!("{job} --checkpoint {kept} --checkpoint-every 3")).json();
+    for load in [file.clone(), kept.clone(), format!("{kept}/step-00000006")] {
+        for word in ["eval", "evaluate"] {
+            let evaluated = run(&format!("{word} --json {SMALL} --load {load}")).json();
+            same(&evaluated, &trained, &load);
+            assert_eq!(evaluated["samples"], 359, "{load}");
+        }
+    }
+    // another batch: the same samples
+    let ended = run(&format!("eval --load {file} --batch 359"));
+    let accuracy = format!("test accuracy {:.4}", trained["test_accuracy"].as_f64().unwrap());
+    assert_eq!(ended.stdout.lines().last(), Some(accuracy.as_str()), "{}", ended.stdout);
+    assert!(ended.stdout.contains("359 samples in "), "{}", ended.stdout);
+    assert_eq!(ended.files().len(), 0, "nothing is written");
+    // a damaged one is passed over, and an earlier step is another model
+    let torn = Path::new(&kept).join("step-00000006/shard-server0.safetensors");
+    std::fs::write(torn, "torn").unwrap();
+    let ended = run(&format!("eval --json {SMALL} --load {kept}"));
+    assert!(ended.stderr.contains("it is passed over"), "{}", ended.stderr);
+    assert!(ended.json()["weights"].as_str().unwrap().ends_with("step-00000003"));
+    assert_ne!(ended.json()["weights_sha256"], trained["weights_sha256"]);
+}
+
+#[test]
+fn a_checkpoint_knows_its_model_and_its_data_and_a_folder_can_be_trained_on_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("kept").display().to_string();
+    let job =
+        "train --json --model seq2seq --data reverse:64 --strategy local --workers 1 --seed 3";
+    let trained = run(&format!("{job} {SMALL} --steps 2 --checkpoint {kept}")).json();
+    let evaluated = run(&format!("eval --json {SMALL} --load {kept}")).json();
+    same(&evaluated, &trained, "seq2seq");
+    assert!(evaluated["test_perplexity"].as_f64().is_some(), "{evaluated}");
+    // as from the file that it would be converted to
+    let file = folder.path().join("w.safetensors").display().to_string();
+    run(&format!("checkpoint convert {kept}/step-00000002 {file}"));
+    let from = |load: &str| {
+        let ended = run(&format!("{job} {SMALL} --steps 2 --load {load}"));
+        ended.json()["weights_sha256"].clone()
+    };
+    assert_eq!(from(&kept), from(&file));
+}
+
+#[test]
+fn what_cannot_be_evaluated_says_why_and_epochs_of_none_say_the_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| folder.path().join(name).display().to_string();
+    let file = place("w.safetensors");
+    run(&format!("train --strategy local --workers 1 {SMALL} --steps 1 --save {file}"));
+    std::fs::write(folder.path().join("t.csv"), "1,2,0\n3,4,1\n").unwrap();
+    for (arguments, says) in [
+        (format!("--load {}", place("none")), "give a file that --save wrote, or a folder of"),
+        (format!("--load {}", folder.path().display()), "there is no checkpoint in "),
+        (format!("--load {file} --model cifar"), "holds other weights than the model: "),
+        (format!("--load {file} --model mpl"), "did you mean 'mlp'?"),
+        (format!("--load {file} --dtype bf16"), "give --dtype f32"),
+        (
+            format!("--load {file} --data csv:{} --batch 1", place("t.csv")),
+            "has no samples to test",
+        ),
+    ] {
+        let said = refused(&format!("eval {arguments}"));
+        assert!(said.contains(says), "{arguments}: {said}");
+    }
+    for option in ["--epochs 0", "--steps 0"] {
+        let said = refused(&format!("train --load {file} {option}"));
+        assert!(said.contains("`tensorwire eval --load FILE` evaluates weights"), "{said}");
+    }
+    let ended = Job::start("eval").end(LIMIT);
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
+    assert!(ended.stderr.contains("--load <PATH>"), "{}", ended.stderr);
+}
