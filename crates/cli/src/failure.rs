@@ -9,7 +9,7 @@ use tensorwire_train::{ConfigError, EventFileError, JobFailure, TrainError};
 /// An error with its exit status.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    message: String,
+    pub(crate) message: String,
     /// What else was seen; shown before the message, which stays last.
     remarks: Vec<String>,
     pub(crate) user_error: bool,

@@ -2,17 +2,18 @@
 //! stays until the first line, and of a job that goes on the steps before it stay for good.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use tensorwire_train::WholeRecords;
 
 use super::Failure;
 use super::output::json_line;
 
 pub(crate) struct Metrics {
     path: PathBuf,
-    file: Option<BufWriter<File>>,
+    file: Option<WholeRecords>,
     /// It was not there before.
     fresh: bool,
     begun: bool,
@@ -26,9 +27,8 @@ impl Metrics {
         };
         let fresh = !path.exists();
         let file = OpenOptions::new()
-            .write(true)
+            .append(true)
             .create(true)
-            .truncate(false)
             // what a pipe takes cannot be read again
             .read(fresh || path.is_file())
             .open(path);
@@ -36,7 +36,7 @@ impl Metrics {
             let path = path.display();
             Failure::user(format!("cannot write metrics to {path}: {error}; choose another file"))
         })?;
-        let file = Some(BufWriter::new(file));
+        let file = Some(WholeRecords::new(file));
         Ok(Metrics { path: path.to_path_buf(), file, fresh, begun: false })
     }
 
@@ -52,37 +52,42 @@ impl Metrics {
     fn write(&mut self, line: &str) -> io::Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
         // a pipe or a device has no length to cut
-        if !std::mem::replace(&mut self.begun, true) && file.get_ref().metadata()?.is_file() {
-            let kept = length_before(file.get_ref(), step_of(line))?;
-            file.get_ref().set_len(kept)?;
-            file.seek(SeekFrom::Start(kept))?;
+        if !self.begun && file.file().metadata()?.is_file() {
+            file.file().set_len(length_before(file.file(), step_of(line))?)?;
         }
-        writeln!(file, "{line}")?;
-        file.flush()
+        self.begun = true;
+        file.append(format!("{line}\n").as_bytes())
     }
 }
 
-/// The bytes of a file's lines that are of earlier steps than this one; of all steps, if it is of none.
+/// The bytes of a file up to the last line that is of an earlier step than this one, before the first that is of none or a later
+/// one; of all steps, if it is of none. A line that is torn is neither.
 fn length_before(file: &File, step: Option<u64>) -> io::Result<u64> {
     let mut reader = BufReader::new(file);
     reader.seek(SeekFrom::Start(0))?;
-    let (mut kept, mut line) = (0, Vec::new());
+    let (mut kept, mut read, mut line) = (0, 0, Vec::new());
     loop {
         line.clear();
         // fits: usize is 64 bits wide
         let bytes = reader.read_until(b'\n', &mut line)? as u64;
-        let text = String::from_utf8_lossy(&line);
-        let is_earlier = step_of(&text)
-            .is_some_and(|found| line.ends_with(b"\n") && step.is_none_or(|step| found < step));
-        if !is_earlier {
-            return Ok(kept);
+        read += bytes;
+        let is_whole = line.ends_with(b"\n");
+        match serde_json::from_slice(&line).ok().filter(|_| is_whole) {
+            Some(found) if step_in(&found).is_some_and(|of| step.is_none_or(|step| of < step)) => {
+                kept = read;
+            }
+            None if bytes > 0 => {}
+            _ => return Ok(kept),
         }
-        kept += bytes;
     }
 }
 
 fn step_of(line: &str) -> Option<u64> {
-    serde_json::from_str::<serde_json::Value>(line).ok()?.get("step")?.as_u64()
+    step_in(&serde_json::from_str(line).ok()?)
+}
+
+fn step_in(line: &serde_json::Value) -> Option<u64> {
+    line.get("step")?.as_u64()
 }
 
 impl Drop for Metrics {
@@ -126,6 +131,10 @@ mod tests {
         assert_eq!(write(&[4], false), of(&[1, 2, 4], ""));
         assert_eq!(write(&[], true), of(&[1, 2, 4], end));
         assert_eq!(write(&[1], true), of(&[1], end));
+        // a line that an earlier version left torn
+        let torn = "{\"st{\"step\":3}\n";
+        std::fs::write(&path, of(&[1, 2], torn) + &of(&[4, 5], end)).unwrap();
+        assert_eq!(write(&[5], false), of(&[1, 2], torn) + &of(&[4, 5], ""));
         std::fs::write(&path, "something else\n").unwrap();
         assert_eq!(write(&[7], false), of(&[7], ""));
     }

@@ -78,13 +78,16 @@ pub(crate) fn prepare_and_run(args: TrainArgs, lead: Option<Lead>) -> Result<(),
         }
         None => failure,
     })?;
-    if let Some(failure) = watcher.failure.take() {
-        return Err(failure);
-    }
     let summary = Summary::new(&prepared, &outcome, &watcher.steps).map_err(Failure::other)?;
-    watcher.metrics.line(&LastLine { summary: &summary })?;
-    watcher.events.as_mut().map_or(Ok(()), |events| events.summary(&summary))?;
-    if json { print(json_line(&summary)?) } else { show(&prepared, &summary, &outcome) }
+    let written = watcher.metrics.line(&LastLine { summary: &summary });
+    let shown = watcher.events.as_mut().map_or(Ok(()), |events| events.summary(&summary));
+    let last = written.and(shown.map_err(Failure::from)).err();
+    if json { print(json_line(&summary)?) } else { show(&prepared, &summary, &outcome) }?;
+    // what was trained is there all the same
+    if let Some(Failure { message, .. }) = watcher.failure.take().or(last) {
+        last_words(format!("warning: {message}; what could not be written is left out"));
+    }
+    Ok(())
 }
 
 /// Of a job that has ended before its time: from where another can go on.

@@ -70,6 +70,8 @@ pub struct FabricConfig {
     /// The host of this process (tcp, verbs): peers that name the same one are reached through shared memory. None: all
     /// are reached by the backend. All processes of a job name one, or none does.
     pub host: Option<HostId>,
+    /// How long a silent host is believed to be alive, if that is longer than it takes to be sure (tcp, verbs).
+    pub liveness: Duration,
     /// For tests: take `flag-tail` although the device does not promise that writes land in order.
     pub trust_tail: bool,
 }
@@ -90,6 +92,7 @@ impl FabricConfig {
             arrival: None,
             encrypt: false,
             host: None,
+            liveness: Duration::ZERO,
             trust_tail: false,
         }
     }

@@ -26,7 +26,8 @@ const CALLS_MAX: usize = 64;
 /// How long to wait before accepting again when the process has no descriptor left.
 const BACK_OFF: Duration = Duration::from_millis(20);
 
-/// A silent connection is probed that often, and given up after so many probes: 20 s in all.
+/// A silent connection is probed that often, or more rarely where silence may last longer, and given up after so many probes:
+/// 20 s in all.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 const KEEPALIVES_MAX: u32 = 3;
 
@@ -233,13 +234,14 @@ impl Listener {
 
 impl Socket {
     /// The bare descriptor, non-blocking, without the handshake's timeouts in its way.
-    pub(crate) fn into_nonblocking(self) -> std::io::Result<OwnedFd> {
+    /// Silence may last for `liveness`.
+    pub(crate) fn into_nonblocking(self, liveness: Duration) -> std::io::Result<OwnedFd> {
         match self {
             Socket::Tcp(stream) => {
                 stream.set_nonblocking(true)?;
                 // a signal must not wait for the acknowledgement of the payload before it
                 stream.set_nodelay(true)?;
-                keep_alive(&stream)?;
+                keep_alive(&stream, liveness)?;
                 Ok(stream.into())
             }
             Socket::Unix(stream) => {
@@ -252,11 +254,12 @@ impl Socket {
 
 /// A process that dies closes its sockets; a host that dies says nothing, and is asked. A process that
 /// is only suspended answers: its kernel does.
-fn keep_alive(stream: &TcpStream) -> std::io::Result<()> {
+fn keep_alive(stream: &TcpStream, liveness: Duration) -> std::io::Result<()> {
     use rustix::net::sockopt;
+    let every = KEEPALIVE_EVERY.max(liveness / (KEEPALIVES_MAX + 1));
     sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, KEEPALIVE_EVERY)?;
-    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_EVERY)?;
+    sockopt::set_tcp_keepidle(stream, every)?;
+    sockopt::set_tcp_keepintvl(stream, every)?;
     Ok(sockopt::set_tcp_keepcnt(stream, KEEPALIVES_MAX)?)
 }
 
@@ -297,5 +300,26 @@ impl TimedStream for Socket {
             Socket::Tcp(stream) => TimedStream::set_timeout(stream, timeout),
             Socket::Unix(stream) => TimedStream::set_timeout(stream, timeout),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_probed_more_rarely_where_a_host_may_be_silent_for_longer() {
+        use rustix::net::sockopt;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let probed_every = |liveness: u64| {
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let socket = Socket::Tcp(stream).into_nonblocking(Duration::from_secs(liveness));
+            let socket = socket.unwrap();
+            assert_eq!(sockopt::tcp_keepcnt(&socket).unwrap(), KEEPALIVES_MAX);
+            let every = sockopt::tcp_keepidle(&socket).unwrap();
+            assert_eq!(sockopt::tcp_keepintvl(&socket).unwrap(), every);
+            every.as_secs()
+        };
+        assert_eq!([0, 6, 20, 120].map(probed_every), [5, 5, 5, 30]);
     }
 }

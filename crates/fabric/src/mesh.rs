@@ -41,6 +41,7 @@ pub(crate) struct Mesh {
 #[derive(Debug, Default)]
 struct Rendezvous {
     encrypts: bool,
+    liveness: Duration,
     state: Mutex<RendezvousState>,
     came: Condvar,
 }
@@ -78,8 +79,8 @@ impl Mesh {
         backend: &'static str,
         dial: Dial,
     ) -> Mesh {
-        let encrypts = core.config().encrypt;
-        let rendezvous = Arc::new(Rendezvous { encrypts, ..Rendezvous::default() });
+        let (encrypts, liveness) = (core.config().encrypt, core.config().liveness);
+        let rendezvous = Arc::new(Rendezvous { encrypts, liveness, ..Rendezvous::default() });
         let acceptor = Mutex::default();
         let listener = Mutex::new(Some(Arc::new(listener)));
         Mesh { core, listener, backend, dial, rendezvous, acceptor }
@@ -203,7 +204,8 @@ impl Mesh {
             handshake::dial(&mut socket, &config.job, config.me, target, purpose, deadline)
                 .map_err(|source| ConnectError::Handshake { rank, endpoint, source })?;
         let system = |source| ConnectError::System { doing: "set up a connection", source };
-        Ok(Connection { socket: socket.into_nonblocking().map_err(system)?, seals })
+        let socket = socket.into_nonblocking(config.liveness).map_err(system)?;
+        Ok(Connection { socket, seals })
     }
 }
 
@@ -245,7 +247,7 @@ impl Rendezvous {
     }
 
     fn enter(&self, caller: Caller, socket: Socket, seals: Seals) {
-        match socket.into_nonblocking() {
+        match socket.into_nonblocking(self.liveness) {
             Ok(socket) => {
                 let place = (caller.member.rank, caller.purpose);
                 self.state.lock().connections.insert(place, Connection { socket, seals });

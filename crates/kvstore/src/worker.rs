@@ -394,7 +394,13 @@ impl KvWorker {
         }
     }
 
-    /// What happened to handles since the last call; [`KvWorker::wait`] does not need it.
+    /// From now on [`KvWorker::news`] has what happens, which is to be taken: it grows until then.
+    pub fn tell_news(&mut self) {
+        self.core.tell_news();
+    }
+
+    /// What happened to handles since the last call, once that is asked for ([`KvWorker::tell_news`]); [`KvWorker::wait`] does not
+    /// need it.
     pub fn news(&mut self, news: &mut Vec<KvProgress>) {
         self.core.news(news);
     }

@@ -2,6 +2,7 @@
 //! through the member's standard input, so that no argument list or environment shows the secret.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Incarnation, JobId, Rank};
@@ -38,6 +39,10 @@ pub struct Assignment {
     pub joined: bool,
     /// How long a silent launcher is believed to be alive, in milliseconds.
     pub liveness_ms: u64,
+    /// How long a step of the set-up may wait for others that live, in milliseconds.
+    setup_ms: u64,
+    /// The job ends behind a step when it is told to end, since what it has is kept.
+    pub winds_down: bool,
     /// How long another launcher is waited for if this one goes, in milliseconds; none: not at all.
     pub takeover_ms: Option<u64>,
     /// Which job it is, for whoever starts members of several kinds.
@@ -107,6 +112,8 @@ impl JobIdentity {
             joined: spec.gathering.is_some(),
             // fits: a deadline is at most an hour
             liveness_ms: spec.liveness.as_millis() as u64,
+            setup_ms: setup_patience(spec).as_millis() as u64,
+            winds_down: spec.wind_down.is_some(),
             // fits: a patience is at most a day
             takeover_ms: spec
                 .takeover
@@ -118,9 +125,19 @@ impl JobIdentity {
     }
 }
 
+/// How long a step of the set-up of a job may wait for others that live.
+fn setup_patience(spec: &JobSpec) -> Duration {
+    let least = spec.liveness * 4;
+    spec.set_up.map_or(least, |given| given.max(least))
+}
+
 impl Assignment {
     pub fn rank(&self) -> Rank {
         Rank(self.rank)
+    }
+
+    pub(crate) fn setup_patience(&self) -> Duration {
+        Duration::from_millis(self.setup_ms)
     }
 
     /// Number of members, where a replacement and whom it replaces are one.
@@ -175,6 +192,17 @@ mod tests {
         assert_eq!(back.incarnations, identity.incarnations);
         assert_eq!((got.rank(), got.world(), got.members_here), (Rank(2), 3, 2));
         assert!(!format!("{got:?}").contains(&sent.secret), "the secret is never printed");
+    }
+
+    #[test]
+    fn the_set_up_waits_for_who_reads_as_long_as_it_was_told_to() {
+        let at = SocketAddr::from(([127, 0, 0, 1], 9));
+        let told = |set_up: Option<u64>| {
+            let spec = JobSpec::new("", "", Vec::new());
+            let spec = JobSpec { set_up: set_up.map(Duration::from_secs), ..spec };
+            JobIdentity::random(1).assignment(Rank(0), Rank(0), at, &spec).setup_patience()
+        };
+        assert_eq!([None, Some(1), Some(600)].map(|set_up| told(set_up).as_secs()), [24, 24, 600]);
     }
 
     #[test]

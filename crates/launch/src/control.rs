@@ -66,6 +66,8 @@ pub(crate) enum FromMember {
 pub enum Blame {
     /// The user can mend it by another command.
     User,
+    /// A file could not be read, as the user's command or a disk has it.
+    Unread,
     /// Its own.
     Own,
     /// That of this rank, whose loss made it.

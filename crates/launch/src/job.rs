@@ -65,6 +65,9 @@ pub struct JobSpec {
     pub store: Option<StoreJob>,
     /// How long a silent member is believed to be alive.
     pub liveness: Duration,
+    /// How long a step of the set-up may wait for members that live: until they have read their data, and what they go on from.
+    /// None: four times as long as a silent one is believed to be alive.
+    pub set_up: Option<Duration>,
     /// Set to end the job.
     pub interrupt: Arc<AtomicBool>,
     /// What it is, in a few words, and how many steps it has, for whoever asks how it stands.
@@ -102,6 +105,7 @@ impl JobSpec {
             listen: None,
             store: None,
             liveness: LIVENESS,
+            set_up: None,
             interrupt: Arc::default(),
             title: kind.to_string(),
             steps: None,
@@ -235,6 +239,8 @@ pub enum JobUpdate<P, T> {
         /// From 1.
         restart: u64,
         most: u64,
+        /// In how long.
+        pause: Duration,
     },
     /// The job ended, and whoever launched it does so with other members: it goes on behind `step`, as above.
     Resizing {
@@ -321,6 +327,15 @@ pub fn launch<M: Messages>(
     Ok(JobOutcome { reports, negotiated: launched.negotiated })
 }
 
+/// Returns the line that tells of a restart.
+pub fn restarting(why: &str, step: u64, (restart, most): (u64, u64), pause: Duration) -> String {
+    let when = match pause.as_secs() {
+        0 => String::new(),
+        seconds => format!(" in {seconds} s"),
+    };
+    format!("{why}; restart {restart} of {most}{when}, from step {step}")
+}
+
 /// An update as it comes from the members, and who takes it: an error ends the job.
 pub(crate) type RawUpdate = JobUpdate<Value, Value>;
 pub(crate) type OnUpdate<'a> = dyn FnMut(RawUpdate) -> Result<(), JobError> + 'a;
@@ -352,8 +367,8 @@ fn decode<M: Messages>(
             JobUpdate::Replacing { server, rank, why, by }
         }
         JobUpdate::Replaced { server, by } => JobUpdate::Replaced { server, by },
-        JobUpdate::Restarting { why, step, restart, most } => {
-            JobUpdate::Restarting { why, step, restart, most }
+        JobUpdate::Restarting { why, step, restart, most, pause } => {
+            JobUpdate::Restarting { why, step, restart, most, pause }
         }
         JobUpdate::Resizing { why, step, roles, workers } => {
             JobUpdate::Resizing { why, step, roles, workers }

@@ -14,6 +14,7 @@ mod wind_down;
 
 use std::collections::VecDeque;
 use std::net::{Shutdown, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -205,7 +206,7 @@ impl Launcher<'_> {
 
     /// Was it told to end, and has found no better reason to?
     fn is_to_end(&mut self) -> bool {
-        if !self.spec.interrupt.load(Ordering::Relaxed) {
+        if !self.spec.interrupt.load(Ordering::Relaxed) && !self.others_are_told() {
             return false;
         }
         if self.interrupted.is_none() && self.spec.takeover.is_some() {
@@ -459,9 +460,7 @@ impl Launcher<'_> {
         let gave_up = wordless && guilty.exit.is_some_and(Exit::gave_up);
         // those that saw another end say so
         let has_cause = |member: &MemberState| {
-            let of_its_own =
-                matches!(member.end, End::Failed { blame: Blame::Own | Blame::User, .. });
-            of_its_own || member.exit.is_some_and(Exit::is_by_signal)
+            member.end.is_own_word() || member.exit.is_some_and(Exit::is_by_signal)
         };
         let has_other_cause =
             self.members.iter().any(|member| !member.survived && has_cause(member));
@@ -515,11 +514,14 @@ impl Launcher<'_> {
     }
 
     fn tell(&mut self, ranks: &[Rank], message: &ToMember) {
-        ranks.iter().for_each(|rank| self.members[rank.index()].tell(message));
+        // what lasts is kept once, however many hear it
+        let message = Arc::new(message.clone());
+        ranks.iter().for_each(|rank| self.members[rank.index()].tell(&message));
     }
 
     fn tell_all(&mut self, message: &ToMember) {
-        self.members.iter_mut().for_each(|member| member.tell(message));
+        let message = Arc::new(message.clone());
+        self.members.iter_mut().for_each(|member| member.tell(&message));
     }
 
     /// What may have ended the job.

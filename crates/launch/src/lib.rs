@@ -28,7 +28,9 @@ pub use assignment::{Assignment, JobIdentity};
 pub use clock::{ClockReading, MemberClock};
 pub use control::Blame;
 pub use hosts::{Hosts, HostsError, RSH, RanksByHost};
-pub use job::{JobControl, JobError, JobOutcome, JobSpec, JobUpdate, Messages, Reports, launch};
+pub use job::{
+    JobControl, JobError, JobOutcome, JobSpec, JobUpdate, Messages, Reports, launch, restarting,
+};
 pub use member::{
     Ending, Farewell, JoinError, Member, MemberError, Peers, QUEUE_PAIRS, Recorder, Scheduling,
     StepWord, WireOptions,

@@ -111,6 +111,11 @@ pub enum MemberError {
 }
 
 impl MemberError {
+    /// True if it has waited for others, which live, for too long.
+    pub fn is_of_others(&self) -> bool {
+        matches!(self, MemberError::NoPeers { .. } | MemberError::NoTransport { .. })
+    }
+
     /// The peer whose loss made this, if that was the cause.
     pub fn lost_peer(&self) -> Option<Rank> {
         match self {
@@ -228,10 +233,10 @@ impl Member {
         Duration::from_millis(self.assignment.liveness_ms)
     }
 
-    /// How long a step of the set-up may wait for peers. A dead or stopped one is noticed by the
-    /// launcher long before, which then knows whom to blame.
+    /// How long a step of the set-up may wait for peers, which may have much to read ([`crate::JobSpec::set_up`]). A dead or
+    /// stopped one is noticed by the launcher long before, which then knows whom to blame.
     pub fn setup_patience(&self) -> Duration {
-        self.liveness() * 4
+        self.assignment.setup_patience()
     }
 
     /// How long to wait for what the launcher says once it has heard of all members: some may have to
@@ -442,7 +447,7 @@ impl Member {
 
     /// What another thread may tell the launcher when this process is about to end.
     pub fn farewell(&self) -> Farewell {
-        Farewell { control: self.control.clone() }
+        Farewell { control: self.control.clone(), gate: self.gate.clone() }
     }
 
     fn tell(&self, message: &FromMember) -> std::io::Result<()> {
@@ -472,6 +477,7 @@ impl Recorder {
 #[derive(Clone, Debug)]
 pub struct Farewell {
     control: Arc<Line>,
+    gate: Arc<Gate>,
 }
 
 impl Farewell {
@@ -483,6 +489,11 @@ impl Farewell {
     /// Says that a signal told this process to end: it is not the cause of anything. Best effort.
     pub fn told_to_end(&self) {
         let _ = self.control.tell(&FromMember::ToldToEnd);
+    }
+
+    /// True once the launcher has all end behind the same step, which this member is needed for.
+    pub fn is_winding_down(&self) -> bool {
+        self.gate.is_held()
     }
 }
 

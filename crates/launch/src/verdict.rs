@@ -39,9 +39,21 @@ impl End {
         }
     }
 
-    /// The user can mend it, and nobody else.
+    /// The user can mend it, and nobody else for all that is known here.
     pub(crate) fn is_user_error(&self) -> bool {
-        matches!(self, End::Failed { blame: Blame::User, .. })
+        // what cannot be read once training is under way could be read before
+        let reads = matches!(self, End::Failed { step: 0, blame: Blame::Unread, .. });
+        reads || matches!(self, End::Failed { blame: Blame::User, .. })
+    }
+
+    /// It could not read a file.
+    fn is_unread(&self) -> bool {
+        matches!(self, End::Failed { blame: Blame::Unread, .. })
+    }
+
+    /// It said so itself, and of itself.
+    pub(crate) fn is_own_word(&self) -> bool {
+        matches!(self, End::Failed { blame: Blame::Own | Blame::User | Blame::Unread, .. })
     }
 }
 
@@ -79,6 +91,8 @@ pub struct FirstFailure {
     pub is_own_word: bool,
     /// The user can mend it by another command line.
     pub user_error: bool,
+    /// It could not read a file: in a job that could before, its disk is the cause.
+    pub unread: bool,
     /// What the others said.
     pub remarks: Vec<Remark>,
 }
@@ -102,7 +116,7 @@ pub(crate) fn first_failure(seen: &[Seen]) -> Option<FirstFailure> {
         End::None => None,
         _ if member.survived => None,
         End::Died { .. } | End::Unreached { .. } => Some(0),
-        End::Failed { blame: Blame::Own | Blame::User, .. } => Some(1),
+        End::Failed { blame: Blame::Own | Blame::User | Blame::Unread, .. } => Some(1),
         End::Silent { .. } | End::StandsStill(_) => Some(2),
         End::Failed { blame: Blame::Others, .. } => Some(3),
         End::Failed { blame: Blame::Peer(peer), .. } if was_lost(*peer) => Some(3),
@@ -119,8 +133,8 @@ pub(crate) fn first_failure(seen: &[Seen]) -> Option<FirstFailure> {
         }
         end => (guilty, end.cause()?),
     };
-    let is_own_word = matches!(guilty.end, End::Failed { blame: Blame::Own | Blame::User, .. });
-    let user_error = guilty.end.is_user_error();
+    let is_own_word = guilty.end.is_own_word();
+    let (user_error, unread) = (guilty.end.is_user_error(), guilty.end.is_unread());
     // a witness knows the step in which the peer was lost better than a heartbeat
     let witnesses = seen.iter().filter(|member| !member.survived);
     let witnessed = witnesses.filter_map(|member| match member.end {
@@ -144,6 +158,7 @@ pub(crate) fn first_failure(seen: &[Seen]) -> Option<FirstFailure> {
         cause,
         is_own_word,
         user_error,
+        unread,
         remarks: remarks.collect(),
     })
 }
@@ -219,6 +234,17 @@ mod tests {
         let text = first.to_string();
         let expected = "first to fail: worker 1 (rank 1, pid 101) at step 17: killed by signal 9";
         assert!(text.starts_with(expected) && text.lines().count() == 1, "{text}");
+    }
+
+    #[test]
+    fn what_could_be_read_until_training_began_is_not_the_users_to_mend() {
+        let unread = |step| End::Failed { step, error: "no disk".into(), blame: Blame::Unread };
+        let judged = |step| first_failure(&[seen(0, step, 0, unread(step))]).unwrap();
+        let of = |step| {
+            let first = judged(step);
+            (first.unread, first.is_own_word, first.user_error)
+        };
+        assert_eq!([of(0), of(3)], [(true, true, true), (true, true, false)]);
     }
 
     #[test]

@@ -45,7 +45,14 @@ pub enum Error {
     Description { data: String, reason: String },
     /// A sample cannot be read, or is not as described.
     #[error("data '{data}', sample {sample}: {reason}")]
-    Sample { data: String, sample: usize, reason: String },
+    Sample {
+        data: String,
+        sample: usize,
+        reason: String,
+        /// What the data set said, if it did.
+        #[source]
+        cause: Option<Box<Error>>,
+    },
     /// A sample holds what is no number to compute with.
     #[error(
         "data '{data}', sample {sample}: '{tensor}' holds {value}; leave the sample out, or give it a finite number"

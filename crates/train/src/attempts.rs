@@ -1,7 +1,12 @@
 //! What becomes of a job that ended before its time: it goes on with other workers, is started again, or has failed.
 
+use std::time::Duration;
+
 use crate::resizing::Resizing;
 use crate::run::JobFailure;
+
+/// Longest pause before a restart.
+const PAUSE_MAX_S: u64 = 60;
 
 /// How often a job was launched, and what came of it.
 #[derive(Debug)]
@@ -10,6 +15,10 @@ pub(crate) struct Attempts {
     pub(crate) most: u64,
     pub(crate) restarts: u64,
     pub(crate) resizes: u64,
+    /// All members of one of them have met.
+    pub(crate) has_met: bool,
+    /// Those since there was a newer checkpoint.
+    vain: u32,
     /// Why it ended the time before.
     pub(crate) earlier: Option<JobFailure>,
 }
@@ -31,7 +40,25 @@ pub(crate) enum Next {
 impl Attempts {
     /// Of a job that may be started again so often.
     pub(crate) fn of(most: u64) -> Attempts {
-        Attempts { most, restarts: 0, resizes: 0, earlier: None }
+        let (restarts, resizes, has_met, vain, earlier) = (0, 0, false, 0, None);
+        Attempts { most, restarts, resizes, has_met, vain, earlier }
+    }
+
+    /// One restart more, from a newer checkpoint than the one before or not; returns in how long. A host boots in minutes.
+    pub(crate) fn pause(&mut self, is_newer: bool) -> Duration {
+        self.restarts += 1;
+        self.vain = if is_newer { 0 } else { self.vain };
+        let seconds = match self.vain {
+            0 => 0,
+            before => 2u64.saturating_pow(before).min(PAUSE_MAX_S),
+        };
+        self.vain += 1;
+        Duration::from_secs(seconds)
+    }
+
+    /// True if there is no other restart.
+    pub(crate) fn was_last(&self) -> bool {
+        self.restarts >= self.most
     }
 
     /// Returns what comes after an attempt that ended so; nobody has interrupted it. `resizing`: its number of workers may change.
@@ -39,7 +66,7 @@ impl Attempts {
         let paused = resizing.and_then(Resizing::paused);
         match (paused, resizing) {
             (Some(why), _) if failure.is_interrupted() => Next::Resize(why),
-            _ if !failure.may_pass() => Next::Fails,
+            _ if !failure.may_pass(self.has_met) => Next::Fails,
             // it failed before it came to pause
             (Some(why), Some(resizing)) => {
                 let lost = resizing.lost_host(failure);
@@ -70,7 +97,7 @@ impl Attempts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::tests::failed;
+    use crate::run::tests::{UNREAD, failed};
     use tensorwire_launch::JobError;
 
     #[test]
@@ -83,9 +110,25 @@ mod tests {
         let by_user = failed(3, "no such file", true, true);
         assert_eq!(attempts(2, 0).after(&by_user, None), Next::Fails);
         assert_eq!(attempts(2, 0).after(&JobError::Interrupted.into(), None), Next::Fails);
+        let disk = || failed(3, UNREAD, true, true);
+        assert_eq!(attempts(2, 0).after(&disk(), None), Next::Fails, "the path may be wrong");
+        let twice = Attempts { has_met: true, earlier: Some(disk()), ..attempts(2, 1) };
+        assert_eq!(twice.after(&disk(), None), Next::Restart, "it was read before");
+        assert_eq!(twice.after(&by_user, None), Next::Fails);
         let diverged = || failed(3, "diverged", true, false);
         let twice = Attempts { earlier: Some(diverged()), ..attempts(2, 1) };
         assert_eq!(twice.after(&diverged(), None), Next::Repeats);
         assert_eq!(twice.after(&killed(), None), Next::Restart);
+    }
+
+    #[test]
+    fn restarts_that_come_to_nothing_come_ever_later_up_to_a_minute() {
+        let mut attempts = Attempts::of(20);
+        let mut pauses = |newer: &[bool]| -> Vec<u64> {
+            newer.iter().map(|is_newer| attempts.pause(*is_newer).as_secs()).collect()
+        };
+        assert_eq!(pauses(&[false; 8]), [0, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(pauses(&[true, false, false]), [0, 2, 4]);
+        assert_eq!(attempts.restarts, 11);
     }
 }

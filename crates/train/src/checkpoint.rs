@@ -13,11 +13,13 @@ mod saver;
 mod shard;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_launch::Role;
+use tensorwire_nn::Data;
 
 use crate::best::BestEvaluation;
 use crate::strategy::Strategy;
@@ -104,8 +106,39 @@ pub struct CheckpointState {
     pub best: Option<BestEvaluation>,
     /// The names of what is no weight but the optimizer's state, or a client's own beside the centre, in order.
     pub slots: Vec<String>,
+    /// How many samples its data had; none: an earlier version did not say.
+    #[serde(default)]
+    pub samples: Option<SampleCounts>,
     /// By the name of a file beside this one.
     pub files: BTreeMap<String, FileState>,
+}
+
+/// How many samples data have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampleCounts {
+    /// None: they have no end.
+    pub train: Option<u64>,
+    /// None: there is no test.
+    pub test: Option<u64>,
+}
+
+impl SampleCounts {
+    pub(crate) fn of(data: &Data) -> SampleCounts {
+        // fits: usize is 64 bits wide
+        let train = data.train.samples().map(|samples| samples as u64);
+        let test = data.test.as_ref().map(|test| test.test_samples() as u64);
+        SampleCounts { train, test }
+    }
+}
+
+impl fmt::Display for SampleCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.train {
+            Some(train) => write!(f, "{train} samples")?,
+            None => write!(f, "samples without an end")?,
+        }
+        self.test.map_or(Ok(()), |test| write!(f, " and {test} of a test"))
+    }
 }
 
 /// A place in the order of the data.
@@ -139,6 +172,8 @@ pub struct ShardReport {
 pub enum CheckpointError {
     #[error("cannot read {path}: {source}; give the folder that --checkpoint was given")]
     Read { path: PathBuf, source: io::Error },
+    #[error("{path} cannot be read: {source}; does its disk answer?")]
+    Unread { path: PathBuf, source: io::Error },
     #[error("there is no checkpoint in {path}; give the folder that --checkpoint was given")]
     Empty { path: PathBuf },
     #[error("no checkpoint in {path} is whole: {damages}; name another folder, or remove these")]
@@ -170,6 +205,17 @@ pub enum CheckpointError {
     Unusable { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Weights(#[from] WeightsError),
+}
+
+impl CheckpointError {
+    /// True if a file could not be read.
+    pub(crate) fn is_unread(&self) -> bool {
+        match self {
+            CheckpointError::Read { .. } | CheckpointError::Unread { .. } => true,
+            CheckpointError::Weights(error) => matches!(error, WeightsError::Read { .. }),
+            _ => false,
+        }
+    }
 }
 
 /// The name of the file that a process writes.
@@ -204,6 +250,7 @@ pub(crate) mod tests {
             ema: None,
             best: None,
             slots: vec!["w/velocity".to_string()],
+            samples: Some(SampleCounts { train: Some(90), test: None }),
             files: BTreeMap::new(),
         }
     }

@@ -31,7 +31,7 @@ use tensorwire_nn::{
 use tensorwire_runtime::SessionOptions;
 use tensorwire_tensor::DType;
 
-use crate::checkpoint::Resumed;
+use crate::checkpoint::{Resumed, SampleCounts};
 use crate::config::{self, Budget, ConfigError, DeviceDesign, TrainConfig};
 use crate::rates::Rates;
 use crate::strategy::Strategy;
@@ -76,6 +76,7 @@ pub struct Prepared {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct JobShape {
     samples: Description,
+    counts: SampleCounts,
     steps: u64,
     /// Those of them that were made before the checkpoint that the job goes on from.
     #[serde(default)]
@@ -83,6 +84,19 @@ struct JobShape {
     steps_per_epoch: u64,
     /// How often the model is evaluated, batch by batch, when all of the test is.
     test_batches: u64,
+}
+
+impl JobShape {
+    /// Fails if these are other data than those that the job was planned for: members would each take other samples.
+    fn check(&self, data: &Data) -> Result<(), ConfigError> {
+        let (samples, counts) = (data.train.describe(), SampleCounts::of(data));
+        let (known, found) = match (samples == self.samples, counts == self.counts) {
+            (true, true) => return Ok(()),
+            (true, false) => (self.counts.to_string(), counts.to_string()),
+            (false, _) => (self.samples.to_string(), samples.to_string()),
+        };
+        Err(ConfigError::DataChanged { known, found })
+    }
 }
 
 /// What every member of a training job is told.
@@ -129,7 +143,8 @@ impl Prepared {
             data.test.clone().map(|test| TestBatches::new(test, config.batch)).transpose()?;
         // fits: batches of a test are counted
         let test_batches = test.map_or(0, |test| test.len() as u64);
-        let mut shape = JobShape { samples, steps, done: 0, steps_per_epoch, test_batches };
+        let counts = SampleCounts::of(&data);
+        let mut shape = JobShape { samples, counts, steps, done: 0, steps_per_epoch, test_batches };
         let topology = config.topology();
         let (program, cluster, plan) = build(&*model, &config, &topology, &shape)?;
         // opened once more by whoever computes; here it is looked for before anything is started
@@ -429,8 +444,8 @@ fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
         Role::Server(_) => None,
         Role::Worker(_) => Some(supply.data(&config)?),
     };
-    if data.as_ref().is_some_and(|data| data.train.describe() != shape.samples) {
-        return Err(ConfigError::DataChanged.into());
+    if let Some(data) = &data {
+        shape.check(data)?;
     }
     let rates = Rates::new(config.schedule, shape.steps, supply.rates());
     let shard = shard(&program, &plan, &topology, member.rank());
@@ -507,6 +522,7 @@ fn cores() -> usize {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tensorwire_nn::{Dataset, Result, Sample};
 
     use super::*;
 
@@ -526,5 +542,43 @@ mod tests {
         assert_eq!(shares(|rank| json!([[rank * 8, rank * 8 + 7]]), 8), [8; 8], "srun -c 8");
         assert_eq!(shares(|rank| json!([[rank % 2 * 32, rank % 2 * 32 + 31]]), 32), [8; 8]);
         assert_eq!(shares(|_| json!([[0, 7]]), 8), [1; 8], "a container of eight cores");
+    }
+
+    /// So many samples of so many numbers.
+    struct Numbers(usize, usize);
+
+    impl Dataset for Numbers {
+        fn describe(&self) -> Description {
+            Description::new().input("input", DType::I64, &[self.1])
+        }
+
+        fn len(&self) -> usize {
+            self.0
+        }
+
+        fn get(&self, _: usize, _: &mut Sample<'_>) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_member_that_finds_more_samples_or_others_does_not_train_on_them() {
+        let data =
+            |train, test, numbers| Data::from((Numbers(train, numbers), Numbers(test, numbers)));
+        let known = data(90, 9, 2);
+        let shape = JobShape {
+            samples: known.train.describe(),
+            counts: SampleCounts::of(&known),
+            steps: 1,
+            done: 0,
+            steps_per_epoch: 1,
+            test_batches: 1,
+        };
+        assert!(shape.check(&data(90, 9, 2)).is_ok());
+        let said = |found: &Data| shape.check(found).unwrap_err().to_string();
+        let text = said(&data(91, 9, 2));
+        assert!(text.contains("91 samples and 9 of a test here, 90 samples and 9 of a"), "{text}");
+        assert!(said(&data(90, 8, 2)).contains("8 of a test here"));
+        assert!(said(&data(90, 9, 3)).contains("[3]"));
     }
 }

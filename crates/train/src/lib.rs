@@ -33,12 +33,13 @@ mod topology;
 mod trace;
 mod weights;
 pub mod whole_file;
+mod whole_records;
 
 pub use batches::{BatchesSpec, write_batches};
 pub use best::BestEvaluation;
 pub use checkpoint::{
     CheckpointConfig, CheckpointError, CheckpointFolder, CheckpointState, DataPosition, FileState,
-    FoundCheckpoint, Resumed, ShardReport,
+    FoundCheckpoint, Resumed, SampleCounts, ShardReport,
 };
 pub use config::{
     Averaging, Budget, ClientConfig, CollectivesChoice, ConfigError, CudaLibraries, DeviceChoice,
@@ -73,3 +74,4 @@ pub use tensorwire_kvstore::{ServerLoad, TransferMode};
 pub use topology::{Pace, Topology, Weights};
 pub use trace::{Hidden, TraceError, TraceEvent, TraceSummary};
 pub use weights::WeightsError;
+pub use whole_records::WholeRecords;

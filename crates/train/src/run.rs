@@ -2,9 +2,10 @@
 //! and what they report is there at the end.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use tensorwire_base::Rank;
+use tensorwire_base::{Deadline, Rank};
 use tensorwire_launch::{
     Abandoned, FirstFailure, JobError, JobSpec, JobUpdate, Messages, Recorder, TakeoverError,
     Transport, launch,
@@ -19,6 +20,9 @@ use crate::job::{Prepared, Supply};
 use crate::report::{Progress, TrainReport};
 use crate::resizing::Resizing;
 use crate::trace::{Collector, TraceError, TraceEvent, TraceSummary};
+
+/// How often a job that pauses looks whether it is interrupted.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The kind of job that [`crate::train_member`] takes part in.
 pub const TRAIN: &str = "train";
@@ -171,10 +175,12 @@ impl JobFailure {
         }
     }
 
-    /// True if the same job may do better another time.
-    pub(crate) fn may_pass(&self) -> bool {
+    /// True if the same job may do better another time. What could be read once, when its members had met, may be read again.
+    pub(crate) fn may_pass(&self, has_met: bool) -> bool {
         match self {
-            JobFailure::Job(JobError::Failed(first)) => !first.user_error,
+            JobFailure::Job(JobError::Failed(first)) => {
+                !first.user_error || has_met && first.unread
+            }
             JobFailure::Job(JobError::Suspended { .. }) => true,
             _ => false,
         }
@@ -185,10 +191,10 @@ impl JobFailure {
         matches!(self, JobFailure::Job(JobError::Interrupted))
     }
 
-    /// True if a member, whichever, said the same of itself in the same step: one would a third time.
+    /// True if a member, whichever, said the same of itself in the same step: one would a third time. A disk may answer then.
     pub(crate) fn repeats(&self, earlier: &JobFailure) -> bool {
         let said = |failure: &JobFailure| {
-            let first = failure.first().filter(|first| first.is_own_word)?;
+            let first = failure.first().filter(|first| first.is_own_word && !first.unread)?;
             Some((first.step, first.cause.clone()))
         };
         said(self).is_some_and(|this| said(earlier) == Some(this))
@@ -208,6 +214,8 @@ impl Prepared {
             listen: self.config.listen,
             store: self.store_job(),
             liveness: self.config.liveness(),
+            // until the slowest has read its data, and the checkpoint
+            set_up: Some(self.config.step_deadline()),
             title: self.title(),
             steps: Some(self.steps()),
             // where nothing is kept there is nothing to wait for
@@ -284,7 +292,9 @@ pub fn launch_train(
         let now = again.as_ref().unwrap_or(prepared);
         let mut has_members = how.abandoned.is_none();
         let launched = launch_once(now, &how, &mut |update| {
-            has_members |= matches!(update, JobUpdate::Introduced);
+            let have_met = matches!(update, JobUpdate::Introduced);
+            has_members |= have_met;
+            attempts.has_met |= have_met;
             on_update(update);
         });
         let left = how.abandoned.take();
@@ -318,17 +328,15 @@ pub fn launch_train(
                 next
             }
             (Next::Restart, _) => {
-                let next = match now.again() {
-                    Ok(next) => next,
+                let begun = begin_again(now, &mut attempts, &failure, &how, on_update);
+                match begun {
+                    Ok(Some(next)) => next,
+                    // it was interrupted
+                    Ok(None) => return Err(failure),
                     Err(why) => {
                         return Err(JobFailure::NotRestarted { failure: Box::new(failure), why });
                     }
-                };
-                attempts.restarts += 1;
-                let (restart, most) = (attempts.restarts, attempts.most);
-                let (why, step) = (failure.to_string(), next.steps_done());
-                on_update(JobUpdate::Restarting { why, step, restart, most });
-                next
+                }
             }
             (Next::Fails | Next::Resize(_), _) => return Err(failure),
             (Next::Repeats, _) => return Err(JobFailure::Repeated { failure: Box::new(failure) }),
@@ -339,6 +347,49 @@ pub fn launch_train(
         };
         (again, attempts.earlier) = (Some(next), Some(failure));
     }
+}
+
+/// Returns the job as it begins once more after a failure, when it is to; none if it is interrupted before. A disk that does not
+/// answer costs a restart.
+///
+/// # Errors
+/// When there is nothing to go on from, or what there is cannot be read and this was the last restart.
+fn begin_again(
+    now: &Prepared,
+    attempts: &mut Attempts,
+    failure: &JobFailure,
+    how: &JobSpec,
+    on_update: &mut dyn FnMut(TrainUpdate),
+) -> Result<Option<Prepared>, CheckpointError> {
+    let mut why = failure.to_string();
+    loop {
+        let next = match now.again() {
+            Err(unread) if unread.is_unread() && !attempts.was_last() => Err(unread),
+            next => Ok(next?),
+        };
+        let began = now.steps_done();
+        let step = next.as_ref().map_or(began, Prepared::steps_done);
+        let pause = attempts.pause(step > began);
+        let (restart, most) = (attempts.restarts, attempts.most);
+        let told = next.as_ref().map_or_else(|unread| format!("{why}; {unread}"), |_| why.clone());
+        on_update(JobUpdate::Restarting { why: told, step, restart, most, pause });
+        if !pass(pause, &how.interrupt) {
+            return Ok(None);
+        }
+        match next {
+            Ok(next) => return Ok(Some(next)),
+            Err(unread) => why = unread.to_string(),
+        }
+    }
+}
+
+/// Lets time pass; false if it is interrupted.
+fn pass(pause: Duration, interrupt: &AtomicBool) -> bool {
+    let deadline = Deadline::after(pause);
+    while !interrupt.load(Ordering::Relaxed) && !deadline.passed() {
+        std::thread::sleep(LOOK_AGAIN.min(deadline.remaining()));
+    }
+    !interrupt.load(Ordering::Relaxed)
 }
 
 /// Returns what an earlier launcher left of the job that keeps its state where this one does, if it is to outlive its launcher.
@@ -492,6 +543,9 @@ pub(crate) fn first_error<T, E: From<TraceError>>(
 pub(crate) mod tests {
     use super::*;
 
+    /// What a failure says where a file could not be read.
+    pub(crate) const UNREAD: &str = "cannot read";
+
     /// A failure of worker 0.
     pub(crate) fn failed(
         step: u64,
@@ -501,16 +555,30 @@ pub(crate) mod tests {
     ) -> JobFailure {
         let (step, cause, role) = (Some(step), cause.to_string(), "worker 0".to_string());
         let (rank, pid, host, remarks) = (Rank(0), 7, None, Vec::new());
-        let first =
-            FirstFailure { rank, role, pid, host, step, cause, is_own_word, user_error, remarks };
+        let unread = cause == UNREAD;
+        let first = FirstFailure {
+            rank,
+            role,
+            pid,
+            host,
+            step,
+            cause,
+            is_own_word,
+            user_error,
+            unread,
+            remarks,
+        };
         JobError::Failed(Box::new(first)).into()
     }
 
     #[test]
     fn what_the_user_can_mend_is_not_tried_again_nor_what_fails_twice_by_its_own_word() {
-        assert!(failed(3, "killed", false, false).may_pass());
-        assert!(!failed(3, "no such file", true, true).may_pass());
-        assert!(!JobFailure::from(JobError::Interrupted).may_pass());
+        assert!(failed(3, "killed", false, false).may_pass(false));
+        assert!(!failed(3, "no such file", true, true).may_pass(true));
+        assert!(!JobFailure::from(JobError::Interrupted).may_pass(true));
+        let disk = || failed(3, UNREAD, true, true);
+        assert!(!disk().may_pass(false) && disk().may_pass(true));
+        assert!(!disk().repeats(&disk()), "it may answer the third time");
         let diverged = || failed(3, "diverged", true, false);
         assert!(diverged().repeats(&diverged()));
         assert!(!diverged().repeats(&failed(4, "diverged", true, false)));

@@ -114,15 +114,29 @@ pub struct StepAggregator {
     /// When the first step began: what came before was set-up.
     begun: Instant,
     /// What was said of the steps that some worker has not finished, by step, by worker.
-    open: BTreeMap<u64, Vec<Option<Progress>>>,
+    open: BTreeMap<u64, OpenStep>,
     /// The first of them.
     first: u64,
+    /// Behind which step the job began, or began again.
+    began: u64,
     /// The last step that was told: a job that is started again makes some once more.
     told: u64,
     /// By worker: it is not waited for any more.
     lost: Vec<bool>,
     /// By worker: the last step that it said anything of. What it has left out before was said to a launcher that died.
     last: Vec<u64>,
+}
+
+/// Steps that may be open: an asynchronous job whose slowest worker is further behind tells the first without it.
+const OPEN_MAX: usize = 10_000;
+
+/// What was said of a step.
+#[derive(Clone, Debug)]
+struct OpenStep {
+    /// By worker.
+    losses: Vec<Option<f32>>,
+    polling: Polling,
+    evaluation: Option<StepEvaluation>,
 }
 
 impl StepAggregator {
@@ -139,7 +153,7 @@ impl StepAggregator {
         let first = prepared.steps_done() + 1;
         let all = StepAggregator::of(workers.collect(), count, batch, prepared.steps_per_epoch());
         let (rate, rates) = (prepared.config.optimizer.rate, prepared.rates.clone());
-        StepAggregator { first, rate, rates, ..all }
+        StepAggregator { first, began: first - 1, rate, rates, ..all }
     }
 
     fn of(
@@ -158,6 +172,7 @@ impl StepAggregator {
             begun: Instant::now(),
             open: BTreeMap::new(),
             first: 1,
+            began: 0,
             told: 0,
             lost: vec![false; count],
             last: vec![0; count],
@@ -175,7 +190,7 @@ impl StepAggregator {
             JobUpdate::Introduced => self.begin(),
             JobUpdate::Progress { rank, value, .. } => {
                 if let Some(&worker) = self.workers.get(rank) {
-                    self.add(worker, value.clone());
+                    self.add(worker, value);
                 }
             }
             JobUpdate::Shrunk { rank, .. } => {
@@ -185,8 +200,7 @@ impl StepAggregator {
             JobUpdate::Restarting { step, .. }
             | JobUpdate::TakenOver { told: step, .. }
             | JobUpdate::NotTakenOver { step, .. } => {
-                (self.first, self.samples) = (step + 1, 0);
-                self.open.clear();
+                self.begin_behind(*step);
                 self.lost.fill(false);
                 self.last.fill(0);
             }
@@ -200,27 +214,38 @@ impl StepAggregator {
                 let before = self.lost.len() as u64;
                 let count = self.workers.values().max().map_or(1, |last| last + 1);
                 self.batch = self.batch * before / count as u64;
-                (self.first, self.samples) = (step + 1, 0);
-                self.open.clear();
+                self.begin_behind(*step);
                 (self.lost, self.last) = (vec![false; count], vec![0; count]);
             }
             _ => {}
         }
     }
 
-    fn add(&mut self, worker: usize, progress: Progress) {
+    fn begin_behind(&mut self, step: u64) {
+        (self.first, self.began, self.samples) = (step + 1, step, 0);
+        self.open.clear();
+    }
+
+    fn add(&mut self, worker: usize, progress: &Progress) {
+        let Some(last) = self.last.get_mut(worker) else { return };
+        let is_new = progress.step > *last && progress.step > self.began;
+        *last = progress.step.max(*last);
+        if is_new {
+            self.samples += self.batch;
+        }
+        // what was told without it
         if progress.step < self.first {
             return;
         }
         // a worker is at most one step ahead of another where the servers wait for all; else any number
         let workers = self.lost.len();
-        if let Some(last) = self.last.get_mut(worker) {
-            *last = progress.step.max(*last);
-        }
-        let step = self.open.entry(progress.step).or_insert_with(|| vec![None; workers]);
-        if let Some(place) = step.get_mut(worker).filter(|place| place.is_none()) {
-            *place = Some(progress);
-            self.samples += self.batch;
+        let (polling, evaluation) = (Polling::default(), None);
+        let none = || OpenStep { losses: vec![None; workers], polling, evaluation };
+        let step = self.open.entry(progress.step).or_insert_with(none);
+        if let Some(place) = step.losses.get_mut(worker).filter(|place| place.is_none()) {
+            *place = Some(progress.loss);
+            step.polling = step.polling + progress.polling;
+            step.evaluation = step.evaluation.take().or_else(|| evaluation_of(progress));
         }
     }
 
@@ -242,20 +267,19 @@ impl StepAggregator {
         if open > self.first && !(0..self.lost.len()).any(|worker| is_behind(worker, open)) {
             self.first = open;
         }
-        let said = self.open.get(&self.first)?;
-        let mut waited = said.iter().enumerate().filter(|(_, said)| said.is_none());
-        if waited.any(|(worker, _)| is_behind(worker, self.first)) {
+        let is_full = self.open.len() > OPEN_MAX;
+        if is_full {
+            self.first = open;
+        }
+        let OpenStep { losses, .. } = self.open.get(&self.first)?;
+        let mut waited = losses.iter().enumerate().filter(|(_, said)| said.is_none());
+        if !is_full && waited.any(|(worker, _)| is_behind(worker, self.first)) {
             return None;
         }
-        let all: Vec<Progress> = said.iter().flatten().cloned().collect();
-        if all.is_empty() {
-            return None;
-        }
-        // fits: workers are few
-        let loss = all.iter().map(|one| one.loss).sum::<f32>() / all.len() as f32;
-        let polling = all.iter().map(|one| one.polling).sum();
-        let evaluation = all.iter().find_map(evaluation);
-        self.open.remove(&self.first);
+        let count = losses.iter().flatten().count();
+        // in their order; fits: workers are few
+        let loss = losses.iter().flatten().sum::<f32>() / count as f32;
+        let OpenStep { polling, evaluation, .. } = self.open.remove(&self.first)?;
         Some(self.finished(self.first, loss, polling, evaluation))
     }
 
@@ -263,7 +287,8 @@ impl StepAggregator {
     pub fn all_did(&mut self, progress: &Progress) -> FinishedStep {
         // fits: workers are few
         self.samples += self.batch * self.lost.len() as u64;
-        self.finished(progress.step, progress.loss, progress.polling, evaluation(progress))
+        let evaluation = evaluation_of(progress);
+        self.finished(progress.step, progress.loss, progress.polling, evaluation)
     }
 
     fn finished(
@@ -292,7 +317,7 @@ impl StepAggregator {
 }
 
 /// What a worker that evaluated after a step found.
-fn evaluation(progress: &Progress) -> Option<StepEvaluation> {
+fn evaluation_of(progress: &Progress) -> Option<StepEvaluation> {
     progress.epoch.as_ref()?.evaluation.as_ref().map(StepEvaluation::from)
 }
 
@@ -381,12 +406,32 @@ mod tests {
         };
         assert_eq!(taken(&mut steps), [1, 2, 3, 4]);
         let why = "killed".to_string();
-        steps.update(&JobUpdate::Restarting { why, step: 2, restart: 1, most: 3 });
+        let pause = Duration::ZERO;
+        steps.update(&JobUpdate::Restarting { why, step: 2, restart: 1, most: 3, pause });
         (3..=6).for_each(|step| steps.update(&says(0, step, 1.0)));
         assert_eq!(taken(&mut steps), [0; 0], "worker 1 is there again");
         (3..=6).for_each(|step| steps.update(&says(1, step, 1.0)));
         assert_eq!(taken(&mut steps), [5, 6]);
         assert_eq!(steps.samples(), 4 * 2 * 8);
+    }
+
+    #[test]
+    fn a_worker_that_is_far_behind_holds_up_no_more_than_so_many_steps() {
+        let mut steps = aggregator(2);
+        let most = OPEN_MAX as u64;
+        let mut told = Vec::new();
+        for step in 1..=most + 3 {
+            steps.update(&says(0, step, 1.0));
+            told.extend(std::iter::from_fn(|| steps.take()).map(|told| (told.step, told.loss)));
+        }
+        assert_eq!(told, [(1, 1.0), (2, 1.0), (3, 1.0)]);
+        // its samples count, as does what it says of steps that are open
+        assert_eq!(steps.samples(), (most + 3) * 8);
+        (1..=4).for_each(|step| steps.update(&says(1, step, 3.0)));
+        assert_eq!(steps.samples(), (most + 3 + 4) * 8);
+        let next = steps.take().unwrap();
+        assert_eq!((next.step, next.loss, next.polling.polls), (4, 2.0, 20));
+        assert_eq!(steps.take(), None);
     }
 
     #[test]

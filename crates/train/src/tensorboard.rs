@@ -6,7 +6,7 @@
 //! which scalars need six fields.
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -14,6 +14,7 @@ use crc::{CRC_32_ISCSI, Crc};
 
 use crate::steps::FinishedStep;
 use crate::summary::Summary;
+use crate::whole_records::WholeRecords;
 
 /// What the first record of every file says.
 const FILE_VERSION: &str = "brain.Event:2";
@@ -30,7 +31,7 @@ const SAME_SECOND_MAX: u32 = 1000;
 #[derive(Debug)]
 pub struct EventFile {
     path: PathBuf,
-    file: BufWriter<File>,
+    file: WholeRecords,
     /// The folder was not there before.
     is_folder_new: bool,
     begun: bool,
@@ -60,7 +61,7 @@ impl EventFile {
         let failed = |source| EventFileError::Create { folder: folder.to_path_buf(), source };
         fs::create_dir_all(folder).map_err(failed)?;
         let (path, file) = new_file(folder).map_err(failed)?;
-        let file = BufWriter::new(file);
+        let file = WholeRecords::new(file);
         let mut events = EventFile { path, file, is_folder_new, begun: false };
         events.record(&event(0, FILE_VERSION_FIELD, FILE_VERSION.as_bytes())).map_err(failed)?;
         Ok(events)
@@ -113,12 +114,12 @@ impl EventFile {
 
     fn record(&mut self, bytes: &[u8]) -> io::Result<()> {
         let length = (bytes.len() as u64).to_le_bytes();
-        self.file.write_all(&length)?;
-        self.file.write_all(&masked_crc(&length).to_le_bytes())?;
-        self.file.write_all(bytes)?;
-        self.file.write_all(&masked_crc(bytes).to_le_bytes())?;
+        let mut record = length.to_vec();
+        record.extend(masked_crc(&length).to_le_bytes());
+        record.extend(bytes);
+        record.extend(masked_crc(bytes).to_le_bytes());
         // whoever watches sees the step now
-        self.file.flush()
+        self.file.append(&record)
     }
 }
 
@@ -142,7 +143,7 @@ fn new_file(folder: &Path) -> io::Result<(PathBuf, File)> {
     let name = format!("events.out.tfevents.{}.{host}.{}", now().as_secs(), std::process::id());
     let mut path = folder.join(&name);
     for other in 1..SAME_SECOND_MAX {
-        match File::options().write(true).create_new(true).open(&path) {
+        match File::options().append(true).create_new(true).open(&path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 path = folder.join(format!("{name}.{other}"));
             }

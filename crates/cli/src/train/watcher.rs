@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tensorwire_launch::{JobUpdate, nothing_moves};
+use tensorwire_launch::{JobUpdate, nothing_moves, restarting};
 use tensorwire_train::{EventFile, FinishedStep, Prepared, Progress, StepAggregator, TrainUpdate};
 
 use crate::Failure;
@@ -83,8 +83,8 @@ impl Watcher {
             JobUpdate::Transport(choice) => self.bar.say(choice),
             JobUpdate::Said { line } => self.bar.say(line),
             JobUpdate::Introduced => self.bar.begin(),
-            JobUpdate::Restarting { why, step, restart, most } => {
-                self.bar.say(format_args!("{why}; restart {restart} of {most}, from step {step}"));
+            JobUpdate::Restarting { why, step, restart, most, pause } => {
+                self.bar.say(restarting(&why, step, (restart, most), pause));
                 self.bar.goes_on(step);
             }
             JobUpdate::TakenOver { step, told } => {
@@ -120,6 +120,12 @@ impl Watcher {
         let written = self.metrics.line(step);
         let shown = self.events.as_mut().map_or(Ok(()), |events| events.step(step));
         if let Err(failure) = written.and(shown.map_err(Failure::from)) {
+            if self.failure.is_none() {
+                self.bar.say(format_args!(
+                    "{}; the job goes on, and this step is left out",
+                    failure.message
+                ));
+            }
             self.failure.get_or_insert(failure);
         }
     }

@@ -349,6 +349,19 @@ fn a_member_started_by_hand_says_so() {
 }
 
 #[test]
+fn a_disk_that_is_full_costs_the_metrics_alone() {
+    let job = "train --steps 3 --batch 8 --threads 1 --json --metrics /dev/full";
+    let ended = Job::start(job).end(LIMIT);
+    assert_eq!(ended.json()["steps"], 3);
+    let why =
+        "writing metrics to /dev/full: No space left on device (os error 28); free space there";
+    let first = format!("{why}; the job goes on, and this step is left out");
+    assert_eq!(ended.stderr.matches(&first).count(), 1, "{}", ended.stderr);
+    let last = format!("warning: {why}; what could not be written is left out");
+    assert_eq!(ended.last_line(), last, "{}", ended.stderr);
+}
+
+#[test]
 fn a_job_that_never_began_leaves_earlier_metrics_as_they_are() {
     let busy = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = busy.local_addr().unwrap();

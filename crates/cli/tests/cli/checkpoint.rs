@@ -173,7 +173,14 @@ fn a_job_that_is_killed_goes_on_from_its_last_checkpoint() {
 
 #[test]
 fn ctrl_c_leaves_a_checkpoint_of_the_last_step_of_all() {
-    for strategy in ["local", "ps", "allreduce", "dist-sgd"] {
+    for (strategy, signal) in [
+        ("local", Signal::INT),
+        ("ps", Signal::INT),
+        // as a batch system tells all processes of a job to end
+        ("ps", Signal::TERM),
+        ("allreduce", Signal::INT),
+        ("dist-sgd", Signal::TERM),
+    ] {
         let (_folder, path) = place();
         let job = format!("--strategy {strategy} --checkpoint {path} --checkpoint-every 1000000");
         let endless = Job::start(&format!("train {JOB} {job} --steps 100000 --metrics m.jsonl"));
@@ -183,7 +190,7 @@ fn ctrl_c_leaves_a_checkpoint_of_the_last_step_of_all() {
             assert!(start.elapsed() < LIMIT, "no step");
             std::thread::sleep(Duration::from_millis(1));
         }
-        endless.signal_group(Signal::INT);
+        endless.signal_group(signal);
         let ended = endless.end(LIMIT);
         assert_eq!(ended.status.code(), Some(130), "{strategy}: {}", ended.stderr);
         let names = names(&path);

@@ -351,6 +351,37 @@ fn torchs(world: u32, master_port: u16, run: &str) -> Vec<String> {
     (0..world).map(variables).collect()
 }
 
+/// As where one host is drained, or a batch system tells all: whoever is told, all end behind a step, and it is kept.
+#[test]
+fn one_that_is_told_to_end_has_all_end_behind_a_step_that_is_kept() {
+    let everybody: [usize; 4] = [0, 1, 2, 3];
+    for told in [&everybody[3..], &everybody] {
+        let folder = tempfile::tempdir().unwrap();
+        let (kept, metrics) = (folder.path().join("ck"), folder.path().join("m.jsonl"));
+        let options = format!(
+            "--steps 100000 --threads 1 --batch 8 --checkpoint {} --checkpoint-every 1000000 --metrics {}",
+            kept.display(),
+            metrics.display()
+        );
+        let jobs = started_by_hand(&format!("train {options}"), &torchs(4, port(), "told"));
+        let deadline = Instant::now() + LONG_LIMIT;
+        while !metrics.metadata().is_ok_and(|file| file.len() > 0) {
+            assert!(Instant::now() < deadline, "no step");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        for rank in told {
+            jobs[*rank].signal_group(Signal::TERM);
+        }
+        let ended: Vec<Ended> = jobs.into_iter().map(|job| job.end(LONG_LIMIT)).collect();
+        let said = &ended[0].stderr;
+        assert!(said.contains("interrupted: all end behind step"), "{told:?}: {said}");
+        assert!(!said.contains("first to fail"), "{told:?}: {said}");
+        let names = std::fs::read_dir(&kept).unwrap().flatten().map(|entry| entry.file_name());
+        let steps = names.filter(|name| name.to_string_lossy().starts_with("step-")).count();
+        assert_eq!(steps, 1, "{told:?}: {said}");
+    }
+}
+
 #[test]
 fn two_jobs_of_one_port_do_not_meet() {
     // as two torchruns would have it that were given the same port

@@ -134,6 +134,38 @@ fn an_interrupt_ends_a_job_that_would_be_started_again() {
     assert_eq!(ended.stderr.matches("; restart ").count(), 0, "{}", ended.stderr);
 }
 
+/// The folder of its checkpoints is not there for a while, as where a server of files boots.
+#[test]
+fn a_disk_that_does_not_answer_for_a_while_is_waited_for() {
+    let undisturbed = hash(&train("--steps 60"));
+    let (folder, path) = place();
+    let said = folder.path().join("said");
+    let mut command = std::process::Command::new("sh");
+    let job = format!("{JOB} --json --steps 60 --checkpoint {path} --checkpoint-every 5");
+    let program = env!("CARGO_BIN_EXE_tensorwire");
+    let line = format!("exec {program} train {job} --restarts 20 2>{}", said.display());
+    command.args(["-c", &line]);
+    let mut job = Job::start_command(command);
+    let members = job.members(4);
+    wait_for(&crate::checkpoint::step(&path, 5));
+    let away = folder.path().join("away");
+    members.iter().for_each(|member| send(*member, Signal::STOP));
+    std::fs::rename(&path, &away).unwrap();
+    send(members[1], Signal::KILL);
+    let text = || std::fs::read_to_string(&said).unwrap_or_default();
+    let start = Instant::now();
+    // the second comes after a pause
+    while !text().contains("; restart 2 of 20 in 2 s, from step 0") {
+        assert!(start.elapsed() < LIMIT, "{}", text());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    std::fs::rename(&away, &path).unwrap();
+    let json = job.end(LIMIT).json();
+    assert_eq!(json["weights_sha256"], undisturbed.as_str(), "{}", text());
+    assert!(text().contains(&format!("cannot read {path}: ")), "{}", text());
+    assert!(json["restarts"].as_u64().unwrap() >= 2, "{json}");
+}
+
 /// The last checkpoint is there and there are no others: the job ends all the same, as one that goes on does and one that is
 /// given again.
 #[test]

@@ -41,7 +41,7 @@ use crate::region::{Region, RegionDescriptor, RegionMemory, RemoteRegion};
 const TIMEOUT: u8 = 14;
 /// Reads outstanding on one queue pair.
 const READS_MAX: u32 = 16;
-/// How long a peer's kernel may be silent.
+/// How long a peer's kernel may be silent; where a host may be for longer than 6 s, so much longer.
 const SILENCE: Duration = Duration::from_millis(3900);
 /// Signals that may be under way to a receiver that has not looked yet.
 const WINDOW_MAX: u32 = 1024;
@@ -212,13 +212,14 @@ fn dial(endpoint: &Endpoint, deadline: Deadline) -> Option<std::io::Result<Socke
 
 /// A host that dies says nothing on any wire. Little goes over a control connection, and its kernel
 /// answers even for a process that is stopped, so silence may be short here.
-fn notice_silence(socket: &OwnedFd) -> std::io::Result<()> {
+fn notice_silence(socket: &OwnedFd, liveness: Duration) -> std::io::Result<()> {
     use rustix::net::sockopt;
+    let silence = SILENCE.max(liveness * 13 / 20);
     // whole seconds; the kernel looks at the limit only when it probes
     sockopt::set_tcp_keepidle(socket, Duration::from_secs(1))?;
     sockopt::set_tcp_keepintvl(socket, Duration::from_secs(1))?;
     sockopt::set_tcp_keepcnt(socket, 3)?;
-    sockopt::set_tcp_user_timeout(socket, SILENCE.as_millis() as u32)?; // fits: seconds
+    sockopt::set_tcp_user_timeout(socket, silence.as_millis() as u32)?; // fits: at most an hour
     Ok(raw_io::retry_linearly(socket)?)
 }
 
@@ -317,7 +318,7 @@ impl VerbsDevice {
             let rank = peer.address.rank;
             let system = |source| ConnectError::System { doing: "serve a connection", source };
             let control = peer.connections.remove(0);
-            notice_silence(&control.socket).map_err(system)?;
+            notice_silence(&control.socket, self.core.config().liveness).map_err(system)?;
             let link = self.control.add(Peer::new(&peer.address), control).map_err(system)?;
             let failed = |error: std::io::Error| ConnectError::QueuePairs {
                 rank,

@@ -59,6 +59,8 @@ pub(super) struct Core {
     handles: HashMap<KvHandle, Open>,
     returned: HashMap<KvHandle, Vec<u8>>,
     news: VecDeque<KvProgress>,
+    /// Somebody takes what is told.
+    tells_news: bool,
     /// Memory of servers that is to be opened before anything is written there.
     to_open: Vec<(usize, RemotePlace)>,
     opened: Vec<(usize, PlaceKey)>,
@@ -90,6 +92,7 @@ impl Core {
             handles: HashMap::new(),
             returned: HashMap::new(),
             news: VecDeque::new(),
+            tells_news: false,
             to_open: Vec::new(),
             opened: Vec::new(),
             failed: None,
@@ -132,6 +135,10 @@ impl Core {
 
     pub(super) fn take_returned(&mut self, handle: KvHandle) -> Option<Vec<u8>> {
         self.returned.remove(&handle)
+    }
+
+    pub(super) fn tell_news(&mut self) {
+        self.tells_news = true;
     }
 
     pub(super) fn news(&mut self, news: &mut Vec<KvProgress>) {
@@ -550,13 +557,17 @@ impl Core {
         let Some(open) = self.handles.get_mut(&handle).filter(|open| !open.filling) else {
             return;
         };
-        if open.unsent == 0 && open.pushes > 0 {
+        let is_sent = open.unsent == 0 && open.pushes > 0;
+        if is_sent {
             open.pushes = 0;
-            self.news.push_back(KvProgress::Sent(handle));
         }
-        if open.undone == 0 {
+        let is_done = open.undone == 0;
+        if is_done {
             self.handles.remove(&handle);
-            self.news.push_back(KvProgress::Done(handle));
+        }
+        if self.tells_news {
+            self.news.extend(is_sent.then_some(KvProgress::Sent(handle)));
+            self.news.extend(is_done.then_some(KvProgress::Done(handle)));
         }
     }
 

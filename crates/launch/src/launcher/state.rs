@@ -1,5 +1,6 @@
 //! What the launcher knows of one member.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::Value;
@@ -27,7 +28,7 @@ pub(super) struct MemberState {
     pub(super) exited: Option<Instant>,
     pub(super) control: Option<Speaker>,
     /// What it was told and cannot do without: once it calls again it hears that again.
-    lasting: Vec<ToMember>,
+    lasting: Vec<Arc<ToMember>>,
     /// Which of its connections that is.
     pub(super) connection: u64,
     pub(super) hung_up: bool,
@@ -87,14 +88,14 @@ impl MemberState {
     }
 
     /// Tells it. One that cannot be told is noticed by its silence or its end, or calls again.
-    pub(super) fn tell(&mut self, message: &ToMember) {
+    pub(super) fn tell(&mut self, message: &Arc<ToMember>) {
         if message.lasts() {
-            let is_older = |told: &ToMember| message.replaces(told);
+            let is_older = |told: &Arc<ToMember>| message.replaces(told);
             self.lasting.retain(|told| !is_older(told));
             self.lasting.push(message.clone());
         }
         if let Some(control) = &mut self.control {
-            let _ = control.say(message);
+            let _ = control.say(&**message);
         }
     }
 
@@ -102,7 +103,7 @@ impl MemberState {
     pub(super) fn tell_again(&mut self) {
         for message in &self.lasting {
             // as above
-            let _ = self.control.as_mut().map(|control| control.say(message));
+            let _ = self.control.as_mut().map(|control| control.say(&**message));
         }
     }
 

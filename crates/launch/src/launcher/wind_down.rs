@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use super::{Launcher, OnUpdate};
+use super::{Launcher, MemberState, OnUpdate};
 use crate::control::{Behind, ToMember};
 use crate::job::{JobError, JobUpdate};
 
@@ -18,6 +18,16 @@ pub(super) enum WindDown {
 }
 
 impl Launcher<'_> {
+    /// True if whoever started the members has told one of them to end, as hosts are drained: the job ends with it, and keeps what
+    /// it has before. Not where it goes on without.
+    pub(super) fn others_are_told(&self) -> bool {
+        let goes_on = self.spec.store.is_some_and(|store| store.elastic);
+        let ends_with_it =
+            self.spec.gathering.is_some() && self.spec.wind_down.is_some() && !goes_on;
+        let is_told = |member: &MemberState| member.told_to_end && !member.done();
+        ends_with_it && self.introduced && self.members.iter().any(is_told)
+    }
+
     /// Takes the next step towards the end of a job that is interrupted, or is to go on in another way. False: it is to end at once.
     pub(super) fn winds_down(&mut self, on_update: &mut OnUpdate<'_>) -> Result<bool, JobError> {
         let Some(patience) = self.spec.wind_down.filter(|_| self.introduced && !self.fatal) else {

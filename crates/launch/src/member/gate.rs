@@ -88,6 +88,12 @@ impl Gate {
         state.begun
     }
 
+    /// True if all are held, or end behind a step since they were.
+    pub(super) fn is_held(&self) -> bool {
+        let state = self.state.lock();
+        state.held.is_some() || state.behind == Behind::Interrupted
+    }
+
     /// Goes on as before it was held: whoever held it will not say what comes.
     pub(super) fn let_go(&self) {
         let mut state = self.state.lock();
@@ -119,6 +125,7 @@ mod tests {
         assert_eq!(gate.begin(3, now).unwrap(), StepWord::Begins);
         gate.allow(u64::MAX, Behind::Unknown);
         assert_eq!(gate.begin(4, now).unwrap(), StepWord::Interrupted, "the last stays the last");
+        assert!(gate.is_held());
         assert_eq!(gate.hold(), 3);
     }
 
@@ -126,10 +133,11 @@ mod tests {
     fn one_that_is_held_and_let_go_goes_on_as_before() {
         let gate = Gate::open();
         gate.allow(2, Behind::Unknown);
-        assert!(gate.begins(1));
+        assert!(gate.begins(1) && !gate.is_held());
         assert_eq!((gate.hold(), gate.hold()), (1, 1));
-        assert!(!gate.begins(2));
+        assert!(!gate.begins(2) && gate.is_held());
         gate.let_go();
+        assert!(!gate.is_held());
         assert!(gate.begins(2) && !gate.begins(3));
         gate.hold();
         gate.allow(3, Behind::Unknown);

@@ -152,6 +152,7 @@ impl Member {
         };
         config.completion_queues = config.completion_queues.min(most).max(1);
         config.endpoint = self.reached_at;
+        config.liveness = self.liveness();
         // one that is alone on its host has nobody to share it with
         let near = options.transport == Transport::Auto
             && (2..self.world()).contains(&self.members_here());

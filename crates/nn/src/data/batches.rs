@@ -1,8 +1,9 @@
 //! Which samples each worker sees in which step: a pure function of seed, step and worker. Every process computes its own
 //! rows, and nobody sends any. The position in the data is therefore one number, the step.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tensorwire_tensor::TensorSpec;
 
@@ -26,9 +27,40 @@ pub struct Batches {
     seed: u64,
     /// None: the data have no end.
     steps_per_epoch: Option<u64>,
-    /// The epoch whose entries `order` has.
-    epoch: u64,
-    order: Vec<usize>,
+    /// The entries of an epoch, and which it is.
+    order: Option<(u64, Arc<Order>)>,
+    /// What clones of this have, by epoch.
+    orders: Arc<Mutex<Vec<(u64, Weak<Order>)>>>,
+}
+
+/// The entries of an epoch in as few bytes as all of them need.
+#[derive(Debug)]
+enum Order {
+    Narrow(Vec<u32>),
+    Wide(Vec<usize>),
+}
+
+impl Order {
+    fn new(entries: Vec<usize>) -> Order {
+        let mut narrow = Vec::with_capacity(entries.len());
+        for entry in &entries {
+            match u32::try_from(*entry) {
+                Ok(entry) => narrow.push(entry),
+                Err(_) => return Order::Wide(entries),
+            }
+        }
+        Order::Narrow(narrow)
+    }
+
+    /// # Panics
+    /// If there are not as many.
+    fn entries(&self, range: Range<usize>) -> Vec<usize> {
+        match self {
+            // fits: usize is 64 bits wide
+            Order::Narrow(entries) => entries[range].iter().map(|entry| *entry as usize).collect(),
+            Order::Wide(entries) => entries[range].to_vec(),
+        }
+    }
 }
 
 impl Batches {
@@ -64,10 +96,12 @@ impl Batches {
             batch,
             seed,
             steps_per_epoch,
-            epoch: 0,
-            order: vec![],
+            order: None,
+            orders: Arc::default(),
         };
-        batches.make_order(0)?;
+        if let Some(steps) = steps_per_epoch {
+            batches.order_of(0, steps)?;
+        }
         Ok(batches)
     }
 
@@ -96,14 +130,11 @@ impl Batches {
             let first = (step as usize * self.workers + worker) * self.batch;
             return Ok((first..first + self.batch).collect());
         };
-        let epoch = step / steps;
-        if epoch != self.epoch {
-            self.make_order(epoch)?;
-        }
+        let order = self.order_of(step / steps, steps)?;
         // fits: below the number of samples
         let step = (step % steps) as usize;
         let first = (step * self.workers + worker) * self.batch;
-        Ok(self.order[first..first + self.batch].to_vec())
+        Ok(order.entries(first..first + self.batch))
     }
 
     /// Writes the batch that `worker` sees in `step`. Both count from 0.
@@ -163,8 +194,31 @@ impl Batches {
         }))
     }
 
-    fn make_order(&mut self, epoch: u64) -> Result<()> {
-        let Some(steps) = self.steps_per_epoch else { return Ok(()) };
+    /// Returns the entries of an epoch of so many steps, which whoever needs them first makes for all clones.
+    fn order_of(&mut self, epoch: u64, steps: u64) -> Result<Arc<Order>> {
+        if let Some((_, order)) = self.order.as_ref().filter(|(of, _)| *of == epoch) {
+            return Ok(order.clone());
+        }
+        // not two at once, if no clone still needs it
+        self.order = None;
+        let orders = self.orders.clone();
+        let mut orders = orders.lock().unwrap_or_else(PoisonError::into_inner);
+        orders.retain(|(_, order)| order.strong_count() > 0);
+        let made =
+            orders.iter().find(|(of, _)| *of == epoch).and_then(|(_, order)| order.upgrade());
+        let order = match made {
+            Some(order) => order,
+            None => {
+                let order = Arc::new(self.make_order(epoch, steps)?);
+                orders.push((epoch, Arc::downgrade(&order)));
+                order
+            }
+        };
+        self.order = Some((epoch, order.clone()));
+        Ok(order)
+    }
+
+    fn make_order(&self, epoch: u64, steps: u64) -> Result<Order> {
         let Batches { source, workers, batch, seed, .. } = self;
         let order = || source.order(*workers, *batch, *seed, epoch);
         let order = guarded(&self.name, "order", order)?;
@@ -174,21 +228,21 @@ impl Batches {
             let reason = format!("order() gives {} entries, an epoch has {needed}", order.len());
             return Err(Error::Batch { data: self.name.clone(), reason });
         }
-        (self.order, self.epoch) = (order, epoch);
-        Ok(())
+        Ok(Order::new(order))
     }
 }
 
 impl std::fmt::Debug for Batches {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Batches { name, workers, batch, seed, steps_per_epoch, epoch, .. } = self;
+        let Batches { name, workers, batch, seed, steps_per_epoch, order, .. } = self;
+        let epoch = order.as_ref().map_or(0, |(epoch, _)| *epoch);
         f.debug_struct("Batches")
             .field("data", name)
             .field("workers", workers)
             .field("batch", batch)
             .field("seed", seed)
             .field("steps_per_epoch", steps_per_epoch)
-            .field("epoch", epoch)
+            .field("epoch", &epoch)
             .finish_non_exhaustive()
     }
 }
@@ -321,4 +375,69 @@ fn guarded<T>(name: &str, method: &str, ask: impl FnOnce() -> T) -> Result<T> {
         let reason = format!("{method}() panicked: {}", said(&*panic));
         Error::Batch { data: name.to_string(), reason }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tensorwire_tensor::DType;
+
+    use super::super::order::permutation;
+    use super::*;
+
+    /// Counts how often it is asked for an order.
+    #[derive(Default)]
+    struct Asked(AtomicUsize);
+
+    impl BatchSource for Asked {
+        fn name(&self) -> String {
+            "asked".to_string()
+        }
+
+        fn describe(&self) -> Description {
+            Description::new().input("input", DType::I64, &[1])
+        }
+
+        fn samples(&self) -> Option<usize> {
+            Some(8)
+        }
+
+        fn order(&self, _: usize, _: usize, seed: u64, epoch: u64) -> Vec<usize> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            permutation(8, seed, epoch)
+        }
+
+        fn fill(&self, _: &[usize], _: usize, _: &mut dyn BatchMemory) -> Result<Filled> {
+            Err(Error::other("nobody asks"))
+        }
+    }
+
+    #[test]
+    fn clones_share_the_order_of_an_epoch_and_it_is_made_once() {
+        let source = Arc::new(Asked::default());
+        let mut all = vec![Batches::new(source.clone(), 1, 2, 3).unwrap(); 4];
+        for (epoch, step) in [(0, 1), (1, 5), (2, 9)] {
+            let order = permutation(8, 3, epoch);
+            for batches in &mut all {
+                assert_eq!(batches.entries(step, 0).unwrap(), order[2..4]);
+            }
+            assert_eq!(source.0.load(Ordering::Relaxed), epoch as usize + 1);
+            let orders: Vec<&Arc<Order>> =
+                all.iter().flat_map(|one| one.order.iter().map(|(_, order)| order)).collect();
+            assert!(orders.iter().all(|order| Arc::ptr_eq(order, orders[0])));
+            assert_eq!(Arc::strong_count(orders[0]), all.len(), "the one before is gone");
+        }
+    }
+
+    #[test]
+    fn an_order_keeps_its_entries_in_as_few_bytes_as_they_need() {
+        let narrow = Order::new(vec![7, u32::MAX as usize, 0]);
+        assert!(matches!(&narrow, Order::Narrow(entries) if entries.len() == 3));
+        assert_eq!(narrow.entries(1..3), [u32::MAX as usize, 0]);
+        let entries = vec![7, u32::MAX as usize + 1, 0];
+        let wide = Order::new(entries.clone());
+        assert!(matches!(&wide, Order::Wide(_)));
+        assert_eq!(wide.entries(0..3), entries);
+    }
 }

@@ -340,13 +340,14 @@ fn fill(
         let written = vec![false; features.len()];
         let mut sample = Sample { features, rows, written, epoch: 0 };
         let done = catch_unwind(AssertUnwindSafe(|| get(index, &mut sample)));
-        let reason = match done {
-            Ok(Ok(())) => sample.check().err(),
-            Ok(Err(error)) => Some(error.to_string()),
-            Err(panic) => Some(format!("get() panicked: {}", said(&*panic))),
+        let (reason, cause) = match done {
+            Ok(Ok(())) => (sample.check().err(), None),
+            Ok(Err(error)) => (Some(error.to_string()), Some(Box::new(error))),
+            Err(panic) => (Some(format!("get() panicked: {}", said(&*panic))), None),
         };
         if let Some(reason) = reason {
-            return Err(Error::Sample { data: data.to_string(), sample: number(index), reason });
+            let (data, sample) = (data.to_string(), number(index));
+            return Err(Error::Sample { data, sample, reason, cause });
         }
     }
     for (feature, rows) in features.iter().zip(rows) {

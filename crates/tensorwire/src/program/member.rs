@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
+use tensorwire_base::Deadline;
 use tensorwire_launch::{Assignment, Ending, Farewell, Member};
 
 use super::ProgramError;
@@ -13,6 +14,13 @@ use super::ProgramError;
 /// How long a member that somebody else started and tells to end stays, so that the launcher sees first who ended
 /// before. Open MPI gives processes a second.
 const TOLD_TO_END: Duration = Duration::from_millis(800);
+/// How long it stays for the launcher to say that all end behind the same step, where the job keeps what it has then.
+const UNTIL_HELD: Duration = Duration::from_secs(3);
+/// How long it stays for that step and for what is written behind it. Slurm, Kubernetes and torchrun give processes half a
+/// minute.
+const WINDS_DOWN: Duration = Duration::from_secs(25);
+/// How often it looks.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How long such a member stays when it has failed, if the launcher does not end it before: the first one that ends
 /// may be the end of all, with nothing said.
 const FAILED: Duration = Duration::from_secs(5);
@@ -59,13 +67,18 @@ pub fn take_part<E>(
         (None, true) => Some(Stay::begin()?),
         (stay, _) => stay,
     };
+    // the launcher's own: where it is told to end, too, it needs them for a last step
+    let own = match (&stay, assignment.winds_down) {
+        (None, true) => Some(Stay::minding(&[SIGTERM])?),
+        _ => None,
+    };
     // Ctrl-C and a hang-up reach the whole terminal, and what a scheduler sends all processes; the launcher decides what they mean
     for signal in [SIGINT, SIGHUP, SIGUSR1] {
         let ignored = Arc::new(AtomicBool::new(false));
         signal_hook::flag::register(signal, ignored)
             .map_err(|source| failed("to handle a signal", source))?;
     }
-    let rank = assignment.rank();
+    let (rank, winds_down) = (assignment.rank(), assignment.winds_down);
     let stays = stay.is_some();
     let end = move |ending: Ending| {
         let pid = std::process::id();
@@ -81,8 +94,8 @@ pub fn take_part<E>(
         std::process::exit(1);
     };
     let member = Member::join(assignment, end)?;
-    if let Some(stay) = &stay {
-        stay.says_farewell(&member);
+    if let Some(stay) = stay.as_ref().or(own.as_ref()) {
+        stay.says_farewell(&member, winds_down);
     }
     run(&member).map_err(|_| {
         // the launcher has been told, and shows it
@@ -93,10 +106,10 @@ pub fn take_part<E>(
     })
 }
 
-/// A process that somebody else started stays for a moment when it is told to end. Where it is asked to (SIGINT, SIGUSR1), as by a
-/// host that is to go, it has the launcher end all behind a step.
+/// A process that is told to end stays for a moment, and longer if the job ends behind a step. One that somebody else started and that
+/// is asked to (SIGINT, SIGUSR1), as by a host that is to go, has the launcher end all behind a step.
 #[derive(Debug)]
-pub struct Stay(Arc<OnceLock<Farewell>>);
+pub struct Stay(Arc<OnceLock<(Farewell, bool)>>);
 
 impl Stay {
     /// Begins to mind the signals that tell it to end.
@@ -104,21 +117,23 @@ impl Stay {
     /// # Errors
     /// When the system refuses.
     pub fn begin() -> Result<Stay, ProgramError> {
-        let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1])
-            .map_err(|source| failed("to handle a signal", source))?;
-        let farewell = Arc::<OnceLock<Farewell>>::default();
+        Stay::minding(&[SIGTERM, SIGINT, SIGUSR1])
+    }
+
+    fn minding(signals: &[i32]) -> Result<Stay, ProgramError> {
+        let mut signals =
+            Signals::new(signals).map_err(|source| failed("to handle a signal", source))?;
+        let farewell = Arc::<OnceLock<(Farewell, bool)>>::default();
         let stay = Stay(farewell.clone());
         let wait = move || {
             for signal in signals.forever() {
                 match farewell.get() {
-                    Some(farewell) if signal != SIGTERM => {
+                    Some((farewell, _)) if signal != SIGTERM => {
                         farewell.asked_to_end();
                         continue;
                     }
-                    Some(farewell) => farewell.told_to_end(),
-                    None => {}
+                    farewell => stay_for_a_moment(farewell),
                 }
-                std::thread::sleep(TOLD_TO_END);
                 std::process::exit(1);
             }
         };
@@ -128,8 +143,27 @@ impl Stay {
     }
 
     /// From now on there is somebody to tell.
-    fn says_farewell(&self, member: &Member) {
+    fn says_farewell(&self, member: &Member, winds_down: bool) {
         // a process is one member
-        let _ = self.0.set(member.farewell());
+        let _ = self.0.set((member.farewell(), winds_down));
     }
+}
+
+/// Says that it was told to end, and returns when it is to. It ends before where its part is done, or the launcher is gone.
+fn stay_for_a_moment(farewell: Option<&(Farewell, bool)>) {
+    let Some((farewell, winds_down)) = farewell else {
+        return std::thread::sleep(TOLD_TO_END);
+    };
+    farewell.told_to_end();
+    if !winds_down {
+        return std::thread::sleep(TOLD_TO_END);
+    }
+    let until = |longest: Duration, is_over: &dyn Fn() -> bool| {
+        let deadline = Deadline::after(longest);
+        while !is_over() && !deadline.passed() {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    };
+    until(UNTIL_HELD, &|| farewell.is_winding_down());
+    until(WINDS_DOWN, &|| !farewell.is_winding_down());
 }

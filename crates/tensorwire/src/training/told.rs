@@ -1,6 +1,6 @@
 //! What a job says on the screen while it runs.
 
-use tensorwire_launch::{JobUpdate, nothing_moves};
+use tensorwire_launch::{JobUpdate, nothing_moves, restarting};
 use tensorwire_train::{FinishedStep, TrainUpdate};
 
 use crate::program;
@@ -8,8 +8,8 @@ use crate::program;
 /// Says what happens to a job beside its steps.
 pub(super) fn say_what_happened(update: &TrainUpdate) {
     match update {
-        JobUpdate::Restarting { why, step, restart, most } => {
-            program::say(&format!("{why}; restart {restart} of {most}, from step {step}"));
+        JobUpdate::Restarting { why, step, restart, most, pause } => {
+            program::say(&restarting(why, *step, (*restart, *most), *pause));
         }
         JobUpdate::TakenOver { step, .. } => {
             program::say(&format!("the job's processes go on with this launcher, in step {step}"));

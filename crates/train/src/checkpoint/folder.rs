@@ -259,8 +259,12 @@ impl FoundCheckpoint {
     /// What is missing or has changed.
     pub fn verified(&self) -> Result<CheckpointState, CheckpointError> {
         let damaged = |reason: String| CheckpointError::Damaged { path: self.path.clone(), reason };
+        let failed = |name: &str, source: io::Error| match is_missing(&source) {
+            true => damaged(format!("{name}: {source}")),
+            false => CheckpointError::Unread { path: self.path.join(name), source },
+        };
         let text = std::fs::read(self.path.join(STATE));
-        let text = text.map_err(|error| damaged(format!("{STATE}: {error}")))?;
+        let text = text.map_err(|error| failed(STATE, error))?;
         let state: CheckpointState = serde_json::from_slice(&text)
             .map_err(|error| damaged(format!("{STATE} makes no sense: {error}")))?;
         if state.step != self.step {
@@ -273,7 +277,7 @@ impl FoundCheckpoint {
                 return Err(damaged(format!("'{name}' is no name of a file")));
             }
             let found = file_state(&self.path.join(name));
-            let found = found.map_err(|error| damaged(format!("{name}: {error}")))?;
+            let found = found.map_err(|error| failed(name, error))?;
             if found != *written {
                 let (found, wanted) = (found.bytes, written.bytes);
                 let what = match found == wanted {
@@ -331,6 +335,12 @@ impl FoundCheckpoint {
         let image = crate::weights::image(&self.path, tensors)?;
         Ok((state, image))
     }
+}
+
+/// True if a file is not there, or is none: another time it will not be either.
+fn is_missing(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, IsADirectory, NotADirectory, NotFound, UnexpectedEof};
+    matches!(error.kind(), NotFound | NotADirectory | IsADirectory | InvalidData | UnexpectedEof)
 }
 
 impl CheckpointState {

@@ -184,6 +184,7 @@ impl Work {
             return;
         }
         tracing::info!("checkpoint of step {step} written to {}", self.folder.path().display());
+        self.forget_before(step);
         let best = self.best_at(step).filter(|_| self.config.best).map(|best| best.step);
         let marked = best.map_or(Ok(()), |best| self.folder.mark_best(best));
         if let Err(error) = marked.and_then(|()| self.folder.prune(step, self.config.keep, best)) {
@@ -212,6 +213,14 @@ impl Work {
             let _ = std::fs::remove_dir_all(self.folder.partial(missing));
         }
         self.told = self.told.max(step);
+    }
+
+    /// Drops what was best before the last evaluation that a checkpoint from `step` on, or one that is open, may have.
+    fn forget_before(&mut self, step: u64) {
+        let first = self.open.keys().next().map_or(step, |open| step.min(*open));
+        if let Some(last) = self.best.range(..=first).next_back().map(|(at, _)| *at) {
+            self.best = self.best.split_off(&last);
+        }
     }
 
     /// The best evaluation as it was after `step`.
@@ -244,6 +253,26 @@ mod tests {
         std::fs::create_dir_all(&partial).unwrap();
         let written = write_shard(&partial.join(shard), &[]).unwrap();
         ShardReport { step, shard: shard.to_string(), written: Ok(written) }
+    }
+
+    #[test]
+    fn evaluations_that_no_checkpoint_may_have_any_more_are_forgotten() {
+        let place = tempfile::tempdir().unwrap();
+        let config = CheckpointConfig::new(place.path());
+        let folder = CheckpointFolder::new(place.path());
+        let evaluated = Evaluated { every: Some(10), steps: 90 };
+        let best = (0..=5).map(|at| (10 * at, None)).collect();
+        let open = [(30, BTreeMap::new())].into();
+        let (shards, job, told) = (BTreeSet::new(), state(), 0);
+        let mut work = Work { config, folder, shards, job, told, evaluated, open, best };
+        let kept = |work: &mut Work, step| {
+            work.forget_before(step);
+            work.best.keys().copied().collect::<Vec<u64>>()
+        };
+        assert_eq!(kept(&mut work, 40), [30, 40, 50], "one is open");
+        work.open.clear();
+        assert_eq!(kept(&mut work, 45), [40, 50]);
+        assert_eq!(kept(&mut work, 90), [50]);
     }
 
     #[test]

@@ -2,14 +2,22 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_nn::{Variable, is_residual};
 
 use super::shard::ShardIndex;
-use super::{CheckpointError, CheckpointFolder, CheckpointState, FoundCheckpoint, Kept, recipe};
+use super::{
+    CheckpointError, CheckpointFolder, CheckpointState, FoundCheckpoint, Kept, SampleCounts, recipe,
+};
 use crate::config::TrainConfig;
 use crate::weights;
+
+/// How often a checkpoint is read before one that is older is taken.
+const READS_MAX: usize = 3;
+/// And how soon once more.
+const READ_AGAIN: Duration = Duration::from_secs(1);
 
 /// The checkpoint that a job goes on from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,7 +61,8 @@ pub(crate) enum Behind {
     Before(u64),
 }
 
-/// Takes the newest checkpoint of a folder whose files are as they were written. `kept` is what the job has in its own.
+/// Takes the newest checkpoint of a folder whose files are as they were written. `kept` is what the job has in its own, `data` the
+/// steps of an epoch, and the samples.
 ///
 /// # Errors
 /// When there is none, or it is of another model.
@@ -61,27 +70,33 @@ pub(crate) fn choose(
     folder: &Path,
     kept: &Kept,
     config: &TrainConfig,
-    steps_per_epoch: u64,
+    data: (u64, SampleCounts),
     behind: Behind,
 ) -> Result<Resumed, CheckpointError> {
     let path = folder.to_path_buf();
-    let mut damaged = Vec::new();
+    let (mut damaged, mut unread) = (Vec::new(), None);
     let mut all = CheckpointFolder::new(folder).found()?;
     if let Behind::Before(end) = behind {
         all.retain(|found| found.step < end);
     }
     for found in all {
-        let opened = found.verified().and_then(|state| Ok((found.index(&state)?, state)));
+        let opened = read_again(|| {
+            let state = found.verified()?;
+            Ok((found.index(&state)?, state))
+        });
         let (index, state) = match opened {
             Ok(opened) => opened,
             Err(error) => {
                 tracing::warn!("{error}; it is passed over");
                 damaged.push(error.to_string());
+                if error.is_unread() {
+                    unread.get_or_insert(error);
+                }
                 continue;
             }
         };
         compare(&found, &index, &state, kept)?;
-        let mut changes = changes(&state, config, steps_per_epoch);
+        let mut changes = changes(&state, config, data);
         let centre_alone = !kept.of_clients.is_empty() && !has_clients(&index, kept);
         let is_kept = |name: &str| kept.of_workers.iter().any(|own| own.name == name);
         let is_there =
@@ -96,10 +111,25 @@ pub(crate) fn choose(
         }
         return Ok(Resumed { path: found.path, state, changes, damaged, centre_alone });
     }
-    match damaged.is_empty() {
-        true => Err(CheckpointError::Empty { path }),
-        false => Err(CheckpointError::AllDamaged { path, damages: damaged.join("; ") }),
+    match unread {
+        // it may be whole
+        Some(error) => Err(error),
+        None if damaged.is_empty() => Err(CheckpointError::Empty { path }),
+        None => Err(CheckpointError::AllDamaged { path, damages: damaged.join("; ") }),
     }
+}
+
+/// Reads a checkpoint, and once more where a disk does not answer for a moment.
+fn read_again<T>(read: impl Fn() -> Result<T, CheckpointError>) -> Result<T, CheckpointError> {
+    let mut found = read();
+    for _ in 1..READS_MAX {
+        if !found.as_ref().is_err_and(CheckpointError::is_unread) {
+            break;
+        }
+        std::thread::sleep(READ_AGAIN);
+        found = read();
+    }
+    found
 }
 
 /// Fails if a checkpoint has other tensors than a job. With a centre it is the weights that count: clients can do without
@@ -146,7 +176,11 @@ fn has_clients(index: &ShardIndex, kept: &Kept) -> bool {
 }
 
 /// What decides the bits and is other than it was.
-fn changes(state: &CheckpointState, config: &TrainConfig, steps_per_epoch: u64) -> Vec<String> {
+fn changes(
+    state: &CheckpointState,
+    config: &TrainConfig,
+    (steps_per_epoch, counts): (u64, SampleCounts),
+) -> Vec<String> {
     let topology = config.topology();
     let per_epoch = state.position.steps_per_epoch;
     let pairs = [
@@ -166,7 +200,9 @@ fn changes(state: &CheckpointState, config: &TrainConfig, steps_per_epoch: u64) 
     let learned = recipe.iter().filter_map(|(what, is)| {
         Some((what.as_str(), state.recipe.get(what)?.clone(), is.clone()))
     });
-    let changed = pairs.into_iter().chain(learned).filter(|(_, was, is)| was != is);
+    // the order of samples depends on how many there are
+    let data = state.samples.map(|was| ("data", was.to_string(), counts.to_string()));
+    let changed = pairs.into_iter().chain(data).chain(learned).filter(|(_, was, is)| was != is);
     changed.map(|(what, was, is)| format!("{what} {is} (was {was})")).collect()
 }
 
@@ -177,6 +213,8 @@ mod tests {
     use super::*;
     use tensorwire_graph::Init;
     use tensorwire_tensor::{DType, TensorSpec};
+
+    const DATA: (u64, SampleCounts) = (11, SampleCounts { train: Some(90), test: None });
 
     fn variable(name: &str, dims: &[usize]) -> Variable {
         let spec = TensorSpec::new(DType::F32, dims).unwrap();
@@ -200,7 +238,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let config = TrainConfig { batch: 8, workers: 3, accumulate: 2, ..TrainConfig::default() };
         let kept = Kept { shared: vec![variable("w", &[2])], ..Kept::default() };
-        let chosen_behind = |behind| choose(place.path(), &kept, &config, 11, behind);
+        let chosen_behind = |behind| choose(place.path(), &kept, &config, DATA, behind);
         let chosen = || chosen_behind(Behind::Any);
         let fresh = [place.path(), Path::new("/none")].map(|path| is_fresh(path).unwrap());
         assert_eq!(fresh, [true, true]);
@@ -217,6 +255,10 @@ mod tests {
         assert!(resumed.damaged[0].contains("step-00000030"), "{:?}", resumed.damaged);
         all.iter().for_each(|path| std::fs::remove_file(path.join("shard")).unwrap());
         assert!(matches!(chosen(), Err(CheckpointError::AllDamaged { .. })));
+        // a file whose first byte is an error of input and output
+        std::os::unix::fs::symlink("/proc/self/mem", all[1].join("shard")).unwrap();
+        let error = chosen().unwrap_err();
+        assert!(error.is_unread() && error.to_string().contains("step-00000020"), "{error}");
     }
 
     #[test]
@@ -226,7 +268,7 @@ mod tests {
         let shared = vec![variable("w", &[2])];
         let chosen = |of_clients: Vec<Variable>| {
             let kept = Kept { shared: shared.clone(), of_clients, ..Kept::default() };
-            choose(place.path(), &kept, &TrainConfig::default(), 11, Behind::Any).unwrap()
+            choose(place.path(), &kept, &TrainConfig::default(), DATA, Behind::Any).unwrap()
         };
         assert!(!chosen(Vec::new()).centre_alone, "there is none");
         let resumed = chosen(vec![variable("client0/w", &[2])]);
@@ -237,12 +279,18 @@ mod tests {
     #[test]
     fn a_checkpoint_of_an_earlier_version_says_nothing_of_how_it_learned() {
         let mut earlier = serde_json::to_value(state()).unwrap();
-        assert!(earlier.as_object_mut().unwrap().remove("recipe").is_some());
+        for field in ["recipe", "samples"] {
+            assert!(earlier.as_object_mut().unwrap().remove(field).is_some());
+        }
         let mut state: CheckpointState = serde_json::from_value(earlier).unwrap();
         let config = TrainConfig { batch: 8, ..TrainConfig::default() };
-        assert_eq!(changes(&state, &config, 11), [""; 0]);
+        let other = (11, SampleCounts { train: Some(89), ..DATA.1 });
+        assert_eq!(changes(&state, &config, other), [""; 0]);
         state.recipe = recipe(&TrainConfig { clip_norm: Some(2.0), ..config.clone() });
-        assert_eq!(changes(&state, &config, 11), ["clip norm none (was 2.0)"]);
+        assert_eq!(changes(&state, &config, DATA), ["clip norm none (was 2.0)"]);
+        state.samples = Some(DATA.1);
+        let said = changes(&state, &config, other);
+        assert_eq!(said, ["data 89 samples (was 90 samples)", "clip norm none (was 2.0)"]);
     }
 
     #[test]
@@ -252,7 +300,7 @@ mod tests {
         let shared = vec![variable("w", &[1, 2]), variable("v", &[3])];
         let kept = Kept { shared, ..Kept::default() };
         let error =
-            choose(place.path(), &kept, &TrainConfig::default(), 11, Behind::Any).unwrap_err();
+            choose(place.path(), &kept, &TrainConfig::default(), DATA, Behind::Any).unwrap_err();
         let text = error.to_string();
         for part in ["'w' is F32[2], not f32[1×2]", "'v' is missing", "checkpoint convert"] {
             assert!(text.contains(part), "{text}");

@@ -251,8 +251,10 @@ pub enum ConfigError {
     TooManyBatches { needed: String, room: MemoryRoom },
     #[error("the data have no end, and so no epochs; say for how many steps to train (--steps)")]
     EndlessEpochs,
-    #[error("the data changed while the job started; start it again")]
-    DataChanged,
+    #[error(
+        "the data changed since the job began: {found} here, {known} then; start it again, with --resume where it is to go on"
+    )]
+    DataChanged { known: String, found: String },
     #[error("{0}")]
     Graph(#[from] GraphError),
 }

@@ -87,9 +87,26 @@ impl TrainError {
             TrainError::Client(ClientError::Nccl(error)) => error.is_of_others(),
             // the word that all wait for
             TrainError::Control(error) => error.kind() == std::io::ErrorKind::TimedOut,
+            TrainError::Part(PartError::Member(error)) => error.is_of_others(),
             _ => false,
         };
-        if waited { Blame::Others } else { Blame::of(self.is_user_error(), self.lost_peer()) }
+        match self.lost_peer() {
+            _ if waited => Blame::Others,
+            None if self.is_unread() => Blame::Unread,
+            lost => Blame::of(self.is_user_error(), lost),
+        }
+    }
+
+    /// Could a file of the data, of weights or of a checkpoint not be read?
+    fn is_unread(&self) -> bool {
+        let source: &dyn std::error::Error = match self {
+            TrainError::Config(error) => error,
+            TrainError::Weights(error) => error,
+            TrainError::Checkpoint(error) => return error.is_unread(),
+            TrainError::Batch { source, .. } | TrainError::TestBatch(source) => source,
+            _ => return false,
+        };
+        is_of_a_file(source)
     }
 
     /// The peer whose loss made this, if that was the cause.
@@ -106,11 +123,56 @@ impl TrainError {
     }
 }
 
+/// True if the system refused what this comes of.
+fn is_of_a_file(error: &(dyn std::error::Error + 'static)) -> bool {
+    use tensorwire_nn::Error;
+    // what a data set said shows its own sources, and not itself
+    let other = |error: &(dyn std::error::Error + 'static)| {
+        let boxed = error.downcast_ref::<Box<Error>>().map(|error| &**error);
+        match error.downcast_ref::<Error>().or(boxed) {
+            Some(Error::Other(said)) => said.is::<std::io::Error>(),
+            _ => false,
+        }
+    };
+    let mut sources = std::iter::successors(Some(error), |error| error.source());
+    sources.any(|error| error.is::<std::io::Error>() || other(error))
+}
+
 #[cfg(test)]
 mod tests {
+    use tensorwire_launch::MemberError;
     use tensorwire_runtime::ExchangeError;
 
     use super::*;
+
+    #[test]
+    fn what_comes_of_a_file_is_told_from_what_comes_of_a_command() {
+        let disk = || std::io::Error::from_raw_os_error(5);
+        let of_data = |source: tensorwire_nn::Error| TrainError::Config(ConfigError::from(source));
+        let in_step = |cause| TrainError::Batch { step: 3, source: cause };
+        let sample = || tensorwire_nn::Error::Sample {
+            data: "images".into(),
+            sample: 7,
+            reason: "no disk".into(),
+            cause: Some(Box::new(tensorwire_nn::Error::other(disk()))),
+        };
+        let weights = WeightsError::Read { path: "w".into(), source: disk() };
+        let checkpoint = CheckpointError::Read { path: "c".into(), source: disk() };
+        for error in [
+            of_data(tensorwire_nn::Error::other(disk())),
+            of_data(sample()),
+            in_step(sample()),
+            weights.into(),
+            checkpoint.into(),
+        ] {
+            assert_eq!(error.blame(), Blame::Unread, "{error}");
+        }
+        let wrong = tensorwire_nn::Error::Mismatch("no words".into());
+        assert_eq!(of_data(wrong).blame(), Blame::User);
+        assert_eq!(TrainError::Control(disk()).blame(), Blame::Own);
+        let late = MemberError::NoPeers { waited_s: 600 };
+        assert_eq!(TrainError::Part(PartError::Member(late)).blame(), Blame::Others);
+    }
 
     #[test]
     fn whoever_reads_behind_a_peer_that_gave_up_is_not_to_blame() {

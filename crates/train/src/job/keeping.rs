@@ -55,6 +55,7 @@ impl Prepared {
             ema: config.ema,
             recipe: checkpoint::recipe(config),
             slots,
+            samples: Some(shape.counts),
             files: std::collections::BTreeMap::new(),
         };
         let ranks = (0..topology.world()).map(Rank);
@@ -125,11 +126,12 @@ impl JobShape {
         config.checkpoint.is_some() && last > self.done && !self.is_kept(config, last)
     }
 
-    /// How long a step may wait for peers that are alive. Where each trains at its own pace, the first behind a checkpoint may
-    /// wait for somebody who is any number of steps behind.
+    /// How long a step may wait for peers that are alive. The first behind an evaluation or a checkpoint may wait for somebody who
+    /// evaluates alone, for a disk, or, where each trains at its own pace, for somebody who is any number of steps behind.
     pub(super) fn step_patience(&self, config: &TrainConfig, step: u64) -> Duration {
-        let follows = step > self.done + 1 && self.is_kept(config, step - 1);
-        match follows && config.topology().is_asynchronous() {
+        let before = step - 1;
+        let is_behind = before > self.done;
+        match is_behind && (self.is_kept(config, before) || self.is_evaluated(config, before)) {
             true => LAST_WORKER_DEADLINE,
             false => config.step_deadline(),
         }
@@ -212,5 +214,33 @@ impl PartFiles {
     /// The same, once it is known; none if nothing is being written.
     pub(super) fn wait(&mut self) -> Option<ShardReport> {
         self.saver.as_mut().and_then(Saver::wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tensorwire_nn::Description;
+
+    use super::*;
+    use crate::checkpoint::{CheckpointConfig, SampleCounts};
+    use crate::config::tests::config;
+
+    #[test]
+    fn a_step_behind_an_evaluation_or_a_checkpoint_waits_for_who_is_busy_with_it() {
+        let counts = SampleCounts { train: Some(90), test: Some(9) };
+        let (samples, steps_per_epoch) = (Description::new(), 100);
+        let shape =
+            JobShape { samples, counts, steps: 40, done: 10, steps_per_epoch, test_batches: 1 };
+        let long = |config: &TrainConfig| -> Vec<u64> {
+            let is_long = |step: &u64| shape.step_patience(config, *step) > config.step_deadline();
+            (11..=40).filter(is_long).collect()
+        };
+        assert_eq!(long(&config()), [0; 0]);
+        let evaluated = TrainConfig { evaluate_every: Some(10), ..config() };
+        // nobody has evaluated before the first step of those that are left
+        assert_eq!(long(&evaluated), [21, 31]);
+        let every = |every| CheckpointConfig { every: Some(every), ..CheckpointConfig::new("c") };
+        let kept = TrainConfig { checkpoint: Some(every(12)), ..evaluated };
+        assert_eq!(long(&kept), [13, 21, 25, 31, 37]);
     }
 }

@@ -53,8 +53,8 @@ pub(super) fn resumed(
     }
     let Some(folder) = config.resume.as_deref() else { return Ok(None) };
     let kept = checkpoint::kept(program, &config.topology());
-    let per_epoch = shape.steps_per_epoch;
-    let resumed = checkpoint::choose(folder, &kept, config, per_epoch, Behind::Any)?;
+    let data = (shape.steps_per_epoch, shape.counts);
+    let resumed = checkpoint::choose(folder, &kept, config, data, Behind::Any)?;
     let (step, steps) = (resumed.state.step, shape.steps);
     if step >= steps {
         return Err(CheckpointError::Done { path: resumed.path, step, steps });
@@ -75,7 +75,7 @@ fn newest_before_the_end(
     }
     let (kept, behind) =
         (checkpoint::kept(program, &config.topology()), Behind::Before(shape.steps));
-    match checkpoint::choose(path, &kept, config, shape.steps_per_epoch, behind) {
+    match checkpoint::choose(path, &kept, config, (shape.steps_per_epoch, shape.counts), behind) {
         Err(CheckpointError::Empty { .. }) => Ok(None),
         chosen => chosen.map(Some),
     }
@@ -99,6 +99,8 @@ impl Prepared {
         let mut again =
             Prepared { config: TrainConfig { trace: None, ..config.clone() }, ..self.clone() };
         let Some(checkpoint) = &config.checkpoint else { return Ok(again) };
+        // the job has made the folder: where that is not there, its disk is not
+        CheckpointFolder::new(&checkpoint.path).found()?;
         let resumed = newest_before_the_end(&checkpoint.path, config, program, shape)?;
         if let Some(resumed) = resumed {
             again.shape.done = resumed.state.step;

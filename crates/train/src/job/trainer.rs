@@ -238,9 +238,9 @@ impl Trainer<'_> {
         }
         let begins_early = link.may_begin_early() && self.session.find_tail(Program::TRAIN);
         for step in done + 1..=steps {
-            let deadline = Deadline::after(self.config.step_deadline());
+            let patience_of_step = self.shape.step_patience(self.config, step);
             self.standing.enters(Phase::Enters(step));
-            let word = listener.enter_step(step, deadline)?;
+            let word = listener.enter_step(step, Deadline::after(patience_of_step))?;
             if word != StepWord::Begins {
                 ended = Ended { steps: step - 1, interrupted: word == StepWord::Interrupted };
                 self.standing.enters(Phase::Runs);
@@ -248,7 +248,7 @@ impl Trainer<'_> {
                 pulse::rest(|| self.keep_last(ended.steps, listener, link))?;
                 break;
             }
-            self.session.set_step_deadline(self.shape.step_patience(self.config, step));
+            self.session.set_step_deadline(patience_of_step);
             self.standing.enters(Phase::Meets);
             pulse::rest(|| link.before_step(step, self.session))?;
             let start_ns = Clock::now_ns();

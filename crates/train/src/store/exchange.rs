@@ -217,6 +217,7 @@ impl StoreExchange {
                 inbound.insert(edge.id, Inbound { name, key, bytes, into, follows, wide });
             }
         }
+        worker.lock().tell_news();
         Ok(StoreExchange {
             worker,
             outbound,

@@ -130,7 +130,8 @@ pub(crate) fn open_store_on(
         Role::Worker(_) => all_servers.clone(),
         Role::Server(_) => (0..workers).map(Rank).collect(),
     };
-    let patience = member.setup_patience();
+    // what is opened while training goes on holds up whoever opens it
+    let patience = member.liveness() * 4;
     let is_mapped = |(_, reach): &&(Arc<DeviceOfStore>, DeviceReach)| *reach == DeviceReach::Mapped;
     let maps = device.as_ref().filter(is_mapped).map(|(device, _)| device.clone());
     let (mut wire, fabric) = open_wire(member, &options, &peers, (fabric, maps))?;

@@ -17,7 +17,7 @@ use crate::control::Frame;
 use crate::error::{CompletionError, FaultCause};
 
 /// How long a queue pair may be away before its peer counts as lost. With the detection of the failure
-/// less than 5 s.
+/// less than 5 s, or seven tenths of what a silent host is believed to be alive.
 const REBUILD_WITHIN: Duration = Duration::from_millis(4200);
 const REST_MIN: Duration = Duration::from_millis(20);
 const REST_MAX: Duration = Duration::from_millis(500);
@@ -65,7 +65,7 @@ impl QueuePair {
             return self.lose(state, FaultCause::Unreachable { detail: failure.to_string() });
         }
         let elapsed = state.outage.since.map_or(Duration::ZERO, |since| now.duration_since(since));
-        if elapsed >= REBUILD_WITHIN {
+        if elapsed >= self.rebuild_within() {
             return self.give_up_late(state, now);
         }
         let attempts = state.outage.attempts;
@@ -171,13 +171,18 @@ impl QueuePair {
         }
     }
 
+    fn rebuild_within(&self) -> Duration {
+        REBUILD_WITHIN.max(self.core.config().liveness * 7 / 10)
+    }
+
     pub(super) fn give_up_late(&self, state: &mut State, now: Instant) {
         let since = state.outage.since.unwrap_or(now);
-        if now.duration_since(since) >= REBUILD_WITHIN {
+        let within = self.rebuild_within();
+        if now.duration_since(since) >= within {
             let (failure, tried) = (self.failure_of(state), state.outage.attempts);
             let detail = format!(
                 "{failure} (built anew {tried} times in {:.1} s, in vain)",
-                REBUILD_WITHIN.as_secs_f64()
+                within.as_secs_f64()
             );
             self.lose(state, FaultCause::Unreachable { detail });
         }

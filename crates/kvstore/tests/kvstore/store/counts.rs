@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use tensorwire_kvstore::proto::Mode;
-use tensorwire_kvstore::{Key, KvServer, ServerCounters, ValueSpec};
+use tensorwire_kvstore::{Key, KvProgress, KvServer, KvWorker, ServerCounters, ValueSpec};
 use tensorwire_tensor::DType;
 
 use super::rule::tensor;
@@ -72,4 +72,41 @@ fn a_server_counts_pushes_pulls_and_their_bytes() {
         assert_eq!(told[0].pushes, 0, "it is told from the beginning");
         assert!(told.is_sorted_by_key(|counters| (counters.pushes, counters.pulls)));
     }
+}
+
+#[test]
+fn a_worker_whose_news_nobody_takes_keeps_none() {
+    let (workers, servers) = Job::shm(1, 1, Mode::Sync).ends();
+    std::thread::scope(|scope| {
+        for end in servers {
+            scope.spawn(|| {
+                let mut server = end.server();
+                server.serve().unwrap();
+                server.close(soon()).unwrap();
+            });
+        }
+        for end in workers {
+            scope.spawn(|| {
+                let mut store = end.worker();
+                let first = tensor(&mut store, &SMALL, |_| 0.0);
+                let handle = store.init(&[(Key(0), SMALL)], Some(&[first])).unwrap();
+                store.wait(handle, soon()).unwrap();
+                let push = |store: &mut KvWorker| {
+                    let from = tensor(store, &SMALL, |_| 1.0);
+                    let handle = store.push(&[Key(0)], &[vec![from]], 0).unwrap();
+                    store.wait(handle, soon()).unwrap();
+                    handle
+                };
+                push(&mut store);
+                assert!(!store.has_news());
+                store.tell_news();
+                let handle = push(&mut store);
+                let mut news = Vec::new();
+                store.news(&mut news);
+                assert_eq!(news, [KvProgress::Sent(handle), KvProgress::Done(handle)]);
+                assert!(!store.has_news());
+                store.close(soon()).unwrap();
+            });
+        }
+    });
 }

@@ -68,7 +68,6 @@ impl Strategy for Replicated {
                     widest: None,
                     averaging: None,
                     carried: Carried::default(),
-                    patience: Deadline::after(member.setup_patience()),
                 };
                 let opened = match (edges, nccl) {
                     (Some(fabric), _) => link.open_by_edges(fabric),
@@ -100,8 +99,6 @@ struct ReplicaLink<'a> {
     widest: Option<Widest>,
     averaging: Option<Averaging>,
     carried: Carried,
-    /// By when all must have come as far.
-    patience: Deadline,
 }
 
 impl<'a> ReplicaLink<'a> {
@@ -115,7 +112,7 @@ impl<'a> ReplicaLink<'a> {
             None => Slab::anonymous(bytes).map_err(SessionError::from)?,
         };
         let storage = Storage::new(&plan.parts[here], &registered)?;
-        let bind = |group| bind_part(group, &plan.parts[here], &storage, self.patience);
+        let bind = |group| bind_part(group, &plan.parts[here], &storage, self.setup_deadline());
         let bound = self.group.as_ref().map(bind).transpose()?;
         self.widest = bound.as_ref().and_then(|bound| bound.widest());
         let ports = self.group.as_ref().zip(bound);
@@ -151,7 +148,7 @@ impl<'a> ReplicaLink<'a> {
         let registered = Slab::anonymous(part.memory.registered_bytes);
         let storage = Storage::new(part, &registered.map_err(SessionError::from)?)?;
         let gpus = self.gpus()?.ok_or(ClientError::Alone)?;
-        let ports = nccl_ports(place, &gpus, part, self.carried.clone(), self.patience)?;
+        let ports = nccl_ports(place, &gpus, part, self.carried.clone(), self.setup_deadline())?;
         self.bind_widest()?;
         let (computing, description) = computing_on(Some(gpus.shared()), self.kernels.clone());
         let options = session_options(config);
@@ -174,7 +171,7 @@ impl<'a> ReplicaLink<'a> {
         let largest = program.weights().map(|weight| weight.spec.bytes()).max();
         let is_spread = topology.averaging.is_none();
         if let (Some(group), Some(bytes), true) = (&self.group, largest, is_spread) {
-            self.widest = bind_widest(group, bytes, self.patience)?;
+            self.widest = bind_widest(group, bytes, self.setup_deadline())?;
         }
         Ok(())
     }
@@ -187,6 +184,11 @@ impl<'a> ReplicaLink<'a> {
 }
 
 impl ReplicaLink<'_> {
+    /// Until when a step of the set-up that begins now may wait for its peers.
+    fn setup_deadline(&self) -> Deadline {
+        Deadline::after(self.member.setup_patience())
+    }
+
     /// Until when a step that begins now may wait for its peers.
     fn step_deadline(&self) -> Deadline {
         Deadline::after(self.part.config.step_deadline())
@@ -199,7 +201,7 @@ impl ReplicaLink<'_> {
     ) -> Result<(), TrainError> {
         let weights = weights(self.part, self.worker, trainer.session)?;
         let ends = (self.store.take(), self.group.clone());
-        let shared = (trainer.carried.clone(), self.patience);
+        let shared = (trainer.carried.clone(), self.setup_deadline());
         let kernels = self.kernels.clone();
         let mut averaging = match &self.of_centre {
             Some(gpus) => {
@@ -228,15 +230,17 @@ impl Link for ReplicaLink<'_> {
     }
 
     fn begin(&mut self, trainer: &mut Trainer<'_>) -> Result<(), TrainError> {
+        // the others may still read what this one has read
+        let deadline = self.setup_deadline();
         if let Some(store) = &mut self.store {
             let ends = (self.member, &trainer.carried);
-            give_values(store, self.part, |_, _| None, ends, self.patience)?;
+            give_values(store, self.part, |_, _| None, ends, deadline)?;
         }
         match (self.part.topology.averaging, &self.group, &self.widest) {
             (Some(how), ..) => self.average(how, trainer),
             (None, Some(group), Some(widest)) => {
                 let nodes = held(self.part, self.worker, trainer.session);
-                let copied = broadcast(group, widest, trainer.session, nodes, self.patience)?;
+                let copied = broadcast(group, widest, trainer.session, nodes, deadline)?;
                 trainer.carried.copied(CopyPurpose::Broadcast, copied);
                 Ok(())
             }

@@ -85,9 +85,9 @@ fn open_master<'a>(
 ) -> Result<Worker<'a>, TrainError> {
     let Part { config, topology, program, plan, .. } = part;
     let here = topology.part(member.rank());
-    let patience = Deadline::after(member.setup_patience());
+    let patience = || Deadline::after(member.setup_patience());
     let Met { mut storage, in_group, edges } = match edges {
-        Some(fabric) => by_edges(member, part, fabric, (Some(&mut store), &computing), patience)?,
+        Some(fabric) => by_edges(member, part, fabric, (Some(&mut store), &computing), patience())?,
         None => {
             let bytes = plan.parts[here].memory.registered_bytes;
             let registered = match &group {
@@ -113,7 +113,7 @@ fn open_master<'a>(
                     storage.place_on_device(&plan.parts[here], number, &memory)?;
                 }
             }
-            let bind = |group| bind_part(group, &plan.parts[here], &storage, patience);
+            let bind = |group| bind_part(group, &plan.parts[here], &storage, patience());
             let bound = group.as_ref().map(bind).transpose()?;
             Met { storage, in_group: InGroup::Vectors(bound), edges: None }
         }
@@ -121,10 +121,12 @@ fn open_master<'a>(
     let carried = Carried::default();
     let ends = (member, &carried);
     match topology.reduces_in_store {
-        true => give_means(&mut store, part, number, patience)?,
-        false => give_values(&mut store, part, first_place(part, here, &storage), ends, patience)?,
+        true => give_means(&mut store, part, number, patience())?,
+        false => {
+            give_values(&mut store, part, first_place(part, here, &storage), ends, patience())?
+        }
     }
-    refer(&mut store, part, here, &mut storage, patience)?;
+    refer(&mut store, part, here, &mut storage, patience())?;
     let store = Arc::new(Mutex::new(store));
     let names = program.weights().map(|variable| variable.name.as_str());
     let keys = match topology.reduces_in_store {
@@ -566,6 +568,8 @@ fn give_first(
         drop(bytes);
         first.push(buffer);
     }
+    // what was read took its time
+    let patience = Deadline::after(part.config.step_deadline());
     let handle = worker.init(&values, Some(&first))?;
     Ok(worker.wait(handle, patience)?)
 }
