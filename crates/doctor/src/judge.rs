@@ -11,7 +11,7 @@ use serde::Serialize;
 use tensorwire_base::human_bytes;
 use tensorwire_fabric::{GidKind, PortState};
 
-use super::facts::{Facts, GidFacts, Limit, NicFacts, PortFacts};
+use super::facts::{Facts, GidFacts, NicFacts, PortFacts};
 
 pub(super) use way::{peer, trial};
 

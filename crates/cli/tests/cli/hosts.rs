@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::support::{Ended, Job, children, send};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
-use tensorwire_testkit::skip::skip_part;
+use tensorwire_testkit::skip::{skip, skip_part};
 
 const LIMIT: Duration = Duration::from_secs(10);
 const LONG_LIMIT: Duration = Duration::from_secs(120);
@@ -128,7 +128,7 @@ fn a_host_whose_address_can_be_bound_here_is_another_all_the_same() {
     command.args(["--net", "sh", "-c", line, env!("CARGO_BIN_EXE_tensorwire")]);
     let ended = Job::start_command(command).end(LIMIT);
     if !ended.stderr.contains("error: ") {
-        return skip_part(None, &format!("no network of its own: {}", ended.stderr));
+        return skip(None, &format!("no network of its own: {}", ended.stderr));
     }
     assert!(ended.stderr.contains("192.0.2.7"), "{}", ended.stderr);
     assert!(!ended.status.success());

@@ -107,7 +107,8 @@ fn await_words(job: &Job, name: &str, words: &str) {
     let path = job.folder().join(name);
     let deadline = Instant::now() + LONG_LIMIT;
     while !std::fs::read_to_string(&path).unwrap_or_default().contains(words) {
-        assert!(Instant::now() < deadline, "{name}: no {words}");
+        let err = || std::fs::read_to_string(job.folder().join("err"));
+        assert!(Instant::now() < deadline, "{name}: no {words}: {:?}", err());
         std::thread::sleep(Duration::from_millis(20));
     }
 }

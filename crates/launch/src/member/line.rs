@@ -131,6 +131,7 @@ impl LineState {
             | FromMember::Figures { .. }
             | FromMember::Says { .. }
             | FromMember::Records { .. }
+            | FromMember::AskedToEnd
             | FromMember::Failed { .. } => false,
         };
         let kind: Discriminant<FromMember> = discriminant(message);

@@ -56,7 +56,7 @@ fn addresses(host: Option<&str>) -> Vec<IpAddr> {
         return vec![Ipv4Addr::LOCALHOST.into()];
     };
     let resolved = (host, 0).to_socket_addrs().into_iter().flatten().map(|at| at.ip()).next();
-    let everywhere = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
+    let everywhere: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
     match resolved {
         // "localhost" means it; a name that this host has for itself (127.0.1.1) means more to others
         Some(own)
