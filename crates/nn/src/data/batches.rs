@@ -30,8 +30,11 @@ pub struct Batches {
     /// The entries of an epoch, and which it is.
     order: Option<(u64, Arc<Order>)>,
     /// What clones of this have, by epoch.
-    orders: Arc<Mutex<Vec<(u64, Weak<Order>)>>>,
+    orders: Arc<Mutex<Orders>>,
 }
+
+/// Those that somebody still has, by epoch.
+type Orders = Vec<(u64, Weak<Order>)>;
 
 /// The entries of an epoch in as few bytes as all of them need.
 #[derive(Debug)]
