@@ -6,7 +6,7 @@ use super::*;
 use crate::command_line::{Help, command};
 
 /// Values, of which every option takes one.
-const VALUES: [&str; 12] = [
+const VALUES: [&str; 13] = [
     "5",
     "0.5",
     "a text, of \"words\"",
@@ -16,6 +16,7 @@ const VALUES: [&str; 12] = [
     "cuda:1",
     "cosine:0.1",
     "mlp",
+    "int8",
     "node0,node1",
     "10.0.0.1",
     "1e-3",

@@ -354,6 +354,7 @@ impl<'a> Tracer<'a> {
                     | Op::CopyTo { .. }
                     | Op::Reshape { .. }
                     | Op::Rows { .. }
+                    | Op::Join
                     | Op::Dequantize { .. }
                     | Op::ScatterElements { .. }
                     | Op::AllReduce { .. }

@@ -96,7 +96,7 @@ pub(crate) struct LearnArgs {
     /// `bf16` keeps variables and optimizer in --dtype.
     #[arg(long, value_name = "TYPE", hide_short_help = true, value_enum)]
     precision: Option<FloatArg>,
-    /// Type that crosses: f32, bf16, int8, top-k[:SHARE]
+    /// Type that crosses: f32, bf16, int8, …
     ///
     /// What gradients and weights of f32 cross as between processes: `bf16` rounds them, and sends half of the bytes. `int8` sends
     /// a byte for each element of a gradient, `top-k:SHARE` the largest elements (0.01), and both add what that leaves to the worker's
