@@ -94,7 +94,7 @@ impl Tail {
             others: nodes.len() - tail.len(),
             spans: tail
                 .iter()
-                .flat_map(|id| used[id].spans.iter().map(|span| (*id, *span)))
+                .flat_map(|id| used[id].spans.iter().map(move |span| (*id, *span)))
                 .collect(),
             is_open: vec![false; count],
             is_left: vec![false; count],

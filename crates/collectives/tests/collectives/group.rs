@@ -380,7 +380,6 @@ fn what_was_bound_first_goes_first_though_it_is_started_last() {
     for seed in 0..3 {
         let [as_started, in_order] =
             [None, Some(64 << 10)].map(|most| sent_behind_the_first(seed, most));
-        eprintln!("{in_order} {as_started}");
         assert!(in_order <= as_started / 2, "{in_order} bytes, or {as_started} as started");
     }
 }
