@@ -87,17 +87,18 @@ fn what_cannot_be_evaluated_says_why_and_epochs_of_none_say_the_command() {
     let place = |name: &str| folder.path().join(name).display().to_string();
     let file = place("w.safetensors");
     run(&format!("train --strategy local --workers 1 {SMALL} --steps 1 --save {file}"));
-    std::fs::write(folder.path().join("t.csv"), "1,2,0\n3,4,1\n").unwrap();
+    std::fs::write(folder.path().join("t.csv"), "1,2,yes\n3,4,no\n").unwrap();
+    let table = format!("--data csv:{} --batch 1", place("t.csv"));
+    let other = place("t.safetensors");
+    run(&format!("train --strategy local --workers 1 --steps 1 {table} --save {other}"));
     for (arguments, says) in [
         (format!("--load {}", place("none")), "give a file that --save wrote, or a folder of"),
         (format!("--load {}", folder.path().display()), "there is no checkpoint in "),
         (format!("--load {file} --model cifar"), "holds other weights than the model: "),
         (format!("--load {file} --model mpl"), "did you mean 'mlp'?"),
         (format!("--load {file} --dtype bf16"), "give --dtype f32"),
-        (
-            format!("--load {file} --data csv:{} --batch 1", place("t.csv")),
-            "has no samples to test",
-        ),
+        (format!("--load {other} {table}"), "has no samples to test with; give data that have"),
+        (format!("--load {file} {table}"), "'output/bias' is F32[10], not f32[2]"),
     ] {
         let said = refused(&format!("eval {arguments}"));
         assert!(said.contains(says), "{arguments}: {said}");
