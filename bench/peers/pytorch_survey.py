@@ -128,8 +128,11 @@ def line(name: str, found: dict[str, Any]) -> str:
 
 
 def table(all_found: dict[str, dict[str, list[str]]]) -> str:
-    rows = [f"| {origin} | {', '.join(states.get(SAME, []) + states.get(RUNS, []))} |" for origin, states in all_found.items()]
-    return "\n".join(["| from | imported |", "|---|---|", *rows])
+    def named(name: str) -> str:
+        return f'"{name}"' if ", " in name else name.removeprefix("timm ")
+
+    rows = [f"| {origin} | {', '.join(map(named, states[SAME] + states[RUNS]))} |" for origin, states in all_found.items()]
+    return "\n".join(["| from | modules |", "|---|---|", *rows])
 
 
 def main() -> int:
