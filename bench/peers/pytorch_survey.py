@@ -32,6 +32,8 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--modules", help="only those whose names have one of these in them, by commas [all]")
     parser.add_argument("--dtype", choices=["f32", "f64"], default="f64", help="[%(default)s]")
+    parser.add_argument("--device", default="cpu", help="what computes, as of tensorwire train [%(default)s]")
+    parser.add_argument("--cuda-driver", help="as of tensorwire train")
     parser.add_argument("--tolerance", type=float, default=1e-5, help="relative, of losses and of each parameter's gradient [%(default)s]")
     parser.add_argument("--only-import", action="store_true", help="train nothing")
     parser.add_argument("--table", action="store_true", help="print a table in Markdown at the end")
@@ -105,7 +107,8 @@ def examined(given: argparse.Namespace, subject: Subject) -> dict[str, Any]:
     if given.only_import:
         return found | {"state": RUNS}
     first = copy.deepcopy(module.state_dict())
-    done = tensorwire.train(graph, batch, strategy="local", workers=1, steps=1, learning_rate=1.0, threads=1)
+    options = {"device": given.device} | ({"cuda_driver": given.cuda_driver} if given.cuda_driver else {})
+    done = tensorwire.train(graph, batch, strategy="local", workers=1, steps=1, learning_rate=1.0, threads=1, **options)
     if subject.draws:
         return found | {"state": RUNS if done.losses[0] == done.losses[0] else DIFFERS}
     wanted = eager(module, batch, subject)
@@ -125,8 +128,11 @@ def line(name: str, found: dict[str, Any]) -> str:
 
 
 def table(all_found: dict[str, dict[str, list[str]]]) -> str:
-    rows = [f"| {origin} | {', '.join(states.get(SAME, []) + states.get(RUNS, []))} |" for origin, states in all_found.items()]
-    return "\n".join(["| from | imported |", "|---|---|", *rows])
+    def named(name: str) -> str:
+        return f'"{name}"' if ", " in name else name.removeprefix("timm ")
+
+    rows = [f"| {origin} | {', '.join(map(named, states[SAME] + states[RUNS]))} |" for origin, states in all_found.items()]
+    return "\n".join(["| from | modules |", "|---|---|", *rows])
 
 
 def main() -> int:

@@ -128,10 +128,11 @@ def timm(name: str, side: int = 32, **given: Any) -> Subject:
     return Subject(made, images(side))
 
 
-def mixer(block: str, **named: str) -> nn.Module:
+def mixer(block: str, norm: str = "", ratio: Any = (0.5, 4.0)) -> nn.Module:
     models = importlib.import_module("timm.models.mlp_mixer")
-    given = {name: getattr(models, value) for name, value in named.items()}
-    return models.MlpMixer(10, 32, patch_size=8, embed_dim=24, num_blocks=2, block_layer=getattr(models, block), **given)
+    norm_layer = getattr(models, norm) if norm else functools.partial(nn.LayerNorm, eps=1e-6)
+    given = dict(img_size=32, patch_size=8, embed_dim=24, num_blocks=2, mlp_ratio=ratio, norm_layer=norm_layer)
+    return models.MlpMixer(10, block_layer=getattr(models, block), **given)
 
 
 SMALL = dict(img_size=32, patch_size=8, embed_dim=24, depth=2)
@@ -141,7 +142,7 @@ TIMM = {
     "timm convnext_v2": timm("convnextv2_atto", depths=(1, 1, 1, 1), dims=(8, 16, 16, 16)),
     "timm deit": timm("deit_tiny_distilled_patch16_224", **SMALL, num_heads=2),
     "timm mixer": Subject(lambda: mixer("MixerBlock"), images()),
-    "timm resmlp": Subject(lambda: mixer("ResBlock", norm_layer="Affine"), images()),
+    "timm resmlp": Subject(lambda: mixer("ResBlock", "Affine", 4), images()),
     "timm beit": timm("beit_base_patch16_224", **SMALL, num_heads=2),
     "timm eva02": timm("eva02_tiny_patch14_224", **SMALL, num_heads=2),
     "timm nfnet": timm("dm_nfnet_f0", 64, depths=(1, 1, 1, 1), channels=(32, 32, 32, 32), stem_type="3x3", group_size=16),

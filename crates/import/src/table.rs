@@ -217,12 +217,16 @@ static INSTEAD: &[(&str, &str)] = &[
     ("scatter_add", ADDED),
     ("scatter_reduce", ADDED),
     ("index_add", ADDED),
-    ("index_put", "choose by where, with a mask of the tensor's shape; add by a product with one_hot"),
+    (
+        "index_put",
+        "choose by where, with a mask of the tensor's shape; add by a product with one_hot",
+    ),
     ("rnn_relu", "take tanh, or an LSTM or GRU"),
     ("grid_sampler", "take interpolate, or have the data hold images that are turned"),
 ];
 const SORTED: &str = "take the largest by topk or amax, or have the data hold what is sorted";
-const ADDED: &str = "multiply by a matrix of what is added where: one_hot of the places, or the adjacency matrix";
+const ADDED: &str =
+    "multiply by a matrix of what is added where: one_hot of the places, or the adjacency matrix";
 const ANY: &str = "write the module with others (tensorwire.torch.operators() names them), or keep this part out of what is trained";
 
 /// What to write instead of an operator that is not known.

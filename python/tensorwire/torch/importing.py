@@ -419,7 +419,7 @@ class _Walk:
                 return made
         elif _SHAPED.match(operator) and not _has_made([*given.values()][1:]):
             made = self._computed(node)
-        elif not is_random and (inner := self._apart(node, operator, given)) is not None:
+        elif (inner := self._apart(node, operator, is_random)) is not None:
             made = self._part(inner, node, prefix)
         else:
             made = self._emitted(node, operator, given, prefix)
@@ -428,7 +428,7 @@ class _Walk:
             self._change(changed, made, prefix)
         return made
 
-    def _apart(self, node: fx.Node, operator: str, given: dict[str, Any]) -> fx.GraphModule | None:
+    def _apart(self, node: fx.Node, operator: str, is_random: bool) -> fx.GraphModule | None:
         """Returns a graph of others that a node is computed by, if there is no operator of ours, or not in this use."""
 
         def seen(argument: fx.Node) -> Any:
@@ -436,9 +436,10 @@ class _Walk:
             return value if isinstance(value, Tensor) else argument.meta["val"]
 
         made_by = str(node.args[0].target) if node.args and isinstance(node.args[0], fx.Node) else ""
-        found = formulas.formula(operator, self._arguments(node, seen) | {"made_by": made_by})
+        found = formulas.formula(operator, lambda: self._arguments(node, seen) | {"made_by": made_by})
         if found is None:
-            return None if _is_known(operator) else _decomposed(node)
+            # what is drawn inside would not be ours
+            return None if is_random or _is_known(operator) else _decomposed(node)
         try:
             return _traced(node, found)
         except Exception as error:

@@ -5,6 +5,7 @@ A formula takes what the operator takes. It is traced, so that matrices and plac
 a formula costs more than an operator of our own would, its doc says so.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from tensorwire.torch.formulas import images, layers, losses, places, sums
@@ -13,7 +14,7 @@ from tensorwire.torch.formulas._makers import MAKERS, Formula
 __all__ = ["MAKERS", "Formula", "formula", "images", "layers", "losses", "places", "sums"]
 
 
-def formula(operator: str, arguments: dict[str, Any]) -> Formula | None:
+def formula(operator: str, arguments: Callable[[], dict[str, Any]]) -> Formula | None:
     """Returns what computes this use of an operator by others; none if there is no such."""
     maker = MAKERS.get(operator) or MAKERS.get(operator.replace("_.", ".", 1))
-    return maker and maker(arguments)
+    return maker(arguments()) if maker else None
