@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::Value;
+use tensorwire_testkit::long;
 use tensorwire_testkit::shim::cuda_shim;
 use tensorwire_testkit::skip::skip;
 use xtask::gpu::{GpuDriver, GpuRun, Programs, run};
@@ -76,7 +77,11 @@ fn a_part_that_fails_stops_no_other_and_fails_the_run() {
 
 /// What the stand-in computes is what PyTorch does, from the same weights and batches.
 #[test]
-fn losses_are_held_beside_pytorch() {
+fn long_losses_are_held_beside_pytorch() {
+    // it loads PyTorch three times
+    if !long::is_long() {
+        return;
+    }
     if std::env::var_os("TENSORWIRE_PYTORCH").is_none() {
         return skip(
             Some("TENSORWIRE_PYTORCH"),
