@@ -15,7 +15,7 @@ pub(crate) struct Tail {
     /// Nodes of a run that are not of the tail.
     pub(crate) others: usize,
     /// The memory of the tail's nodes.
-    spans: Vec<(NodeId, Span)>,
+    spans: Vec<Span>,
     /// By node: it is of the present run's tail, and not done.
     is_open: Vec<bool>,
     /// By node: it is of the tail of the run before, and not done; how many are, and what each still waits for.
@@ -92,10 +92,7 @@ impl Tail {
         Some(Tail {
             then,
             others: nodes.len() - tail.len(),
-            spans: tail
-                .iter()
-                .flat_map(|id| used[id].spans.iter().map(move |span| (*id, *span)))
-                .collect(),
+            spans: tail.iter().flat_map(|id| used[id].spans.iter().copied()).collect(),
             is_open: vec![false; count],
             is_left: vec![false; count],
             left: 0,
@@ -141,11 +138,10 @@ impl Tail {
         self.is_open[node.index()] = false;
     }
 
-    /// True if nodes of the present run's tail that are not done use an output's memory.
+    /// True if nodes of the tail use an output's memory.
     pub(crate) fn uses(&self, part: &Part, output: Output) -> bool {
-        let mut open = self.spans.iter().filter(|(id, _)| self.is_open[id.index()]);
         let span = span(part, output, true);
-        span.is_some_and(|span| open.any(|(_, used)| used.meets(&span)))
+        span.is_some_and(|span| self.spans.iter().any(|used| used.meets(&span)))
     }
 }
 

@@ -323,10 +323,10 @@ fn members_that_bind_other_lengths_hear_of_it() {
 /// The vector that was bound first is started last, at both of two members that one thread moves in turns, on a network that a seed
 /// makes. Returns what a member has sent of the other vector when the first one is done.
 fn sent_behind_the_first(seed: u64, posted_bytes_max: Option<usize>) -> u64 {
-    let len = 1 << 17;
+    let len = 1 << 19;
     let options = GroupOptions {
         algorithm: Some(Algorithm::Direct),
-        segment_bytes: 32 << 10,
+        segment_bytes: 64 << 10,
         posted_bytes_max,
         ..GroupOptions::default()
     };
@@ -379,7 +379,7 @@ fn sent_behind_the_first(seed: u64, posted_bytes_max: Option<usize>) -> u64 {
 fn what_was_bound_first_goes_first_though_it_is_started_last() {
     for seed in 0..3 {
         let [as_started, in_order] =
-            [None, Some(64 << 10)].map(|most| sent_behind_the_first(seed, most));
+            [None, Some(128 << 10)].map(|most| sent_behind_the_first(seed, most));
         assert!(in_order <= as_started / 2, "{in_order} bytes, or {as_started} as started");
     }
 }

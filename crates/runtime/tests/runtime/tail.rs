@@ -288,6 +288,5 @@ fn nothing_is_left_where_nobody_moves_it_or_it_reads_what_is_fed() {
     held.free(mean2);
     assert_eq!(advance(&mut session), Advance::Finished);
     assert_eq!(held.has(), 1);
-    support::read::<f32>(&session, "w2");
     feed(&session, 2);
 }
