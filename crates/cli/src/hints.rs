@@ -80,7 +80,7 @@ fn of_option(given: &str) -> Option<&'static str> {
     let name = given.split('=').next().unwrap_or(given).to_lowercase().replace('_', "-");
     // of those with one hyphen the case counts
     let is_it = |known: &&str| *known == name || *known == given;
-    OPTIONS.iter().find(|(names, _)| names.iter().any(|known| is_it(&known))).map(|row| row.1)
+    OPTIONS.iter().find(|(names, _)| names.iter().any(is_it)).map(|row| row.1)
 }
 
 fn of_value(option: &str, value: &str) -> Option<&'static str> {
