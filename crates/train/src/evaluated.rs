@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_launch::Movement;
+use tensorwire_nn::Error as NnError;
 
 use crate::config::{Budget, ConfigError, TrainConfig};
 use crate::job::{Prepared, Supply, TrainError, evaluate_local};
@@ -53,7 +54,14 @@ impl EvaluationSummary {
         if config.load.is_none() {
             return Err(ConfigError::NothingToEvaluate.into());
         }
-        let prepared = Prepared::new(alone(config), supply)?;
+        let config = alone(config);
+        let prepared = match Prepared::new(config.clone(), supply) {
+            // no step is made of the samples of training, however few they are
+            Err(ConfigError::Workload(NnError::BatchTooLarge { samples, .. })) if samples > 0 => {
+                Prepared::new(TrainConfig { batch: samples, ..config }, supply)?
+            }
+            prepared => prepared?,
+        };
         let Prepared { config, data, .. } = &prepared;
         let Some(test) = &data.test else {
             return Err(ConfigError::NothingToEvaluateWith { data: config.data.clone() }.into());

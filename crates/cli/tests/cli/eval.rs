@@ -46,7 +46,10 @@ fn weights_and_checkpoints_are_worth_what_their_job_said() {
             assert_eq!(evaluated["samples"], 359, "{load}");
         }
     }
-    // another batch: the same samples
+    // another batch: the same samples, also where training has fewer than it
+    let ended = run(&format!("eval --json --load {file} --batch 2000"));
+    assert_eq!(ended.json()["samples"], 359, "{}", ended.stderr);
+    assert_eq!(ended.json()["test_accuracy"], trained["test_accuracy"]);
     let ended = run(&format!("eval --load {file} --batch 359"));
     let accuracy = format!("test accuracy {:.4}", trained["test_accuracy"].as_f64().unwrap());
     assert_eq!(ended.stdout.lines().last(), Some(accuracy.as_str()), "{}", ended.stdout);

@@ -311,8 +311,12 @@ mod tests {
     fn dimensions_are_reduced_where_they_are() {
         let x = integers(&[2, 3, 2], &[1, 9, 2, 8, 2, 7, -1, 0, 5, 0, 5, 1]);
         let sums = integers(&[2, 3, 2], &[1, 9, 3, 17, 5, 24, -1, 0, 4, 0, 9, 1]);
-        same(Integers::Cumulate { axis: 1 }, &[x.clone()], sums);
-        same(Integers::Sum { axis: 1 }, &[x.clone()], integers(&[2, 2], &[5, 24, 9, 1]));
+        same(Integers::Cumulate { axis: 1 }, std::slice::from_ref(&x), sums);
+        same(
+            Integers::Sum { axis: 1 },
+            std::slice::from_ref(&x),
+            integers(&[2, 2], &[5, 24, 9, 1]),
+        );
         same(Integers::Largest { axis: 1 }, &[x], integers(&[2, 2], &[1, 0, 1, 2]));
         let numbers = Tensor::new(&[2, 2], &[0.5f32, 0.5, -2.0, -1.0]);
         same(Integers::Largest { axis: 1 }, &[numbers], integers(&[2], &[0, 1]));
