@@ -29,8 +29,12 @@ status=0
 srun --kill-on-bad-exit=1 --distribution=cyclic --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" \
   "${TENSORWIRE:-tensorwire}" train "$@" || status=$?
 
-# A lost node, a killed task, time that is over: the job is queued again, and goes on with --checkpoint DIR --resume auto.
+# A lost node, a killed task, time that is over: with --checkpoint DIR --resume auto the job is queued again, and goes on.
 # Status 2 is for what only another command line mends.
+case " $* " in
+  *" --resume auto "* | *" --resume=auto "*) ;;
+  *) exit "$status" ;;
+esac
 if [ "$status" -ne 0 ] && [ "$status" -ne 2 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 10 ] && [ -n "${SLURM_JOB_ID:-}" ]; then
   scontrol requeue "$SLURM_JOB_ID"
 fi

@@ -201,7 +201,8 @@ fn run_job(prepared: &Prepared, mut watcher: Watcher, lead: Option<Lead>) -> Res
     }
     let outcome = outcome?;
     if !display.is_finished() {
-        return Err(Failure::interrupted());
+        // nothing is lost but what was to be shown
+        return Err(Failure::other("interrupted"));
     }
     let watcher = display.join().map_err(|_| Failure::other("the display failed"))?;
     Ok((outcome, watcher))

@@ -15,8 +15,8 @@ use tensorwire_base::Rank;
 use crate::cpus::CpuMask;
 
 /// What starts a command on another host where nothing else is given. It never asks for a password, and what forgets
-/// connections that say nothing for some minutes hears one that does.
-pub const RSH: &str = "ssh -o BatchMode=yes -o ServerAliveInterval=30";
+/// connections that say nothing for some minutes hears one that does. Who does not answer is the job's to give up, not ssh's.
+pub const RSH: &str = "ssh -o BatchMode=yes -o ServerAliveInterval=30 -o ServerAliveCountMax=240";
 
 /// How long a name may take to become an address.
 const RESOLVE_PATIENCE: Duration = Duration::from_secs(5);

@@ -56,7 +56,7 @@ fn members<'a>(job: &'a Value, first: &str) -> &'a Value {
         "a checkpoint takes its time"
     );
     let stops = words(&container["lifecycle"]["preStop"]["exec"]["command"]);
-    // SIGTERM comes when this command has ended, and ends a process at once
+    // SIGTERM comes when this command has ended
     assert!(stops[2].starts_with("kill -INT 1; sleep"), "{stops:?}");
     let patience = variable(container, "TENSORWIRE_GATHER_TIMEOUT")["value"].as_str().unwrap();
     assert!(patience.parse::<u32>().is_ok_and(|seconds| seconds >= 600), "a node may be started");

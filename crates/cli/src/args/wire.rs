@@ -27,7 +27,8 @@ pub(crate) struct WireArgs {
     ///
     /// Of several each process takes the nearest to its GPU, or the processes
     /// of a host take them in turn. [default: the fastest with an active port;
-    /// of several on one network as if they were named]
+    /// of several on one network as if they were named, over RoCE with
+    /// --transport auto]
     #[arg(long, value_name = "NAME[:PORT],...", hide_short_help = true, value_delimiter = ',')]
     nic: Vec<String>,
     /// Entry of the device's GID table, by its index or its address

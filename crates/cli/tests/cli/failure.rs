@@ -418,8 +418,8 @@ fn ctrl_c_says_what_is_lost_and_what_would_have_kept_it() {
             });
             let lost: usize = lost.unwrap_or_else(|| panic!("{last}")).parse().unwrap();
             let written = ended.lines_of("m.jsonl");
-            // a step may be counted that is not written yet, and the other way round
-            assert!(lost >= 3 && lost.abs_diff(written) <= 2, "{lost} of {written}: {strategy}");
+            // a step is counted before it is written, and what is told behind the signal may still be
+            assert!(lost >= 3 && lost <= written + 1, "{lost} of {written}: {strategy}");
         }
     }
 }

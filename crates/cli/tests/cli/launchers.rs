@@ -411,7 +411,8 @@ fn any_process_that_is_asked_to_end_has_all_end_behind_a_step_that_is_kept() {
         let kept = tempfile::tempdir().unwrap();
         let checkpoints = kept.path().join("ck");
         let line = format!(
-            "train --steps 1000000 --metrics m.jsonl --checkpoint {} --resume auto",
+            "train --steps 1000000 --metrics m.jsonl --checkpoint {} --checkpoint-every 1000000 \
+             --resume auto",
             checkpoints.display()
         );
         let jobs = started_by_hand(&line, &torchs(4, port(), "run"));

@@ -25,7 +25,9 @@ impl Launcher<'_> {
         let ends_with_it =
             self.spec.gathering.is_some() && self.spec.wind_down.is_some() && !goes_on;
         let is_told = |member: &MemberState| member.told_to_end && !member.done();
-        ends_with_it && self.introduced && self.members.iter().any(is_told)
+        // once members are held they are to hear what comes, whoever has ended meanwhile
+        let has_begun = self.wind_down != WindDown::Not;
+        ends_with_it && self.introduced && (has_begun || self.members.iter().any(is_told))
     }
 
     /// Takes the next step towards the end of a job that is interrupted, or is to go on in another way. False: it is to end at once.

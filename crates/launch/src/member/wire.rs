@@ -110,7 +110,8 @@ impl Member {
         let endpoints = fabrics.iter().map(|fabric| fabric.endpoint().to_string()).chain(word);
         let endpoints = endpoints.collect();
         let endpoints = self.introduce(endpoints, plan_digest)?;
-        let deadline = Deadline::after(self.setup_patience());
+        // all listen: nobody reads anything any more
+        let deadline = Deadline::after(self.liveness() * 4);
         for (index, (fabric, options)) in fabrics.iter().zip(options).enumerate() {
             let peers = self.peers(&endpoints, index, &options.peers)?;
             match self.store() {

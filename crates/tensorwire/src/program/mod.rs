@@ -13,7 +13,8 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tensorwire_launch::{Assignment, JobSpec, MEMBER, RUN_WITH_PARENT};
@@ -106,9 +107,18 @@ pub fn run_with_parent(command: Vec<OsString>) -> ! {
 /// # Errors
 /// When the system does not say which program this is, or refuses to handle a signal.
 pub fn job_spec(kind: &str, roles: Vec<String>) -> Result<JobSpec, ProgramError> {
+    job_spec_until(kind, roles, interrupt()?)
+}
+
+/// The same, ended by `interrupt`: no signal is minded for it.
+pub(crate) fn job_spec_until(
+    kind: &str,
+    roles: Vec<String>,
+    interrupt: Arc<AtomicBool>,
+) -> Result<JobSpec, ProgramError> {
     let (program, arguments) = own_command()?;
     let spec = JobSpec::new(program, kind, roles);
-    let (interrupt, status_folder) = (interrupt()?, Some(status_folder()));
+    let status_folder = Some(status_folder());
     // a folder that is gone is none to begin in
     let folder = std::env::current_dir().ok();
     Ok(JobSpec { arguments, marks_members: true, folder, interrupt, status_folder, ..spec })

@@ -101,6 +101,7 @@ impl TrainError {
     fn is_unread(&self) -> bool {
         let source: &dyn std::error::Error = match self {
             TrainError::Config(error) => error,
+            TrainError::Weights(WeightsError::Write { .. }) => return false,
             TrainError::Weights(error) => error,
             TrainError::Checkpoint(error) => return error.is_unread(),
             TrainError::Batch { source, .. } | TrainError::TestBatch(source) => source,
@@ -169,6 +170,8 @@ mod tests {
         }
         let wrong = tensorwire_nn::Error::Mismatch("no words".into());
         assert_eq!(of_data(wrong).blame(), Blame::User);
+        let unwritten = WeightsError::Write { path: "w".into(), source: disk() };
+        assert_eq!(TrainError::from(unwritten).blame(), Blame::User);
         assert_eq!(TrainError::Control(disk()).blame(), Blame::Own);
         let late = MemberError::NoPeers { waited_s: 600 };
         assert_eq!(TrainError::Part(PartError::Member(late)).blame(), Blame::Others);

@@ -126,14 +126,19 @@ impl JobShape {
         config.checkpoint.is_some() && last > self.done && !self.is_kept(config, last)
     }
 
-    /// How long a step may wait for peers that are alive. The first behind an evaluation or a checkpoint may wait for somebody who
-    /// evaluates alone, for a disk, or, where each trains at its own pace, for somebody who is any number of steps behind.
+    /// How long a step may wait for peers that are alive. The first behind an evaluation may wait for somebody who evaluates alone; the
+    /// first behind a checkpoint twice as long as others, for a disk, or, where each trains at its own pace, for somebody who is any
+    /// number of steps behind.
     pub(super) fn step_patience(&self, config: &TrainConfig, step: u64) -> Duration {
         let before = step - 1;
         let is_behind = before > self.done;
-        match is_behind && (self.is_kept(config, before) || self.is_evaluated(config, before)) {
-            true => LAST_WORKER_DEADLINE,
-            false => config.step_deadline(),
+        let is_kept = is_behind && self.is_kept(config, before);
+        let is_evaluated = is_behind && self.is_evaluated(config, before);
+        match (is_evaluated, is_kept) {
+            (true, _) => LAST_WORKER_DEADLINE,
+            (false, true) if config.topology().is_asynchronous() => LAST_WORKER_DEADLINE,
+            (false, true) => config.step_deadline() * 2,
+            (false, false) => config.step_deadline(),
         }
     }
 }
@@ -242,5 +247,11 @@ mod tests {
         let every = |every| CheckpointConfig { every: Some(every), ..CheckpointConfig::new("c") };
         let kept = TrainConfig { checkpoint: Some(every(12)), ..evaluated };
         assert_eq!(long(&kept), [13, 21, 25, 31, 37]);
+        let patience = [13, 21].map(|step| shape.step_patience(&kept, step));
+        assert_eq!(
+            patience,
+            [kept.step_deadline() * 2, LAST_WORKER_DEADLINE],
+            "a disk has a bound"
+        );
     }
 }
