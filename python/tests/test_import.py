@@ -2,6 +2,7 @@
 
 import copy
 import importlib.util
+import math
 import pathlib
 import subprocess
 import sys
@@ -389,6 +390,28 @@ class Operators(Case):
 
         self.agree(Lambda(5, f), (torch.randn(6, 5), labels(6)), rate=0.01)
 
+    def test_places_outside_end_the_job(self):
+        class Picked(nn.Module):
+            def __init__(self, f: Callable[..., torch.Tensor]) -> None:
+                super().__init__()
+                self.layer, self.f = nn.Linear(5, 12), f
+
+            def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+                return -self.f(self.layer(x), at).mean()
+
+        x, at = torch.randn(6, 5), labels(6, 12)
+        given = {"strategy": "local", "workers": 1, "threads": 1, "steps": 1}
+        for f in (
+            lambda x, at: x.gather(1, at.unsqueeze(1)),
+            lambda x, at: x[torch.arange(x.shape[0]), at],
+            lambda x, at: -F.nll_loss(x, at, reduction="none"),
+        ):
+            graph = import_(Picked(f), (x, at))
+            self.assertTrue(math.isfinite(tensorwire.train(graph, (x, at), **given).losses[0]))
+            for outside in (-1, 12):
+                with self.assertRaisesRegex(tensorwire.JobFailed, f"there is no row {outside}"):
+                    tensorwire.train(graph, (x, torch.where(torch.arange(6) == 2, outside, at)), **given)
+
     def test_integers(self):
         class Counted(nn.Module):
             def __init__(self) -> None:
@@ -417,6 +440,25 @@ class Operators(Case):
             return y * mask + x
 
         self.agree(Lambda(5, f), (torch.randn(6, 5), labels(6, 12)))
+
+    def test_what_is_changed_of_a_copy_is_not_of_its_whole(self):
+        def f(x):
+            y = x.view(-1, 3, 4).transpose(1, 2)
+            copy, flat = y.contiguous(), y.flatten(1)
+            F.relu(copy, inplace=True)
+            flat.mul_(2)
+            return (copy + y).flatten(1) + flat
+
+        self.agree(Lambda(5, f), (torch.randn(6, 5), labels(6, 12)))
+
+    def test_slopes_at_the_end_are_none(self):
+        def f(x):
+            nothing = x[:, :4] * 0
+            sure = torch.sigmoid(x[:, 4:8] * 1000)
+            each = F.binary_cross_entropy(sure, torch.ones_like(sure), reduction="none")
+            return each / 100 + nothing.std(1, keepdim=True) + nothing.norm(3, dim=1, keepdim=True) + x[:, 8:]
+
+        self.agree(Lambda(5, f), (torch.randn(6, 5), labels(6)))
 
     def test_what_is_drawn(self):
         """Moments of what a step draws, and that each step draws anew."""

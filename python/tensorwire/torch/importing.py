@@ -410,7 +410,7 @@ class _Walk:
         changed = _changed(node)
         if changed is not None and self._counts(node, changed, given):
             return None
-        if _VIEWS.match(operator) and isinstance(node.args[0], fx.Node):
+        if _VIEWS.match(operator) and isinstance(node.args[0], fx.Node) and not _copies(node, operator):
             self._roots[node] = self._root(node.args[0])
         if not is_random and not _has_made(given):
             made = self._computed(node)
@@ -700,6 +700,20 @@ def _named(arguments: list[Any]) -> list[str]:
         elif isinstance(argument, list):
             names += _named(argument)
     return names
+
+
+def _copies(node: fx.Node, operator: str) -> bool:
+    """True if what may be a view of its first argument is a copy of it here."""
+    of, made = node.args[0].meta["val"], node.meta["val"]
+    if operator.startswith("aten.contiguous."):
+        return not of.is_contiguous(memory_format=node.kwargs.get("memory_format", torch.contiguous_format))
+    if not operator.startswith(("aten.reshape.", "aten.flatten.")):
+        return False
+    try:
+        of.view(made.shape)
+    except RuntimeError:
+        return True
+    return False
 
 
 def _changed(node: fx.Node) -> fx.Node | None:

@@ -63,6 +63,9 @@ pub(super) fn alpha_dropout(call: &mut Call<'_, '_>) -> Made {
     if !call.is("train") || rate == 0.0 {
         return Ok(vec![x]);
     }
+    if draws_nothing(call)? {
+        return Ok(vec![x]);
+    }
     let by_channels = call.node.operator.contains("feature");
     let dims = dropped(call, &x, by_channels)?;
     let kept = kept(call, &dims, rate)?;
@@ -80,6 +83,11 @@ pub(super) fn alpha_dropout(call: &mut Call<'_, '_>) -> Made {
         s.add(name, x, rest)
     })?;
     Ok(vec![Tensor { output, ..x }])
+}
+
+/// True in evaluation.
+fn draws_nothing(call: &mut Call<'_, '_>) -> Result<bool> {
+    Ok(call.layer("mode", |s, name| s.draws(name))?.is_none())
 }
 
 /// A tensor of PyTorch's dimensions of the output, drawn anew in each step; `mean` in evaluation.
@@ -121,6 +129,9 @@ pub(super) fn bernoulli(call: &mut Call<'_, '_>) -> Made {
     let dims = call.wanted(0)?;
     if call.given("p").is_none() {
         let share = call.plain("self")?;
+        if draws_nothing(call)? {
+            return Ok(vec![Tensor::plain(share, dims.len())]);
+        }
         let drawn = drawn(call, Draw::Uniform, 0.5)?;
         let is = call.layer("is", |s, name| s.compare(name, Comparison::Less, drawn, share))?;
         let like = call.layer("like", |s, name| s.zeros(name, &[]))?;

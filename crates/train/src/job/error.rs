@@ -97,7 +97,7 @@ impl TrainError {
         }
     }
 
-    /// Could a file of the data, of weights or of a checkpoint not be read?
+    /// True if a file of the data, of weights or of a checkpoint could not be read.
     fn is_unread(&self) -> bool {
         let source: &dyn std::error::Error = match self {
             TrainError::Config(error) => error,

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensorwire.torch.formulas._makers import of
+from tensorwire.torch.formulas.places import within
 
 
 def _reduced(each: Tensor, reduction: int) -> Tensor:
@@ -33,6 +34,7 @@ def _of_classes(
         return (each, each.sum() / (each.numel() if each.dim() else 1), each.sum())[reduction]
     numbers = torch.arange(classes).reshape(aside)
     counts = (target != ignored).unsqueeze(axis)
+    target = within(torch.where(target == ignored, 0, target), classes)
     at = (target.unsqueeze(axis) == numbers) & counts
     of_target = (at.to(likelihood.dtype) * weights).sum(axis)
     each = -torch.where(at, likelihood * weights, 0.0).sum(axis)
@@ -65,9 +67,15 @@ def _nll(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int
     return _of_classes(x, target, weight, reduction, ignore_index)
 
 
+def _log(x: Tensor) -> Tensor:
+    """Returns the logarithm, as PyTorch's loss bounds it: at least -100, with no slope at 0."""
+    nothing = x <= 0
+    return torch.where(nothing, -100.0, torch.where(nothing, 1.0, x).log().clamp(min=-100))
+
+
 @of("aten.binary_cross_entropy.default")
 def _binary(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1) -> Tensor:
-    each = -(target * x.log().clamp(min=-100) + (1 - target) * (1 - x).log().clamp(min=-100))
+    each = -(target * _log(x) + (1 - target) * _log(1 - x))
     return _reduced(each if weight is None else each * weight, reduction)
 
 

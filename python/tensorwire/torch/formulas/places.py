@@ -11,20 +11,28 @@ from torch._subclasses import FakeTensor
 from tensorwire.torch.formulas._makers import MAKERS, Formula, of
 
 
+def within(places: Tensor, size: int) -> Tensor:
+    """Returns places along a dimension as they are. A step in which one is outside fails and says which."""
+    return torch.ops.aten.index.Tensor(torch.arange(size), [places.reshape(-1)]).reshape(places.shape)
+
+
 def _index(arguments: dict[str, Any]) -> Formula | None:
     """Rows of the tensor with the dimensions that are named first and as one."""
     found = [index for index in arguments["indices"] if index is not None]
     if len(arguments["indices"]) == 1 or any(index.dtype not in (torch.int64, torch.int32) for index in found):
         return None
     # what the data say is counted from the first
-    from_last = [not isinstance(index, FakeTensor) and bool((index < 0).any()) for index in found]
+    of_data = [isinstance(index, FakeTensor) for index in found]
+    from_last = [not known and bool((index < 0).any()) for known, index in zip(of_data, found, strict=True)]
 
     def computed(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
         axes = [axis for axis, index in enumerate(indices) if index is not None]
         rest = [axis for axis in range(x.dim()) if axis not in axes]
         places = None
-        for axis, turns in zip(axes, from_last, strict=True):
+        for axis, turns, may_be_outside in zip(axes, from_last, of_data, strict=True):
             at = torch.remainder(indices[axis], x.shape[axis]) if turns else indices[axis]
+            # the first is outside where the row is
+            at = within(at, x.shape[axis]) if may_be_outside and places is not None else at
             places = at if places is None else places * x.shape[axis] + at
         rows = x.permute(*axes, *rest).reshape(-1, *[x.shape[axis] for axis in rest])
         y = torch.ops.aten.index.Tensor(rows, [places])
@@ -54,7 +62,7 @@ def _gather(x: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Te
             x = x.narrow(axis, 0, index.shape[axis])
     x, index = x.movedim(dim, -1), index.movedim(dim, -1)
     rows, size = math.prod(x.shape[:-1]), x.shape[-1]
-    places = index.reshape(rows, -1) + (torch.arange(rows) * size).unsqueeze(1)
+    places = within(index, size).reshape(rows, -1) + (torch.arange(rows) * size).unsqueeze(1)
     y = torch.ops.aten.index.Tensor(x.reshape(-1), [places.reshape(-1)])
     return y.reshape(index.shape).movedim(-1, dim)
 

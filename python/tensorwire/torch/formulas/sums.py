@@ -43,12 +43,21 @@ def _top(x: Tensor, k: int, dim: int = -1, *_: Any, **__: Any) -> tuple[Tensor, 
     """The largest, and again without it: as many passes as are wanted."""
     dim = dim % x.dim()
     at = torch.arange(x.shape[dim]).reshape([-1 if axis == dim else 1 for axis in range(x.dim())])
+    # -inf is a place that was chosen, whatever else is that small
+    left = x.clamp(min=torch.finfo(x.dtype).min)
     most, places = [], []
     for _ in range(k):
         most.append(x.amax(dim, keepdim=True))
-        places.append(x.argmax(dim, keepdim=True))
-        x = torch.where(places[-1] == at, -math.inf, x)
+        places.append(left.argmax(dim, keepdim=True))
+        x, left = (torch.where(places[-1] == at, -math.inf, each) for each in (x, left))
     return torch.cat(most, dim), torch.cat(places, dim)
+
+
+def _power(x: Tensor, by: float) -> Tensor:
+    """Returns a power of what is not negative, with no slope at 0, as PyTorch has it for lengths and deviations."""
+    nothing = x == 0
+    some = torch.where(nothing, 1.0, x)
+    return torch.where(nothing, 0.0, some.sqrt() if by == 0.5 else some.pow(by))
 
 
 of("aten.max.dim")(_largest(1))
@@ -56,9 +65,13 @@ of("aten.min.dim")(_largest(-1))
 of("aten.argmin.default")(lambda x, dim=None, keepdim=False: (-x).argmax(dim, keepdim))
 of("aten.max.default")(lambda x: x.amax())
 of("aten.min.default")(lambda x: -(-x).amax())
-of("aten.std.correction")(lambda x, dim=None, correction=1, keepdim=False: x.var(dim, correction=correction, keepdim=keepdim).sqrt())
-of("aten.std.default")(lambda x, unbiased=True: x.var(unbiased=unbiased).sqrt())
-of("aten.std.dim")(lambda x, dim, unbiased=True, keepdim=False: x.var(dim, unbiased=unbiased, keepdim=keepdim).sqrt())
+of("aten.std.correction")(
+    lambda x, dim=None, correction=1, keepdim=False: _power(x.var(dim, correction=correction, keepdim=keepdim), 0.5)
+)
+of("aten.std.default")(lambda x, unbiased=True: _power(x.var(unbiased=unbiased), 0.5))
+of("aten.std.dim")(
+    lambda x, dim, unbiased=True, keepdim=False: _power(x.var(dim, unbiased=unbiased, keepdim=keepdim), 0.5)
+)
 
 
 @of("aten.var_mean.correction")
@@ -70,7 +83,7 @@ def _var_mean(x: Tensor, dim: Any = None, correction: float = 1, keepdim: bool =
 @of("aten.std_mean.correction")
 def _std_mean(x: Tensor, dim: Any = None, correction: float = 1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     variance, mean = _var_mean(x, dim, correction, keepdim)
-    return variance.sqrt(), mean
+    return _power(variance, 0.5), mean
 
 
 def _any(x: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
@@ -92,7 +105,7 @@ def _norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, **_
         return x.abs().amax(dim, keepdim) if ord > 0 else -(-x.abs()).amax(dim, keepdim)
     if ord == 1:
         return x.abs().sum(dim, keepdim)
-    return x.abs().pow(ord).sum(dim, keepdim).pow(1 / ord)
+    return _power(x.abs().pow(ord).sum(dim, keepdim), 1 / ord)
 
 
 @of("aten.norm.Scalar", "aten.norm.ScalarOpt_dim")
