@@ -711,7 +711,7 @@ def _copies(node: fx.Node, operator: str) -> bool:
         return False
     try:
         of.view(made.shape)
-    except RuntimeError:
+    except (RuntimeError, ValueError):
         return True
     return False
 
