@@ -181,8 +181,7 @@ fn what_has_more_priority_goes_first() {
             let pulls: Vec<(KvHandle, Buffer)> =
                 (0..6).map(|key| pull(store, Key(key), priority(key))).collect();
             let mut news = Vec::new();
-            store.news(&mut news);
-            news.clear();
+            store.tell_news();
             store.wait_all(soon()).unwrap();
             store.news(&mut news);
             let number = |news: &KvProgress| match news {

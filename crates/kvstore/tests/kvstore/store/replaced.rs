@@ -63,6 +63,7 @@ fn await_sent(store: &mut KvWorker, handle: KvHandle) {
 
 /// Pushes round after round from the same tensors, each as soon as the last has left them.
 fn push_all(store: &mut KvWorker, number: usize, rounds: usize) {
+    store.tell_news();
     let from: [Buffer; 4] = specs().map(|spec| store.alloc(&spec).unwrap());
     for round in 0..rounds {
         from.iter().for_each(|tensor| fill(tensor, |_| (round * (number + 1)) as f32));
