@@ -314,6 +314,7 @@ fn workers_of_two_minds_about_a_key_are_told() {
 #[test]
 fn a_local_store_does_the_same() {
     let mut store = local();
+    store.tell_news();
     let spec = dense(20_000);
     let [from, into, other] =
         [1.0, f32::NAN, f32::NAN].map(|value| tensor(&mut store, &spec, |_| value));
