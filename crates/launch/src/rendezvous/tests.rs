@@ -7,11 +7,15 @@ use std::thread;
 use super::*;
 use crate::rendezvous::{Gathering, LaunchedAs, detect};
 
-/// As process `rank` of two under torchrun, whose master port is `port`.
 fn of_two(rank: u32, port: u16, run: &str) -> Detected {
+    of(2, rank, port, run)
+}
+
+/// As process `rank` of `world` under torchrun, whose master port is `port`.
+fn of(world: u32, rank: u32, port: u16, run: &str) -> Detected {
     let variables = [
         ("RANK", rank.to_string()),
-        ("WORLD_SIZE", "2".to_string()),
+        ("WORLD_SIZE", world.to_string()),
         ("MASTER_ADDR", "127.0.0.1".to_string()),
         ("MASTER_PORT", port.to_string()),
         ("TORCHELASTIC_RUN_ID", run.to_string()),
@@ -202,7 +206,7 @@ fn who_does_not_come_in_time_is_named_with_how_to_wait_longer() {
 fn one_that_ends_before_all_are_there_is_named() {
     let keys = Keys::new();
     let port = free_port();
-    let of_three = |rank| Detected { world: 3, ..of_two(rank, port, "job") };
+    let of_three = |rank| of(3, rank, port, "job");
     let gathering = Gathering::open(&of_three(0), &keys.source(), None).unwrap();
     let called = call(&of_three(1), &keys.source(), Deadline::after(SOON)).unwrap();
     let (_, (mut speaker, hearer)) = called;
@@ -232,7 +236,7 @@ fn members_that_are_bound_apart_share_no_cores() {
     let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
     let keys = Keys::new();
     let port = free_port();
-    let of_three = |rank| Detected { world: 3, ..of_two(rank, port, "job") };
+    let of_three = |rank| of(3, rank, port, "job");
     let gathering = Gathering::open(&of_three(0), &keys.source(), None).unwrap();
     let bound = [(1, first), (2, last)].map(|(rank, cpu)| {
         let (detected, key) = (of_three(rank), keys.source());
