@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tensorwire_graph::Placement;
 use tensorwire_launch::rendezvous::{Composition, Detected};
-use tensorwire_launch::{Assignment, Hosts, HostsError, JobSpec, Member, Movement, Transport};
+use tensorwire_launch::{Assignment, Hosts, HostsError, Member, Movement, Transport};
 use tensorwire_nn::{Data, Model, Optimizer, Schedule};
 use tensorwire_train::{
     Budget, CheckpointConfig, FinishedStep, FloatType, Kernels, Prepared, StepAggregator, Strategy,
@@ -424,13 +424,7 @@ impl Training {
             let on_still = |movement: Movement| program::say(&movement.to_string());
             TrainOutcome::alone(train_local(&prepared, &interrupt, told, &on_still)?)
         } else {
-            // one that leads may be told twice, and a second signal ends nothing
-            let (gathering, interrupt) = match lead {
-                Some(Lead { gathering, interrupt }) => (Some(gathering), interrupt),
-                None => (None, program::interrupt()?),
-            };
-            let own = program::job_spec_until(TRAIN, Vec::new(), interrupt)?;
-            let mut how = JobSpec { gathering, ..own };
+            let mut how = program::job_spec_led(TRAIN, lead)?;
             how.payload = match self.members.take() {
                 // their program has run no job before
                 Some((program, arguments)) => {
