@@ -86,22 +86,12 @@ pub fn share_out(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rendezvous::detect::PATIENCE;
     use crate::rendezvous::{LaunchedAs, Outer, Rendezvous};
 
     fn of(world: u32) -> Detected {
         let rendezvous = Rendezvous { host: None, ports: vec![20_000] };
         let (by, launched_as, key) = (Outer::OpenMpi, LaunchedAs::Rank(0), String::new());
-        Detected {
-            by,
-            launched_as,
-            world,
-            local_rank: None,
-            rendezvous,
-            key,
-            counts: None,
-            patience: PATIENCE,
-        }
+        Detected::of(by, launched_as, world, rendezvous, key)
     }
 
     fn shared(

@@ -157,6 +157,18 @@ pub struct Detected {
 }
 
 impl Detected {
+    /// One whose processes wait for each other as long as usual, and of which its launcher said no more.
+    pub(super) fn of(
+        by: Outer,
+        launched_as: LaunchedAs,
+        world: u32,
+        rendezvous: Rendezvous,
+        key: String,
+    ) -> Detected {
+        let (local_rank, counts, patience) = (None, None, PATIENCE);
+        Detected { by, launched_as, world, local_rank, rendezvous, key, counts, patience }
+    }
+
     /// Processes of the job, the scheduler included where that is one of its own.
     pub fn processes(&self) -> u32 {
         self.world.saturating_add(u32::from(self.counts.is_some()))
@@ -336,16 +348,7 @@ fn ps_lite(env: Environment<'_>) -> Result<Detected, DetectError> {
     let rendezvous = Rendezvous { host: Some(host.to_string()), ports: vec![port] };
     let (world, key) = (workers.saturating_add(servers), format!("ps-lite {host}:{port}"));
     let counts = Some((workers, servers));
-    Ok(Detected {
-        by,
-        launched_as,
-        world,
-        local_rank: None,
-        rendezvous,
-        key,
-        counts,
-        patience: PATIENCE,
-    })
+    Ok(Detected { counts, ..Detected::of(by, launched_as, world, rendezvous, key) })
 }
 
 fn torchrun(env: Environment<'_>) -> Result<Detected, DetectError> {
@@ -362,16 +365,7 @@ fn torchrun(env: Environment<'_>) -> Result<Detected, DetectError> {
     let rendezvous = env.rendezvous(|| Ok(None), &key)?;
     let local_rank = env.number("LOCAL_RANK")?;
     let launched_as = LaunchedAs::Rank(rank);
-    Ok(Detected {
-        by,
-        launched_as,
-        world,
-        local_rank,
-        rendezvous,
-        key,
-        counts: None,
-        patience: PATIENCE,
-    })
+    Ok(Detected { local_rank, ..Detected::of(by, launched_as, world, rendezvous, key) })
 }
 
 fn open_mpi(env: Environment<'_>) -> Result<Detected, DetectError> {
@@ -390,16 +384,7 @@ fn open_mpi(env: Environment<'_>) -> Result<Detected, DetectError> {
     let rendezvous = env.rendezvous(host, &key)?;
     let local_rank = env.number("OMPI_COMM_WORLD_LOCAL_RANK")?;
     let launched_as = LaunchedAs::Rank(rank);
-    Ok(Detected {
-        by,
-        launched_as,
-        world,
-        local_rank,
-        rendezvous,
-        key,
-        counts: None,
-        patience: PATIENCE,
-    })
+    Ok(Detected { local_rank, ..Detected::of(by, launched_as, world, rendezvous, key) })
 }
 
 fn slurm(env: Environment<'_>) -> Result<Detected, DetectError> {
@@ -424,16 +409,7 @@ fn slurm(env: Environment<'_>) -> Result<Detected, DetectError> {
     };
     let rendezvous = env.rendezvous(host, &key)?;
     let (launched_as, local_rank) = (LaunchedAs::Rank(rank), env.number("SLURM_LOCALID")?);
-    Ok(Detected {
-        by,
-        launched_as,
-        world,
-        local_rank,
-        rendezvous,
-        key,
-        counts: None,
-        patience: PATIENCE,
-    })
+    Ok(Detected { local_rank, ..Detected::of(by, launched_as, world, rendezvous, key) })
 }
 
 fn hydra(env: Environment<'_>, parent: u32) -> Result<Detected, DetectError> {
@@ -455,16 +431,7 @@ fn hydra(env: Environment<'_>, parent: u32) -> Result<Detected, DetectError> {
     };
     let rendezvous = env.rendezvous(host, &key)?;
     let (launched_as, local_rank) = (LaunchedAs::Rank(rank), env.number("MPI_LOCALRANKID")?);
-    Ok(Detected {
-        by,
-        launched_as,
-        world,
-        local_rank,
-        rendezvous,
-        key,
-        counts: None,
-        patience: PATIENCE,
-    })
+    Ok(Detected { local_rank, ..Detected::of(by, launched_as, world, rendezvous, key) })
 }
 
 fn kubernetes(env: Environment<'_>) -> Result<Detected, DetectError> {
@@ -474,16 +441,7 @@ fn kubernetes(env: Environment<'_>) -> Result<Detected, DetectError> {
     let key = format!("kubernetes {} {port}", env.get("MASTER_ADDR").unwrap_or_default());
     let rendezvous = env.rendezvous(|| Ok(None), &key)?;
     let launched_as = LaunchedAs::Rank(rank);
-    Ok(Detected {
-        by,
-        launched_as,
-        world,
-        local_rank: None,
-        rendezvous,
-        key,
-        counts: None,
-        patience: PATIENCE,
-    })
+    Ok(Detected::of(by, launched_as, world, rendezvous, key))
 }
 
 #[cfg(test)]
