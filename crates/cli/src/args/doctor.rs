@@ -51,7 +51,7 @@ pub(crate) struct DoctorArgs {
     /// Remote shell
     ///
     /// What starts a process on that host: it is given the host and a command line.
-    #[arg(long, value_name = "COMMAND", default_value = RSH, requires = "peer")]
+    #[arg(long, value_name = "COMMAND", hide_short_help = true, default_value = RSH, requires = "peer")]
     pub(crate) rsh: String,
     /// Where that process calls this machine
     ///
