@@ -23,7 +23,10 @@ const DESCRIBED_MAX: usize = 4;
 
 pub(crate) fn run(mut args: GraphArgs) -> Result<(), Failure> {
     let shown = std::mem::take(&mut args.shown);
-    let prepared = Prepared::new(args.config()?, &ByName)?;
+    let prepared = Prepared::planned(args.config()?, &ByName)?;
+    if let Err(error) = prepared.check_memory() {
+        note(format_args!("note: {error}"));
+    }
     if shown.dot && shown.full {
         return print(prepared.plan.to_dot().trim_end());
     }

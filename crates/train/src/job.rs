@@ -109,11 +109,21 @@ struct Payload {
 }
 
 impl Prepared {
-    /// Checks a configuration, loads its data and plans its graph.
+    /// Checks a configuration, loads its data, plans its graph, and sees that it fits this host.
     ///
     /// # Errors
     /// The user's mistake, with how to mend it.
     pub fn new(config: TrainConfig, supply: &dyn Supply) -> Result<Prepared, ConfigError> {
+        let prepared = Prepared::planned(config, supply)?;
+        prepared.check_memory()?;
+        Ok(prepared)
+    }
+
+    /// The same of a job that is looked at here and runs elsewhere, if at all: it need not fit this host.
+    ///
+    /// # Errors
+    /// The user's mistake, with how to mend it.
+    pub fn planned(config: TrainConfig, supply: &dyn Supply) -> Result<Prepared, ConfigError> {
         config.check()?;
         let device = config.device.resolved(&config)?;
         config.math.check(device, config.dtype)?;
@@ -150,7 +160,6 @@ impl Prepared {
         // opened once more by whoever computes; here it is looked for before anything is started
         Kernels::open(kernel_choice(&config, &program), 1)?;
         strategy(&topology).check(&config, &plan)?;
-        check_memory(&program, &plan, &config, &topology)?;
         let resumed = resumed(&config, &program, &shape)?;
         shape.done = resumed.as_ref().map_or(0, |resumed| resumed.state.step);
         let load = config.load.as_deref().map(weights::chosen).transpose()?;
@@ -220,6 +229,36 @@ impl Prepared {
         ours || self.config.threads.is_some()
     }
 
+    /// Checks that the tensors of all processes on this host fit it together. What other hosts have is seen there.
+    ///
+    /// # Errors
+    /// What they need, and what there is.
+    pub fn check_memory(&self) -> Result<(), ConfigError> {
+        let Prepared { config, topology, plan, program, .. } = self;
+        let here = (0..topology.world()).map(Rank).filter(|rank| config.hosts.is_here(*rank));
+        // what the servers of a store hold is no part of the plan; a part counts once for each session over it
+        let parts = here.filter(|rank| topology.worker(*rank).is_some() || !topology.has_store());
+        let parts = parts.flat_map(|rank| {
+            let sessions = match topology.weights {
+                Weights::Servers => topology.sessions(rank).len(),
+                _ => 1,
+            };
+            std::iter::repeat_n(topology.part(rank), sessions)
+        });
+        let tensors = parts.map(|part| &plan.parts[part].memory);
+        let beside = strategy(topology).bytes_beside_plan(config, topology, program);
+        // fits: each is checked against the address space; the sum saturates
+        let needed = tensors.fold(beside, |sum, memory| {
+            sum.saturating_add(memory.registered_bytes as u64)
+                .saturating_add(memory.private_bytes as u64)
+        });
+        let room = tensorwire_fabric::memory_room();
+        if needed <= room.bytes {
+            return Ok(());
+        }
+        Err(ConfigError::TooLarge { needed: human_bytes(needed), room })
+    }
+
     /// What the members are told.
     pub fn payload(&self) -> serde_json::Value {
         let payload = Payload {
@@ -229,37 +268,6 @@ impl Prepared {
         };
         serde_json::to_value(payload).unwrap_or_default()
     }
-}
-
-/// The tensors of all processes on this host must fit it together. What other hosts have is seen there.
-fn check_memory(
-    program: &Program,
-    plan: &Plan,
-    config: &TrainConfig,
-    topology: &Topology,
-) -> Result<(), ConfigError> {
-    let here = (0..topology.world()).map(Rank).filter(|rank| config.hosts.is_here(*rank));
-    // what the servers of a store hold is no part of the plan; a part counts once for each session over it
-    let parts = here.filter(|rank| topology.worker(*rank).is_some() || !topology.has_store());
-    let parts = parts.flat_map(|rank| {
-        let sessions = match topology.weights {
-            Weights::Servers => topology.sessions(rank).len(),
-            _ => 1,
-        };
-        std::iter::repeat_n(topology.part(rank), sessions)
-    });
-    let tensors = parts.map(|part| &plan.parts[part].memory);
-    let beside = strategy(topology).bytes_beside_plan(config, topology, program);
-    // fits: each is checked against the address space; the sum saturates
-    let needed = tensors.fold(beside, |sum, memory| {
-        sum.saturating_add(memory.registered_bytes as u64)
-            .saturating_add(memory.private_bytes as u64)
-    });
-    let room = tensorwire_fabric::memory_room();
-    if needed <= room.bytes {
-        return Ok(());
-    }
-    Err(ConfigError::TooLarge { needed: human_bytes(needed), room })
 }
 
 fn batches(data: &Data, config: &TrainConfig) -> tensorwire_nn::Result<Batches> {

@@ -266,6 +266,13 @@ fn a_job_that_does_not_fit_this_host() {
     let job = format!("--data synthetic:{replicas} --batch 1 --workers {replicas}");
     let found = message(&format!("train --strategy local {job}"));
     assert!(found.contains("of memory on this host"), "{found}");
+
+    // it may be looked at
+    let mut graph = Command::new(PROGRAM);
+    graph.args("graph --strategy local".split(' ')).args(job.split(' '));
+    let graph = graph.output().unwrap();
+    let said = String::from_utf8_lossy(&graph.stderr);
+    assert!(graph.status.success() && said.starts_with("note: this job needs"), "{said}");
 }
 
 #[test]
