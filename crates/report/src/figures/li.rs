@@ -135,7 +135,8 @@ fn training(line: &Line) -> Result<Vec<Point>, Lacks> {
         learned_from(line, papers),
         Some(format!("{strategy}, {}", counted(batch, "sample"))),
     ]);
-    let place = line.optional_text("transport").map(str::to_string);
-    let at = At::x(subject, place, workers);
+    // ZeroMQ goes over TCP alone, and is what each transport is held against, as their TCP is
+    let place = line.optional_text("transport").filter(|_| exchange != "zmq");
+    let at = At::x(subject, place.map(str::to_string), workers);
     Ok(vec![at.point(role(exchange), exchange, step_s.rate_of(workers * batch))])
 }

@@ -23,6 +23,7 @@ pub(crate) const FIGURES: &[&Figure] = &[
     &xue::GPUDIRECT,
     &links::LINKS,
     &links::SIMULATED,
+    &links::WITHIN,
     &li::STORE,
     &li::TRAINING,
     &mamidala::EPOCHS,
@@ -47,7 +48,7 @@ pub(crate) const NOT_MEASURED: &str = "not-measured";
 
 /// Kinds of lines that hold what was judged where it was measured.
 pub(crate) const GOALS: &[&str] =
-    &["peers-transfer-goal", "peers-kvstore-goal", "peers-allreduce-goal", "links-simulated-goal"];
+    &["peers-transfer-goal", "peers-kvstore-goal", "peers-allreduce-goal"];
 
 const BYTES: Axis = Axis { title: "tensor", unit: Unit::Bytes, scale: Scale::Log2 };
 const BATCH: Axis = Axis { title: "batch per worker", unit: Unit::Plain, scale: Scale::Log2 };
