@@ -104,6 +104,21 @@ fn wire<'a>(line: &'a Line, exchange: &str) -> Result<&'a str, Lacks> {
     }
 }
 
+/// The same, with the link between hosts: what was measured over one is not what was measured over the loopback. A paced one says
+/// its rate.
+fn wire_and_link(line: &Line, exchange: &str) -> Result<String, Lacks> {
+    Ok(over_link(line, wire(line, exchange)?))
+}
+
+fn over_link(line: &Line, wire: &str) -> String {
+    let hosts = line.optional_number("hosts").filter(|hosts| *hosts > 1.0);
+    match (line.optional_text("link"), hosts) {
+        (Some(link), _) => format!("{wire}, {link}"),
+        (None, Some(hosts)) => format!("{wire}, {hosts} hosts"),
+        (None, None) => wire.to_string(),
+    }
+}
+
 /// `2 workers, 1 server`.
 fn members(line: &Line) -> Result<String, Lacks> {
     let (workers, servers) = (line.number("workers")?, line.optional_number("servers"));

@@ -2,7 +2,7 @@
 
 use tensorwire_report::{Line, TableFormat, tables};
 
-use super::{here, of, parsed};
+use super::{here, of, parsed, texts};
 
 #[test]
 fn their_tcp_is_beside_each_transport_of_ours_where_a_store_trains() {
@@ -116,4 +116,54 @@ fn the_papers_two_figures_have_their_claims_beside_the_simulated_cluster() {
     assert!(of_9.iter().any(|one| one.contains("alexnet") && one.contains("1.5× of 2.69×")));
     assert!(of_9.iter().any(|one| one.contains("vgg16") && one.contains("met: 2.2× of 2.17×")));
     assert!(of_9.iter().any(|one| one.contains("gru") && one.contains("not measured")));
+}
+
+#[test]
+fn what_went_over_a_link_is_not_what_went_over_the_loopback() {
+    let line = |more: &str, exchange: &str, ns: f64| {
+        format!(
+            "{{\"bench\":\"transfer\",\"transport\":\"tcp\",\"exchange\":\"{exchange}\",\"sizes\":\"static\",\"bytes\":4096,\
+             \"end_to_end_ns\":{{\"median\":{ns}}}{more}}}\n"
+        )
+    };
+    let mut lines = String::new();
+    for (more, theirs) in [
+        (",\"hosts\":1", 300.0),
+        (",\"hosts\":2,\"link\":\"10gbit\"", 200.0),
+        (",\"hosts\":2", 150.0),
+    ] {
+        lines += &(line(more, "write", 100.0) + &line(more, "grpc-tcp", theirs));
+    }
+    let page = parsed(&of(&lines));
+    assert_eq!(texts(&page, "#xue-8 .plot-title"), ["tcp", "tcp, 10gbit", "tcp, 2 hosts"]);
+    let says = here(&page, "xue-8", "over gRPC.TCP, every size");
+    let found = [" (tcp)", " (tcp, 10gbit)", " (tcp, 2 hosts)"];
+    let found = found.into_iter().zip(["3×", "2×", "1.5×"]);
+    for (said, (place, times)) in says.iter().zip(found) {
+        assert!(said.starts_with(place) && said.contains(&format!(": {times} of")), "{said}");
+    }
+}
+
+#[test]
+fn a_slow_link_of_theirs_is_beside_our_shared_memory() {
+    let line = |transport: &str, more: &str, exchange: &str, median_s: f64| {
+        format!(
+            "{{\"bench\":\"kvstore\",\"transport\":\"{transport}\",\"exchange\":\"{exchange}\",\"pull\":\"filled\",\"workers\":2,\
+             \"servers\":2,\"bytes\":400000,\"median_s\":{median_s}{more}}}\n"
+        )
+    };
+    let link = ",\"hosts\":2,\"link\":\"1gbit\"";
+    let lines = line("shm", "", "zero-copy", 1.0)
+        + &line("shm", "", "zmq", 5.0)
+        + &line("tcp", link, "zero-copy", 10.0)
+        + &line("tcp", link, "zmq", 20.0);
+    let page = parsed(&of(&lines));
+    let says = |claim: &str| here(&page, "li-7", claim).concat();
+    assert!(says("their RDMA over their TCP, every").contains("5× of 16×"));
+    let slow = says("their RDMA over their TCP of 1 Gb/s, every number of workers");
+    assert!(slow.contains(", shm)") && slow.contains("met: 20× of 16×"), "{slow}");
+    let same = says("over a link of 1 Gb/s, every number of workers");
+    assert!(same.contains(", tcp, 1gbit)") && same.contains("met: 2× of 1.11×"), "{same}");
+    let loopback = says("the same wire, every number of workers");
+    assert!(!loopback.contains("short"), "{loopback}");
 }
