@@ -236,9 +236,9 @@ impl<'a> Runner<'a> {
         links::verdict(&std::mem::take(&mut self.link_rows))
     }
 
-    /// True if a job that was measured so often in so long is to be measured again, since a figure of one measurement has no spread.
+    /// True if what was measured so often in so long is to be measured again, since a figure of one measurement has no spread.
     fn again(&self, done: usize, took: Duration) -> bool {
-        done < self.repetitions.max(2) || (done < REPETITIONS && took < CHEAP)
+        is_again(self.repetitions, done, took)
     }
 
     fn validate(&mut self, spec: &SimulateSpec) -> Result<SimulateResult, BenchError> {
@@ -264,6 +264,10 @@ struct NotMeasuredLine<'a> {
     machine: Machine,
 }
 
+fn is_again(least: usize, done: usize, took: Duration) -> bool {
+    done < least.max(2) || (done < REPETITIONS && took < CHEAP)
+}
+
 fn tell_missing(
     on_line: &mut dyn FnMut(serde_json::Value),
     missing: &NotMeasured,
@@ -279,4 +283,20 @@ fn tell(
     // a result is numbers and names
     on_line(serde_json::to_value(result).unwrap_or_default());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn with_quick_what_is_cheap_is_measured_three_times_and_else_twice() {
+        let second = Duration::from_secs(1);
+        let counts = |least: usize, each: Duration| {
+            // fits: repetitions are few
+            (1..).find(|done| !is_again(least, *done, each * *done as u32)).unwrap()
+        };
+        assert_eq!((counts(1, second), counts(1, 10 * second)), (3, 2));
+        assert_eq!((counts(REPETITIONS, second), counts(REPETITIONS, 10 * second)), (3, 3));
+    }
 }

@@ -70,7 +70,7 @@ pub const FIGURES: &[Figure] = &[
         name: "throughput",
         paper: "Xue et al., figure 9",
         what: "training by batch, for six models and each exchange",
-        quick_seconds: 330,
+        quick_seconds: 270,
         cases: xue::throughput,
     },
     Figure {
@@ -126,7 +126,7 @@ pub const FIGURES: &[Figure] = &[
         name: "store-training",
         paper: "Li et al., figure 8",
         what: "training over a key-value store, against ZeroMQ",
-        quick_seconds: 30,
+        quick_seconds: 90,
         cases: li::training,
     },
     Figure {

@@ -129,7 +129,9 @@ fn sent(to: SocketAddr) -> io::Result<LinkCores> {
         Ok(LinkCores { bytes, seconds, busy_s, carried_gbs: carried as f64 / carried_s / 1e9 })
     };
     thread::scope(|scope| {
-        (0..cores).for_each(|_| drop(scope.spawn(|| counters.count())));
+        for _ in 0..cores {
+            scope.spawn(|| counters.count());
+        }
         let took = beside_counters();
         counters.enough.store(true, Ordering::Relaxed);
         took
