@@ -92,6 +92,7 @@ def ours(given, strategy, wire, name, steps):
     command = [given.tensorwire, "train", "--strategy", strategy, "--wire", wire, "--model", task.model]
     command += ["--data", task.data, "--workers", str(WORKERS), "--batch", str(task.batch)]
     command += ["--optimizer", task.optimizer, "--lr", str(task.rate), "--steps", str(steps)]
+    command += ["--warmup", str(task.warm_up)] if task.warm_up else []
     command += ["--momentum", str(MOMENTUM)] if task.optimizer == "momentum" else []
     command += ["--sequence", str(WINDOW)] if name == "text" else []
     command += ["--val-every", str(task.evaluate_every), "--threads", "1"]

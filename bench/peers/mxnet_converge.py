@@ -89,6 +89,10 @@ def work(given: Any) -> None:
     else:
         how = {"beta1": BETA1, "beta2": BETA2, "epsilon": EPSILON}
     name = "sgd" if task.optimizer == "momentum" else task.optimizer
+    if task.warm_up:
+        # servers update, and count the steps; the curve behind the warm-up is constant
+        grows = {"base_lr": task.rate, "warmup_steps": task.warm_up}
+        how["lr_scheduler"] = mx.lr_scheduler.FactorScheduler(step=10**9, factor=1, **grows)
     store = mx.kv.create("dist_sync")
     trainer = mx.gluon.Trainer(variables, name, {"learning_rate": task.rate, **how}, kvstore=store)
 

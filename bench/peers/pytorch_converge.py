@@ -70,7 +70,9 @@ def take_part(rank: int, given: Any, folder: str) -> None:
             return module.module(torch.from_numpy(x)).numpy()
 
     log = Log(given)
-    for x, labels in batches(given, rank):
+    for step, (x, labels) in enumerate(batches(given, rank), 1):
+        for group in optimizer.param_groups:
+            group["lr"] = task.rate_of(step)
         optimizer.zero_grad(set_to_none=True)
         loss = F.cross_entropy(module(torch.from_numpy(x)), torch.from_numpy(labels).long().flatten())
         loss.backward()

@@ -97,10 +97,11 @@ def train(given: Any, target: str, folder: str) -> None:
     for variable, *gradients in zip(variables, *(replica.gradients for replica in replicas), strict=True):
         with tf.device(variable.device):
             means.append((tf.add_n(gradients) / WORKERS, variable))
+    rate = v1.placeholder(tf.float32, [])
     if task.optimizer == "momentum":
-        optimizer = v1.train.MomentumOptimizer(task.rate, MOMENTUM)
+        optimizer = v1.train.MomentumOptimizer(rate, MOMENTUM)
     else:
-        optimizer = v1.train.AdamOptimizer(task.rate, BETA1, BETA2, EPSILON)
+        optimizer = v1.train.AdamOptimizer(rate, BETA1, BETA2, EPSILON)
     update = optimizer.apply_gradients(means)
     with v1.Session(target, config=config()) as session:
         session.run(v1.global_variables_initializer())
@@ -109,8 +110,9 @@ def train(given: Any, target: str, folder: str) -> None:
         def logits_of(x: Any) -> Any:
             return session.run(replicas[0].logits, {replicas[0].input: x})
 
-        for together in zip(*(batches(given, rank) for rank in range(WORKERS)), strict=True):
-            feed = {}
+        taken = zip(*(batches(given, rank) for rank in range(WORKERS)), strict=True)
+        for step, together in enumerate(taken, 1):
+            feed = {rate: task.rate_of(step)}
             for replica, (x, labels) in zip(replicas, together, strict=True):
                 feed |= {replica.input: x, replica.labels: labels.reshape(-1)}
             losses, _ = session.run([[replica.loss for replica in replicas], update], feed)

@@ -9,6 +9,7 @@ mod training;
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use serde::Serialize;
 use tensorwire_launch::JobSpec;
@@ -26,7 +27,7 @@ use crate::transfer::{TransferSpec, transfers};
 pub use data::{DataFolder, NoData};
 pub use figures::{FIGURES, Figure, FigureScope};
 pub use links::{
-    LinkCores, LinkJob, LinkRate, LinkSteps, no_links, receive_over_link, send_over_link,
+    LinkBench, LinkCores, LinkJob, LinkRate, LinkSteps, no_links, receive_over_link, send_over_link,
 };
 pub use nodes::{NodesDesign, NodesOf, SimulatedNodes};
 
@@ -63,6 +64,8 @@ pub enum Case {
     Links(LinkSteps),
     /// Steps of a job over such links, simulated and measured.
     LinkJob(LinkJob),
+    /// Another benchmark of this program over such links.
+    LinkBench(LinkBench),
     /// What cannot be measured here.
     NotMeasured(NotMeasured),
 }
@@ -110,6 +113,7 @@ impl Case {
             }
             Case::Links(spec) => spec.name(),
             Case::LinkJob(spec) => spec.name(),
+            Case::LinkBench(spec) => spec.name(),
             Case::NotMeasured(NotMeasured { figure, subject, .. }) => match subject.is_empty() {
                 true => (*figure).to_string(),
                 false => format!("{figure} {}", subject.join(", ")),
@@ -137,6 +141,11 @@ fn job_name(config: &TrainConfig) -> String {
     )
 }
 
+/// Measurements of what is measured by jobs of some steps. With quick once, but for [`Runner::again`].
+const REPETITIONS: usize = 3;
+/// With quick, measured twice, and once more where both have taken less.
+const CHEAP: Duration = Duration::from_secs(3);
+
 /// Does one case after the other, and holds those that should end with the same weights against each other.
 #[derive(Debug)]
 pub struct Runner<'a> {
@@ -150,8 +159,8 @@ pub struct Runner<'a> {
     local_ms: HashMap<String, f64>,
     /// By job, in milliseconds a step of workers who exchange nothing.
     computing_ms: HashMap<String, f64>,
-    /// By link, what a core sends or receives of it in a second, in 10⁹ bytes.
-    link_core_gbs: HashMap<&'static str, f64>,
+    /// By link, what bytes over it take of cores.
+    link_cores: HashMap<&'static str, LinkCores>,
     /// How simulated steps compare with measured ones, until [`Runner::verdict`] is asked.
     link_rows: Vec<links::LinkRow>,
     /// This machine, once something was simulated on it.
@@ -161,9 +170,9 @@ pub struct Runner<'a> {
 impl<'a> Runner<'a> {
     /// `job` says how to start members; its kind, roles, hosts and payload are filled in.
     pub fn new(job: &'a JobSpec, alone: &'a AtomicBool, quick: bool) -> Runner<'a> {
-        let repetitions = if quick { 1 } else { 3 };
+        let repetitions = if quick { 1 } else { REPETITIONS };
         let [local_ms, computing_ms] = [HashMap::new(), HashMap::new()];
-        let (weights, link_core_gbs) = (HashMap::new(), HashMap::new());
+        let (weights, link_cores) = (HashMap::new(), HashMap::new());
         let (link_rows, here) = (Vec::new(), None);
         Runner {
             job,
@@ -172,7 +181,7 @@ impl<'a> Runner<'a> {
             weights,
             local_ms,
             computing_ms,
-            link_core_gbs,
+            link_cores,
             link_rows,
             here,
         }
@@ -213,20 +222,23 @@ impl<'a> Runner<'a> {
             Case::Validate(spec) => tell(on_line, &self.validate(spec)?),
             Case::Links(spec) => self.links(spec, on_line),
             Case::LinkJob(spec) => self.link_job(spec, on_line),
+            Case::LinkBench(spec) => self.link_bench(spec, on_line),
             Case::Crossing(config) => tell(on_line, &self.crossing(config)?),
             Case::Epoch(config) => tell(on_line, &self.epoch(config)?),
             Case::Nodes(config, of) => tell(on_line, &self.nodes(config, *of)?),
             Case::SimulatedNodes(simulated) => tell(on_line, &simulated.estimate()?),
-            Case::NotMeasured(missing) => {
-                let (bench, machine) = ("not-measured", Machine::here());
-                tell(on_line, &NotMeasuredLine { bench, missing, machine })
-            }
+            Case::NotMeasured(missing) => tell_missing(on_line, missing),
         }
     }
 
     /// A line of what the cases since the last call say together; none if they say nothing.
     pub fn verdict(&mut self) -> Option<serde_json::Value> {
         links::verdict(&std::mem::take(&mut self.link_rows))
+    }
+
+    /// True if what was measured so often in so long is to be measured again, since a figure of one measurement has no spread.
+    fn again(&self, done: usize, took: Duration) -> bool {
+        is_again(self.repetitions, done, took)
     }
 
     fn validate(&mut self, spec: &SimulateSpec) -> Result<SimulateResult, BenchError> {
@@ -252,6 +264,18 @@ struct NotMeasuredLine<'a> {
     machine: Machine,
 }
 
+fn is_again(least: usize, done: usize, took: Duration) -> bool {
+    done < least.max(2) || (done < REPETITIONS && took < CHEAP)
+}
+
+fn tell_missing(
+    on_line: &mut dyn FnMut(serde_json::Value),
+    missing: &NotMeasured,
+) -> Result<(), BenchError> {
+    let (bench, machine) = ("not-measured", Machine::here());
+    tell(on_line, &NotMeasuredLine { bench, missing, machine })
+}
+
 fn tell(
     on_line: &mut dyn FnMut(serde_json::Value),
     result: &impl Serialize,
@@ -259,4 +283,20 @@ fn tell(
     // a result is numbers and names
     on_line(serde_json::to_value(result).unwrap_or_default());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn with_quick_what_is_cheap_is_measured_three_times_and_else_twice() {
+        let second = Duration::from_secs(1);
+        let counts = |least: usize, each: Duration| {
+            // fits: repetitions are few
+            (1..).find(|done| !is_again(least, *done, each * *done as u32)).unwrap()
+        };
+        assert_eq!((counts(1, second), counts(1, 10 * second)), (3, 2));
+        assert_eq!((counts(REPETITIONS, second), counts(REPETITIONS, 10 * second)), (3, 3));
+    }
 }

@@ -30,9 +30,9 @@ pub use allreduce::{
 pub use by_name::ByName;
 pub use error::BenchError;
 pub use evaluation::{
-    Case, DataFolder, FIGURES, Figure, FigureScope, LinkCores, LinkJob, LinkRate, LinkSteps,
-    NoData, NodesDesign, NodesOf, NotMeasured, Runner, SimulatedNodes, no_links, receive_over_link,
-    send_over_link,
+    Case, DataFolder, FIGURES, Figure, FigureScope, LinkBench, LinkCores, LinkJob, LinkRate,
+    LinkSteps, NoData, NodesDesign, NodesOf, NotMeasured, Runner, SimulatedNodes, no_links,
+    receive_over_link, send_over_link,
 };
 pub use job::QUIET_RATE;
 pub use kvstore::{

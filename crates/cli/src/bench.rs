@@ -24,12 +24,13 @@ use tensorwire_bench::{
 use tensorwire_launch::{JobSpec, Transport, verbs_usable};
 use tensorwire_train::{ConfigError, Strategy};
 
+use super::Failure;
 use super::args::{
     BenchArgs, Scenario, SocketsArgs, StepArgs, TransferArgs, TransportArg, WireArgs,
 };
 use super::job::{end_at_once_while, job_spec};
 use super::output::{note, print};
-use super::{Failure, table::table};
+use super::table::{live, table};
 
 pub(crate) fn run(args: BenchArgs) -> Result<(), Failure> {
     let measures_something = !matches!(args.scenario, Scenario::Check(_));
@@ -79,6 +80,23 @@ fn run_sockets(args: &SocketsArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Of the table; the first of them above rows as they come.
+const TRANSFERS: [&str; 12] = [
+    "transport",
+    "exchange",
+    "kind",
+    "size",
+    "transfer",
+    "p90",
+    "GB/s",
+    "end to end",
+    "limit",
+    "",
+    "of limit",
+    "copies/byte",
+];
+const TRANSFERS_LIVE: usize = 5;
+
 fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
     let mut lines = Lines::open(args.json.as_deref())?;
     let hosts = args.hosts.hosts().map_err(Failure::user)?;
@@ -116,25 +134,11 @@ fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
             lines.append(&result)?;
             clock_error_ns = clock_error_ns.max(result.clock_error_ns);
             let row = transfer_row(&result);
-            note(format_args!("{}", row[..5].join("  ")));
+            live(&TRANSFERS[..TRANSFERS_LIVE], &row[..TRANSFERS_LIVE], rows.is_empty());
             rows.push(row);
         }
     }
-    let header = [
-        "transport",
-        "exchange",
-        "kind",
-        "size",
-        "transfer",
-        "p90",
-        "GB/s",
-        "end to end",
-        "limit",
-        "",
-        "of limit",
-        "copies/byte",
-    ];
-    print(table(&header, &rows, &[3, 4, 5, 6, 7, 9, 10, 11]))?;
+    print(table(&TRANSFERS, &rows, &[3, 4, 5, 6, 7, 9, 10, 11]))?;
     print(
         "medians; transfer: start of the Send to the moment the receiver found the tensor; end to end: to \
          the end of its reduce_max.\nof limit: the limit's time over the transfer's. Every value \
@@ -283,6 +287,17 @@ fn announce(machine: &Machine) {
     note(format_args!("{} cores, {}", machine.cores, machine.cpu));
 }
 
+/// What `bench/link.sh` says to those whom it tells of its hosts: how fast the links between them are.
+const LINK: &str = "LINK_RATE";
+
+/// A line that says over which link it was measured.
+fn over_link(mut line: serde_json::Value, link: &str) -> serde_json::Value {
+    if let Some(fields) = line.as_object_mut() {
+        fields.entry("link").or_insert_with(|| link.into());
+    }
+    line
+}
+
 /// `--json FILE`: one line a result, appended whole.
 pub(super) struct Lines {
     path: PathBuf,
@@ -306,7 +321,11 @@ impl Lines {
         let Some(file) = &mut self.file else {
             return Ok(());
         };
-        let line = serde_json::to_string(result).map_err(Failure::other)?;
+        let line = match std::env::var(LINK) {
+            Ok(link) => serde_json::to_value(result).map(|line| over_link(line, &link).to_string()),
+            Err(_) => serde_json::to_string(result),
+        };
+        let line = line.map_err(Failure::other)?;
         file.write_all(format!("{line}\n").as_bytes()).map_err(|error| {
             Failure::other(format!("writing results to {}: {error}", self.path.display()))
         })

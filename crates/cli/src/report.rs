@@ -115,11 +115,12 @@ fn announce(output: &Path, report: &Report) -> Result<(), Failure> {
     if report.figures == 0 && report.runs > 0 {
         print(format_args!("{shown}{}", runs.replacen(';', ":", 1)))?;
     } else {
-        let Report { figures, met, short, unmeasured, .. } = report;
+        let Report { figures, met, short, unclear, unmeasured, .. } = report;
         let figures =
             if *figures == 1 { "1 figure".to_string() } else { format!("{figures} figures") };
         print(format_args!(
-            "{shown}: {figures}; claims met {met}, short {short}, not measured {unmeasured}{runs}"
+            "{shown}: {figures}; claims met {met}, short {short}, unclear {unclear}, not measured \
+             {unmeasured}{runs}"
         ))?;
     }
     say_left_out(&report.left_out);

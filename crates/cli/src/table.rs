@@ -5,12 +5,48 @@ use console::Term;
 use tensorwire_base::human_bytes;
 use tensorwire_train::ServerLoad;
 
+use super::output::note;
+
+/// Columns of a cell that is said as soon as it is known, at least: most have no more.
+const CELL_MIN: usize = 9;
+
 /// A table with a header, whose columns `numbers` are aligned to the right. In a terminal it is as wide as that at most;
 /// programs that read it get each row in one line.
 pub(crate) fn table(header: &[&str], rows: &[Vec<String>], numbers: &[usize]) -> String {
     let terminal = Some(Term::stdout()).filter(Term::is_term);
     let size = terminal.and_then(|terminal| terminal.size_checked());
     table_within(size.map(|(_, columns)| columns), header, rows, numbers)
+}
+
+/// Says a row of a table as soon as it is known, behind its head if it is the first. Where a terminal is narrower, what it has no room
+/// for is cut off: the table that comes in the end has all of it.
+pub(crate) fn live(header: &[&str], row: &[String], is_first: bool) {
+    let terminal = Some(Term::stderr()).filter(Term::is_term);
+    let size = terminal.and_then(|terminal| terminal.size_checked());
+    live_within(size.map(|(_, columns)| columns), header, row, is_first).iter().for_each(note);
+}
+
+/// The same lines, of `columns` at most.
+fn live_within(
+    columns: Option<u16>,
+    header: &[&str],
+    row: &[String],
+    is_first: bool,
+) -> Vec<String> {
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let filled = header.iter().zip(cells).map(|(head, cell)| {
+            let width = head.chars().count().max(CELL_MIN);
+            format!("{cell:width$}")
+        });
+        let line = filled.collect::<Vec<String>>().join("  ");
+        let most = columns.map_or(usize::MAX, usize::from);
+        match line.trim_end() {
+            line if line.chars().count() <= most => line.to_string(),
+            line => line.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
+        }
+    };
+    let head = is_first.then(|| line(&mut header.iter().copied()));
+    head.into_iter().chain([line(&mut row.iter().map(String::as_str))]).collect()
 }
 
 /// The same, of `columns` at most.
@@ -83,5 +119,27 @@ mod tests {
             assert!(widest <= Some(usize::from(columns)), "{columns}:\n{text}");
             assert!(text.contains("bert-mini") && text.contains("42.73"), "{text}");
         }
+    }
+
+    #[test]
+    fn a_row_that_is_said_at_once_stands_under_its_head_and_is_cut_rather_than_wrapped() {
+        let header = ["transport", "size", "one way", "throughput", "verified", "registered"];
+        let row = ["tcp", "64 KiB", "25.1 µs", "2.61 GB/s", "yes", "18.0 MiB"].map(str::to_string);
+        for columns in [60, 200] {
+            let lines = live_within(Some(columns), &header, &row, true);
+            assert_eq!(lines.len(), 2, "the first has a head");
+            let widest = lines.iter().map(|line| line.chars().count()).max();
+            assert!(widest <= Some(usize::from(columns)), "{columns}: {lines:?}");
+            for (head, cell) in [("transport", "tcp"), ("one way", "25.1"), ("throughput", "2.61")]
+            {
+                let at = |line: &str, of: &str| line.split(of).next().map(|it| it.chars().count());
+                assert_eq!(at(&lines[0], head), at(&lines[1], cell), "{columns}: {lines:?}");
+            }
+            assert_eq!(lines.iter().all(|line| line.ends_with('…')), columns == 60, "{lines:?}");
+            assert_eq!(lines[1].contains("18.0 MiB"), columns == 200, "{lines:?}");
+            assert_eq!(live_within(Some(columns), &header, &row, false), lines[1..]);
+        }
+        // to a file as long as it is
+        assert!(live_within(None, &header, &row, false)[0].ends_with("18.0 MiB"));
     }
 }

@@ -42,6 +42,8 @@ pub struct Report {
     /// Of the papers' claims (and the comparisons with peers), each in every plot that can show it.
     pub met: usize,
     pub short: usize,
+    /// Claims whose figure lies within the spread of what was measured.
+    pub unclear: usize,
     /// Claims for which there are no lines, and what else is said not to have been measured.
     pub unmeasured: usize,
     /// Lines that no figure could use; the page says why.
@@ -125,6 +127,7 @@ fn page_of(evaluation: &Evaluation, comparison: Option<&RunComparison>) -> Repor
         runs: evaluation.runs(),
         met: count.met,
         short: count.short,
+        unclear: count.unclear,
         unmeasured: count.unmeasured,
         left_out: evaluation.left_out.clone(),
     }

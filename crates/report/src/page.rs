@@ -75,7 +75,8 @@ fn head(evaluation: &Evaluation) -> Markup {
              machine. Points are medians; bars around them reach from the 10th to the 90th percentile of the repetitions, or from the \
              least to the greatest round, where lines have them. A ratio above 1 is ours being better. "
             b { "Met" } " and " b { "short" } " compare it with the paper's, whose machines were others: "
-            "their ratios include the difference between their networks, these do not."
+            "their ratios include the difference between their networks, these do not. " b { "Unclear" } ": the spread of what was "
+            "measured has the paper's figure in it."
         }
         dl {
             dt { "Measured on" }
@@ -109,7 +110,7 @@ fn head(evaluation: &Evaluation) -> Markup {
         }
         div.wide {
             table.outline {
-                thead { tr { th { "figure" } th.number { "met" } th.number { "short" } th.number { "not measured" } } }
+                thead { tr { th { "figure" } th.number { "met" } th.number { "short" } th.number { "unclear" } th.number { "not measured" } } }
                 tbody {
                     @for section in sections {
                         @let count = section.count();
@@ -117,6 +118,7 @@ fn head(evaluation: &Evaluation) -> Markup {
                             td { a href=(format!("#{}", section.figure.id)) { (section.figure.source) } " " (section.figure.title) }
                             td.number { (count.met) }
                             td.number { (count.short) }
+                            td.number { (count.unclear) }
                             td.number { (count.unmeasured) }
                         }
                     }
@@ -259,7 +261,7 @@ fn shown(figure: &Figure, found: &Found) -> Markup {
     let class = match found.state {
         State::Met => "met",
         State::Short => "short",
-        State::Elsewhere => "unmeasured",
+        State::Unclear | State::Elsewhere => "unmeasured",
     };
     html! {
         span class=(class) { (found) }

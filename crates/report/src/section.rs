@@ -98,6 +98,7 @@ pub(crate) struct UselessFile {
 pub(crate) struct Count {
     pub(crate) met: usize,
     pub(crate) short: usize,
+    pub(crate) unclear: usize,
     pub(crate) unmeasured: usize,
 }
 
@@ -185,6 +186,7 @@ impl Evaluation {
         self.sections.iter().map(Section::count).fold(Count::default(), |sum, one| Count {
             met: sum.met + one.met,
             short: sum.short + one.short,
+            unclear: sum.unclear + one.unclear,
             unmeasured: sum.unmeasured + one.unmeasured,
         })
     }
@@ -225,6 +227,7 @@ impl Section {
         Count {
             met: count(State::Met),
             short: count(State::Short),
+            unclear: count(State::Unclear),
             // a gap stands for its claims, and for one where it has none of its own
             unmeasured: absent.max(self.gaps.len()) + count(State::Elsewhere),
         }

@@ -1,5 +1,6 @@
 //! Claims held against what was measured: met, or short by how much.
 
+use std::cmp::Ordering;
 use std::fmt;
 
 use crate::figure::{Axis, Better, Claim, Figure, Shape, Unit, Wants};
@@ -26,12 +27,15 @@ pub(crate) struct Found {
     wants: Wants,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// From the worst to the best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum State {
-    Met,
-    Short,
     /// Not measured where the claim is about, but elsewhere.
     Elsewhere,
+    Short,
+    /// What is wanted lies within the spread of what was measured.
+    Unclear,
+    Met,
 }
 
 impl fmt::Display for Found {
@@ -39,6 +43,7 @@ impl fmt::Display for Found {
         match self.state {
             State::Met => f.write_str("met: ")?,
             State::Short => f.write_str("short: ")?,
+            State::Unclear => f.write_str("unclear: ")?,
             State::Elsewhere => return write!(f, "not measured there: {}", times(self.figure)),
         }
         match self.wants {
@@ -119,13 +124,15 @@ pub(crate) fn verdicts(figure: &Figure, claim: &Claim, plots: &[Plot]) -> Vec<Ve
     let meant = plots.iter().filter(|plot| claim.only.iter().all(|word| plot.is_about(word)));
     let judged = meant.filter_map(|plot| {
         let found = judge(figure.better, claim, plot)?;
-        let spread = found.at.and_then(|at| spread(figure.better, claim, plot, at));
-        let found = Found { spread, ..found };
         Some(Verdict { title: plot.title.clone(), found })
     });
     match claim.wants {
         Wants::BestOfAll(_) => {
-            judged.max_by(|a, b| a.found.figure.total_cmp(&b.found.figure)).into_iter().collect()
+            let worse = |a: &Verdict, b: &Verdict| {
+                let by_state = a.found.state.cmp(&b.found.state);
+                by_state.then(a.found.figure.total_cmp(&b.found.figure))
+            };
+            judged.max_by(worse).into_iter().collect()
         }
         _ => judged.collect(),
     }
@@ -151,9 +158,51 @@ pub(crate) fn compared<'a>(claim: &Claim, plot: &'a Plot) -> Option<(&'a Series,
     Some((first(claim.ours)?, first(claim.against)?))
 }
 
+/// A ratio at a place, or a number of ours alone.
+#[derive(Clone, Copy, Debug)]
+struct Ratio {
+    at: f64,
+    figure: f64,
+    /// The least and the greatest that the spreads of both sides allow; none where each was measured once.
+    spread: Option<[f64; 2]>,
+}
+
+impl Ratio {
+    fn of(better: Better, ours: &Series, other: &Series, (at, figure): (f64, f64)) -> Ratio {
+        Ratio { at, figure, spread: spread(better, ours, other, at) }
+    }
+
+    fn by_figure(a: &Ratio, b: &Ratio) -> Ordering {
+        a.figure.total_cmp(&b.figure)
+    }
+
+    fn low(&self) -> f64 {
+        self.spread.map_or(self.figure, |[low, _]| low)
+    }
+
+    fn high(&self) -> f64 {
+        self.spread.map_or(self.figure, |[_, high]| high)
+    }
+
+    /// Met or short where the whole spread is, and unclear where the bound is in it.
+    fn state(&self, bound: f64) -> State {
+        if self.low() >= bound {
+            State::Met
+        } else if self.high() < bound {
+            State::Short
+        } else {
+            State::Unclear
+        }
+    }
+
+    fn found(self, wants: Wants) -> Found {
+        let Ratio { at, figure, spread } = self;
+        Found { figure, at: Some(at), spread, state: self.state(wants.bound()), wants }
+    }
+}
+
 /// The least and the greatest ratio that the spreads of two series at a place allow.
-fn spread(better: Better, claim: &Claim, plot: &Plot, at: f64) -> Option<[f64; 2]> {
-    let (ours, other) = compared(claim, plot)?;
+fn spread(better: Better, ours: &Series, other: &Series, at: f64) -> Option<[f64; 2]> {
     let there = |series: &Series| series.dots.iter().find(|dot| dot.key == at).map(|dot| dot.y);
     let ends = |measure: Measure| measure.spread.map(|it| (it.low, it.high));
     let ((our_low, our_high), (low, high)) = ends(there(ours)?).zip(ends(there(other)?))?;
@@ -167,35 +216,58 @@ fn spread(better: Better, claim: &Claim, plot: &Plot, at: f64) -> Option<[f64; 2
 
 fn judge(better: Better, claim: &Claim, plot: &Plot) -> Option<Found> {
     let wants = claim.wants;
-    let ratios: Vec<(f64, f64)> = if claim.against.is_empty() {
+    let all: Vec<Ratio> = if claim.against.is_empty() {
         let ours = claim.ours.iter().find_map(|name| plot.series(name))?;
-        ours.dots.iter().map(|dot| (dot.key, dot.y.median)).collect()
+        let alone = |dot: &Dot| Ratio { at: dot.key, figure: dot.y.median, spread: None };
+        ours.dots.iter().map(alone).collect()
     } else {
         let (ours, other) = compared(claim, plot)?;
-        match wants {
-            Wants::TimeTo(_) => {
-                return time_ratio(better, ours, other).map(|it| Found::new(wants, it, None));
-            }
-            _ => ratios(better, ours, other),
+        if let Wants::TimeTo(_) = wants {
+            return time_ratio(better, ours, other).map(|it| Found::plain(wants, it, None));
         }
+        let of = |ratio| Ratio::of(better, ours, other, ratio);
+        ratios(better, ours, other).into_iter().map(of).collect()
     };
-    let least = || ratios.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1));
-    let most = || ratios.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1));
+    let least = |those: &[Ratio]| those.iter().copied().min_by(Ratio::by_figure);
+    let most = |those: &[Ratio]| those.iter().copied().max_by(Ratio::by_figure);
+    let that_are = |state: State| {
+        let those = all.iter().copied().filter(|one| one.state(wants.bound()) == state);
+        those.collect::<Vec<Ratio>>()
+    };
     match wants {
-        Wants::Least(_) => least().map(|(at, figure)| Found::new(wants, figure, Some(at))),
+        // everywhere: what is short anywhere is the figure, then what may be
+        Wants::Least(_) => [State::Short, State::Unclear, State::Met]
+            .into_iter()
+            .find_map(|state| least(&that_are(state)))
+            .map(|one| one.found(wants)),
+        // somewhere: where it is met for sure, then where it may be
         Wants::Best(_) | Wants::BestOfAll(_) | Wants::Reaches(_) => {
-            most().map(|(at, figure)| Found::new(wants, figure, Some(at)))
+            let best = [State::Met, State::Unclear, State::Short]
+                .into_iter()
+                .find_map(|state| most(&that_are(state)))?;
+            let found = best.found(wants);
+            // of several models that were measured once, the luckiest is the best
+            let is_luck = matches!(wants, Wants::BestOfAll(_)) && found.spread.is_none();
+            let state = match found.state {
+                State::Met if is_luck => State::Unclear,
+                state => state,
+            };
+            Some(Found { state, ..found })
         }
-        Wants::Mean(_) if ratios.is_empty() => None,
-        Wants::Mean(_) => {
-            let sum: f64 = ratios.iter().map(|(_, ratio)| ratio).sum();
-            Some(Found::new(wants, sum / ratios.len() as f64, None))
+        Wants::Mean(bound) => {
+            // fits: sizes and batches are few
+            let mean = |of: fn(&Ratio) -> f64| all.iter().map(of).sum::<f64>() / all.len() as f64;
+            let figure = mean(|one| one.figure);
+            let spread = all.iter().any(|one| one.spread.is_some());
+            let spread = spread.then(|| [mean(Ratio::low), mean(Ratio::high)]);
+            let state = Ratio { at: 0.0, figure, spread }.state(bound);
+            (!all.is_empty()).then_some(Found { figure, at: None, spread, state, wants })
         }
-        Wants::At(x, _) => match ratios.iter().find(|(at, _)| *at == x) {
-            Some(&(at, figure)) => Some(Found::new(wants, figure, Some(at))),
+        Wants::At(x, _) => match all.iter().find(|one| one.at == x) {
+            Some(one) => Some(one.found(wants)),
             None => {
-                let &(at, figure) = ratios.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
-                Some(Found { state: State::Elsewhere, ..Found::new(wants, figure, Some(at)) })
+                let furthest = all.iter().max_by(|a, b| a.at.total_cmp(&b.at))?;
+                Some(Found { state: State::Elsewhere, ..furthest.found(wants) })
             }
         },
         Wants::Within(_) => {
@@ -204,16 +276,17 @@ fn judge(better: Better, claim: &Claim, plot: &Plot) -> Option<Found> {
                 Better::Lower => 1.0 / ratio,
                 Better::Higher => ratio,
             };
-            let worst = ratios.iter().map(|&(at, ratio)| (at, (of_other(ratio) - 1.0).abs()));
-            let (at, figure) = worst.max_by(|a, b| a.1.total_cmp(&b.1))?;
-            Some(Found::new(wants, figure, Some(at)))
+            let off = all.iter().map(|one| (one.at, (of_other(one.figure) - 1.0).abs()));
+            let (at, figure) = off.max_by(|a, b| a.1.total_cmp(&b.1))?;
+            Some(Found::plain(wants, figure, Some(at)))
         }
         Wants::TimeTo(_) => None,
     }
 }
 
 impl Found {
-    fn new(wants: Wants, figure: f64, at: Option<f64>) -> Found {
+    /// Of what has no spread.
+    fn plain(wants: Wants, figure: f64, at: Option<f64>) -> Found {
         let is_met = match wants {
             Wants::Within(most) => figure <= most,
             wants => figure >= wants.bound(),
@@ -275,6 +348,7 @@ mod tests {
 
     use super::*;
     use crate::figure::Role;
+    use crate::measure::{Between, Spread};
 
     fn series(name: &str, dots: &[(f64, f64)]) -> Series {
         let dots = dots
@@ -313,6 +387,68 @@ mod tests {
         assert_eq!(near, "met: 14 % off, at most 15 %");
         let higher = judged(Better::Higher, Wants::Best(0.5), &ours, &other);
         assert_eq!(higher, "met: 1× of 0.5×");
+    }
+
+    /// A place, a median, and from where to where it may be.
+    fn spread_series(name: &str, dots: &[(f64, f64, [f64; 2])]) -> Series {
+        let dot = |&(x, median, [low, high]): &(f64, f64, [f64; 2])| {
+            let spread = Spread { low, high, between: Between::Percentiles };
+            let y = Measure::new(median, Some(spread), Some(3.0));
+            Dot { key: x, x, y, origins: BTreeSet::new() }
+        };
+        Series { name: name.to_string(), role: Role::Ours, dots: dots.iter().map(dot).collect() }
+    }
+
+    #[test]
+    fn what_is_within_the_noise_of_the_bound_is_unclear() {
+        let other = [(1.0, 10.0, [10.0, 10.0]), (2.0, 10.0, [10.0, 10.0])];
+        let says = |wants, ours: &[(f64, f64, [f64; 2])]| {
+            let claim = Claim { says: "", only: &[], ours: &["a"], against: &["b"], wants };
+            let plot = plot(vec![spread_series("a", ours), spread_series("b", &other)]);
+            judge(Better::Lower, &claim, &plot).unwrap().to_string()
+        };
+        let noisy = (1.0, 5.0, [1.0, 20.0]);
+        let sure = (2.0, 8.0, [7.5, 8.5]);
+        let wants = Wants::At(1.0, 1.9);
+        assert_eq!(says(wants, &[noisy]), "unclear: 2× [0.5× to 10×] of 1.9×");
+        let wants = Wants::At(1.0, 2.1);
+        assert_eq!(says(wants, &[noisy]), "unclear: 2× [0.5× to 10×] of 2.1×");
+        // every size: one for which it is not sure is enough, though another has the least median
+        let wants = Wants::Least(1.1);
+        assert_eq!(says(wants, &[noisy, sure]), "unclear: 2× [0.5× to 10×] of 1.1×");
+        let wants = Wants::Least(1.4);
+        assert_eq!(says(wants, &[noisy, sure]), "short: 1.25× [1.18× to 1.33×] of 1.4×");
+        // the best size: one for which it is sure is enough, and what is noise does not hide it
+        let wants = Wants::Best(1.1);
+        assert_eq!(says(wants, &[noisy, sure]), "met: 1.25× [1.18× to 1.33×] of 1.1×");
+        let wants = Wants::Best(1.4);
+        assert_eq!(says(wants, &[noisy, sure]), "unclear: 2× [0.5× to 10×] of 1.4×");
+        let wants = Wants::Mean(1.6);
+        assert_eq!(says(wants, &[noisy, sure]), "unclear: 1.62× [0.84× to 5.67×] of 1.6×");
+    }
+
+    #[test]
+    fn one_lucky_pair_of_several_does_not_meet_a_claim() {
+        let wants = Wants::BestOfAll(1.2);
+        let figure = Figure { claims: &[], better: Better::Lower, ..*crate::figures::FIGURES[0] };
+        let claim = Claim { says: "", only: &[], ours: &["a"], against: &["b"], wants };
+        let other = (0.0, 10.0, [9.9, 10.1]);
+        let of = |title: &str, ours| Plot {
+            title: title.to_string(),
+            ..plot(vec![spread_series("a", &[ours]), spread_series("b", &[other])])
+        };
+        let lucky = of("lucky", (0.0, 4.0, [3.0, 30.0]));
+        let sure = of("sure", (0.0, 8.0, [7.9, 8.1]));
+        let says = |plots: &[Plot]| {
+            let verdict = verdicts(&figure, &claim, plots).remove(0);
+            format!("{}: {}", verdict.title, verdict.found)
+        };
+        assert!(says(&[lucky, sure]).starts_with("sure: met: 1.25×"));
+        let lucky = of("lucky", (0.0, 4.0, [3.0, 30.0]));
+        let sure = of("sure", (0.0, 9.0, [8.9, 9.1]));
+        assert!(says(&[lucky, sure]).starts_with("lucky: unclear: 2.5×"));
+        let once = vec![series("a", &[(0.0, 4.0)]), series("b", &[(0.0, 10.0)])];
+        assert_eq!(says(&[plot(once)]), ": unclear: 2.5× of 1.2×", "each was measured once");
     }
 
     #[test]

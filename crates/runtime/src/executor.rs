@@ -28,6 +28,7 @@ use crate::session::{Computing, SessionOptions};
 use crate::standing::Standing;
 use crate::storage::{Storage, Tensor};
 use crate::timeline::{Event, EventKind, Timeline};
+use crate::under_way::UnderWay;
 use crate::workspace::Workspace;
 use device::{Copying, Fetching, Gates, Landing};
 use steps::Steps;
@@ -51,6 +52,8 @@ pub struct Counters {
     /// Time lost: in polls that found nothing, and blocked in waits.
     pub poll_ns: u64,
     pub wait_ns: u64,
+    /// Time in which something was under way: a tensor that was asked for in vain, a send, or what a group reduces.
+    pub under_way_ns: u64,
 }
 
 /// How far a run got in one turn.
@@ -136,6 +139,7 @@ pub(crate) struct Executor {
     /// When the wait began that nothing has ended yet.
     deadline: Option<Deadline>,
     pub(crate) standing: Arc<Standing>,
+    under_way: UnderWay,
     /// It is told what the run waits for.
     is_told: bool,
     pub(crate) counters: Counters,
@@ -202,6 +206,7 @@ impl Executor {
             prepared: HashMap::new(),
             deadline: None,
             standing: Standing::of(&plan.parts[part]),
+            under_way: UnderWay::new(graph.len()),
             is_told: false,
             counters: Counters::default(),
             timeline: options.timeline.then(Timeline::default),
@@ -210,6 +215,7 @@ impl Executor {
 
     pub(crate) fn start(&mut self, frontier: &mut Frontier) {
         self.counters.steps += 1;
+        self.counters.under_way_ns += self.under_way.so_far();
         self.late_rate = std::mem::replace(&mut self.present_rate, self.rate_factor);
         self.copying.clear();
         self.held.clear();
@@ -261,7 +267,9 @@ impl Executor {
                 self.is_late = frontier.is_left(node);
                 let turn = self.turn(part, node);
                 let is_late = std::mem::take(&mut self.is_late);
-                match turn? {
+                let turn = turn?;
+                self.under_way.asked(node, matches!(turn, Turn::NotYet));
+                match turn {
                     Turn::Done => {
                         let is_early = !is_late && frontier.left() > 0;
                         if is_early && part.graph.node(node).op.is_computed() {
@@ -274,7 +282,10 @@ impl Executor {
                     Turn::NotYet => self.ready.push_back(node),
                 }
             }
-            if self.complete_finished(part, frontier)? || progress {
+            let completed = self.complete_finished(part, frontier)?;
+            let is_more = !self.flights.is_empty() || !self.collectives.is_empty();
+            self.counters.under_way_ns += self.under_way.goes_on(is_more);
+            if completed || progress {
                 self.moves();
                 return Ok(Advance::Progress);
             }

@@ -19,6 +19,7 @@ mod standing;
 mod storage;
 mod tail;
 mod timeline;
+mod under_way;
 mod whole;
 mod workspace;
 

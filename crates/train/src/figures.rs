@@ -54,6 +54,15 @@ impl ProcessFigures {
         self.per_second(poll_ns.saturating_add(wait_ns)) / 1e9
     }
 
+    /// Of the time in which something was under way to or from this process, the share that it did not lose with polls and waits:
+    /// other work hid it. None where nothing was.
+    pub fn hidden(&self) -> Option<f64> {
+        let Polling { poll_ns, wait_ns, under_way_ns, .. } = self.polling;
+        // fits: shown to a person
+        let lost = poll_ns.saturating_add(wait_ns) as f64 / under_way_ns as f64;
+        (under_way_ns > 0).then(|| (1.0 - lost).max(0.0))
+    }
+
     /// Of a count of these seconds.
     pub fn per_second(&self, count: u64) -> f64 {
         // fits: shown to a person
@@ -162,6 +171,13 @@ mod tests {
         assert_eq!(figures.samples_per_second(), 8.0);
         assert_eq!(figures.bytes_per_second(), 500.0);
         assert_eq!(figures.waiting(), 0.25);
+        assert_eq!(figures.hidden(), None, "nothing was under way");
+        let under_way = |under_way_ns| ProcessFigures {
+            polling: Polling { under_way_ns, ..figures.polling },
+            ..figures
+        };
+        assert_eq!(under_way(2_000_000_000).hidden(), Some(0.75));
+        assert_eq!(under_way(1000).hidden(), Some(0.0), "what was lost elsewhere is not of it");
         let next = gauge.step(begun + Duration::from_secs(3), 8, polling(3), || 1100).unwrap();
         assert_eq!((next.steps, next.bytes_written, next.polling.polls), (1, 0, 0));
         assert_eq!(ProcessFigures::default().samples_per_second(), 0.0);

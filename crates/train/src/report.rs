@@ -89,6 +89,9 @@ pub struct Polling {
     /// Time lost in polls that found nothing, and in waits.
     pub poll_ns: u64,
     pub wait_ns: u64,
+    /// Time in which something was under way: a tensor that was asked for in vain, a send, or what a group reduces.
+    #[serde(default)]
+    pub under_way_ns: u64,
 }
 
 /// What a process reports when its part is done.
@@ -220,8 +223,8 @@ impl Add for Traffic {
 
 impl From<Counters> for Polling {
     fn from(counters: Counters) -> Polling {
-        let Counters { polls, poll_misses, waits, poll_ns, wait_ns, .. } = counters;
-        Polling { polls, poll_misses, waits, poll_ns, wait_ns }
+        let Counters { polls, poll_misses, waits, poll_ns, wait_ns, under_way_ns, .. } = counters;
+        Polling { polls, poll_misses, waits, poll_ns, wait_ns, under_way_ns }
     }
 }
 
@@ -233,6 +236,7 @@ impl Polling {
             waits: combine(self.waits, other.waits),
             poll_ns: combine(self.poll_ns, other.poll_ns),
             wait_ns: combine(self.wait_ns, other.wait_ns),
+            under_way_ns: combine(self.under_way_ns, other.under_way_ns),
         }
     }
 }

@@ -92,7 +92,7 @@ pub struct PollingFigures {
 
 impl From<Polling> for PollingFigures {
     fn from(polling: Polling) -> PollingFigures {
-        let Polling { polls, poll_misses, waits, poll_ns, wait_ns } = polling;
+        let Polling { polls, poll_misses, waits, poll_ns, wait_ns, .. } = polling;
         // fits: times of a job, shown to a person
         let [poll_us, wait_us] = [poll_ns, wait_ns].map(|ns| ns as f64 / 1e3);
         PollingFigures { polls, poll_misses, waits, poll_us, wait_us }

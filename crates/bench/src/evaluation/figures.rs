@@ -26,8 +26,8 @@ pub struct Figure {
     pub name: &'static str,
     pub paper: &'static str,
     pub what: &'static str,
-    /// With `quick`, no case is begun after this long, in minutes.
-    pub quick_minutes: u64,
+    /// With `quick`, no case is begun after this long, in seconds.
+    pub quick_seconds: u64,
     cases: fn(&FigureScope) -> Vec<Case>,
 }
 
@@ -49,119 +49,126 @@ pub struct FigureScope {
     pub cuda_driver: Option<PathBuf>,
 }
 
-/// All of them. The quick minutes are 27 in all, and one more for those who have a GPU: with what the last case of each takes,
-/// less than 30.
+/// All of them. With `quick` they have 27 minutes in all, and one more for those who have a GPU: with what the last case of each
+/// takes, less than 30.
 pub const FIGURES: &[Figure] = &[
     Figure {
         name: "transfer",
         paper: "Xue et al., figure 8",
         what: "one tensor to a reduce_max in another process, by size and exchange",
-        quick_minutes: 3,
+        quick_seconds: 120,
         cases: xue::transfers,
+    },
+    Figure {
+        name: "transfer-links",
+        paper: "Xue et al., figure 8",
+        what: "the same over links of 1, 10 and 100 Gb/s, by one write and gRPC",
+        quick_seconds: 45,
+        cases: links::transfers,
     },
     Figure {
         name: "throughput",
         paper: "Xue et al., figure 9",
         what: "training by batch, for six models and each exchange",
-        quick_minutes: 3,
+        quick_seconds: 270,
         cases: xue::throughput,
     },
     Figure {
         name: "convergence",
         paper: "Xue et al., figure 10",
         what: "the loss of three applications by time, for each exchange",
-        quick_minutes: 3,
+        quick_seconds: 180,
         cases: xue::convergence,
     },
     Figure {
         name: "scaling",
         paper: "Xue et al., figure 11",
         what: "training by workers, and one process alone",
-        quick_minutes: 2,
+        quick_seconds: 180,
         cases: xue::scaling,
     },
     Figure {
         name: "copies",
         paper: "Xue et al., figure 12",
         what: "training with and without the sender's copy, all tensors written",
-        quick_minutes: 2,
+        quick_seconds: 150,
         cases: xue::copies,
     },
     Figure {
         name: "gpudirect",
         paper: "Xue et al., table 3",
         what: "training on GPUs, from memory to memory and by way of the host",
-        quick_minutes: 1,
+        quick_seconds: 60,
         cases: xue::gpudirect,
     },
     Figure {
         name: "links",
         paper: "beside Xue et al., figure 9",
         what: "a training step over links of 1 and 10 Gb/s by each exchange, measured and simulated",
-        quick_minutes: 1,
+        quick_seconds: 60,
         cases: links::exchanges,
     },
     Figure {
         name: "links-simulated",
         paper: "beside Xue et al., figure 9",
         what: "a step of 2 to 8 processes on two hosts by each strategy, simulated and measured over links",
-        quick_minutes: 2,
+        quick_seconds: 120,
         cases: links::simulated,
     },
     Figure {
         name: "store",
         paper: "Li et al., figure 7",
         what: "push and pull of a key by workers and servers, against ZeroMQ",
-        quick_minutes: 1,
+        quick_seconds: 60,
         cases: li::store,
     },
     Figure {
         name: "store-training",
         paper: "Li et al., figure 8",
         what: "training over a key-value store, against ZeroMQ",
-        quick_minutes: 1,
+        quick_seconds: 90,
         cases: li::training,
     },
     Figure {
         name: "modes",
         paper: "Mamidala et al., figures 11, 13 and 14",
         what: "learning curves of six ways of training",
-        quick_minutes: 1,
+        quick_seconds: 30,
         cases: mamidala::modes,
     },
     Figure {
         name: "epochs",
         paper: "Mamidala et al., figure 12",
         what: "an epoch of ResNet-50 in six ways of training, by some of its steps",
-        quick_minutes: 2,
+        quick_seconds: 90,
         cases: mamidala::epochs,
     },
     Figure {
         name: "nodes",
         paper: "Mamidala et al., figure 15",
         what: "ResNet-50 by nodes: the paper's cluster simulated, and measured here",
-        quick_minutes: 1,
+        quick_seconds: 45,
         cases: mamidala::nodes,
     },
     Figure {
         name: "batches",
         paper: "Mamidala et al., figure 16",
         what: "learning curves of mpi-sgd without servers, by batch",
-        quick_minutes: 1,
+        quick_seconds: 30,
         cases: mamidala::batches,
     },
     Figure {
         name: "allreduce",
         paper: "Mamidala et al., figures 17 to 20",
         what: "all-reduce by size and processes, of vectors and of tensors that devices hold",
-        quick_minutes: 2,
+        quick_seconds: 75,
         cases: mamidala::all_reduces,
     },
     Figure {
         name: "simulated",
         paper: "Xue et al., figure 11",
         what: "the paper's cluster and larger ones; what is simulated beside what is measured here",
-        quick_minutes: 2,
+        quick_seconds: 75,
         cases: simulated::cases,
     },
 ];
@@ -192,17 +199,18 @@ impl Figure {
             Case::Transfer(specs) => specs.iter().any(|spec| spec.exchange.is_by_message()),
             Case::Kvstore(_, ways) => ways.iter().any(|(wire, _)| *wire == StoreWire::Zmq),
             Case::Links(spec) => spec.exchanges.iter().any(|exchange| exchange.is_by_message()),
+            Case::LinkBench(_) => true,
             _ => false,
         })
     }
 
     /// True if it is measured on hosts with links of a given rate.
     pub fn has_links(&self) -> bool {
-        ["links", "links-simulated"].contains(&self.name)
+        ["transfer-links", "links", "links-simulated", "store"].contains(&self.name)
     }
 
     pub fn quick_limit(&self) -> Duration {
-        Duration::from_secs(60 * self.quick_minutes)
+        Duration::from_secs(self.quick_seconds)
     }
 }
 
@@ -282,12 +290,12 @@ mod tests {
         for figure in FIGURES {
             let count = |quick| figure.cases(&scope(quick)).len();
             assert!(0 < count(true) && count(true) <= count(false), "{}", figure.name);
-            assert!(figure.quick_minutes > 0);
+            assert!(figure.quick_seconds > 0);
         }
         // without a GPU nothing is run for that
         let on_cpus = FIGURES.iter().filter(|figure| figure.name != "gpudirect");
-        let minutes: u64 = on_cpus.map(|figure| figure.quick_minutes).sum();
-        assert!(minutes <= 27, "{minutes}");
+        let seconds: u64 = on_cpus.map(|figure| figure.quick_seconds).sum();
+        assert!(seconds <= 27 * 60, "{seconds}");
     }
 
     #[test]
@@ -334,6 +342,51 @@ mod tests {
         assert_eq!(store, [all, all].concat());
     }
 
+    #[test]
+    fn all_sizes_of_jobs_are_simulated_and_measured_over_links() {
+        let cases = |quick| {
+            let figure = FIGURES.iter().find(|figure| figure.name == "links-simulated").unwrap();
+            let of = |case: Case| match case {
+                Case::LinkJob(job) => Some((job.model.name(), job.rate.name, 2 * job.a_host)),
+                _ => None,
+            };
+            figure.cases(&scope(quick)).into_iter().filter_map(of).collect::<Vec<_>>()
+        };
+        let full = cases(false);
+        for model in ["mlp", "fcn5", "vgg16"] {
+            for (rate, workers) in [("10gbit", 2), ("1gbit", 2), ("1gbit", 4), ("1gbit", 8)] {
+                let one = (model.to_string(), rate, workers);
+                let of_each = full.iter().filter(|other| **other == one);
+                assert_eq!(of_each.count(), 3, "{model} {rate} {workers}: each strategy");
+            }
+        }
+        assert!(cases(true).iter().all(|one| full.contains(one)));
+    }
+
+    #[test]
+    fn tensors_and_values_go_over_links_of_each_rate() {
+        let commands = |name: &str, quick| {
+            let figure = FIGURES.iter().find(|figure| figure.name == name).unwrap();
+            let of = |case: Case| match case {
+                Case::LinkBench(spec) => Some((spec.rate.name, spec.arguments.join(" "))),
+                _ => None,
+            };
+            figure.cases(&scope(quick)).into_iter().filter_map(of).collect::<Vec<_>>()
+        };
+        let tensors = commands("transfer-links", false);
+        let rates: Vec<&str> = tensors.iter().map(|(rate, _)| *rate).collect();
+        assert_eq!(rates, ["1gbit", "10gbit", "100gbit"]);
+        assert!(
+            tensors
+                .iter()
+                .all(|(_, command)| command.contains("--exchange write --sizes 64KiB,1MiB,16MiB"))
+        );
+        assert!(commands("transfer-links", true).iter().all(|(_, it)| it.ends_with("--quick")));
+        let values = commands("store", false);
+        assert_eq!(values.len(), 1);
+        assert!(values[0].1.contains("--exchange zero-copy,zmq"), "{values:?}");
+    }
+
     /// What each figure says of itself that it was not measured: figure, subject, and why.
     fn missing(scope: &FigureScope) -> Vec<(&'static str, String, String)> {
         let cases = FIGURES.iter().flat_map(|figure| figure.cases(scope));
@@ -378,11 +431,14 @@ mod tests {
         assert!(data_of(&without, "modes").iter().all(|data| data == "digits"));
         let (no_gpu, no_links) = (Some("no driver".to_string()), Some("no tc".to_string()));
         let said = missing(&FigureScope { no_gpu, no_links, ..without });
-        for figure in ["links", "links-simulated"] {
-            assert!(said.contains(&(figure, String::new(), "no such hosts: no tc".to_string())));
+        for (figure, subject) in
+            [("links", ""), ("links-simulated", ""), ("xue-8", "1gbit"), ("li-7", "1gbit")]
+        {
+            let no_hosts = (figure, subject.to_string(), "no such hosts: no tc".to_string());
+            assert!(said.contains(&no_hosts), "{figure}");
         }
         let of_links = FIGURES.iter().filter(|figure| figure.has_links());
-        assert_eq!(of_links.count(), 2);
+        assert_eq!(of_links.count(), 4);
         assert!(said.contains(&("xue-table-3", String::new(), "no GPU: no driver".to_string())));
     }
 

@@ -14,8 +14,9 @@ nsenter and unshare; root, or a system that lets users have namespaces.
   --hosts N      How many hosts, from 2 to 16 [default: 2]
   --slots N      How many processes in a row go to a host (--hosts A:N,B:N) [default: 1]
   --plain        Leave the command as it is. Without this it is given --hosts, --rsh and --listen, as commands of tensorwire take
-                 them. In any case the environment has LINK_HOSTS (addresses, the first is where the command runs) and LINK_RSH (a
-                 command that takes an address and a command line, as ssh does)
+                 them, and LINK_RATE in the environment, which their lines of JSON name as 'link'. In any case the environment has
+                 LINK_HOSTS (addresses, the first is where the command runs) and LINK_RSH (a command that takes an address and a
+                 command line, as ssh does)
 
 Examples:
   bench/link.sh -- target/release/tensorwire train --model mlp --steps 40
@@ -122,7 +123,10 @@ LINK_HOSTS=$(IFS=,; echo "${addresses[*]}")
 LINK_RSH="sh $folder/rsh"
 export LINK_HOSTS LINK_RSH
 command=("$@")
-$plain || command+=(--hosts "${LINK_HOSTS//,/:$slots,}:$slots" --rsh "$LINK_RSH" --listen "${addresses[0]}:0")
+if ! $plain; then
+  export LINK_RATE=$rate
+  command+=(--hosts "${LINK_HOSTS//,/:$slots,}:$slots" --rsh "$LINK_RSH" --listen "${addresses[0]}:0")
+fi
 # in the background, since a signal interrupts `wait` but no command in the foreground
 told=false child=
 trap 'told=true; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null || true' INT TERM

@@ -2,6 +2,7 @@
 //! (`jobs.rs`). The hosts are network namespaces of this machine, which `bench/link.sh` makes; in them this program measures by its
 //! `bench step`.
 
+mod benches;
 mod cores;
 mod jobs;
 
@@ -36,6 +37,7 @@ use crate::error::BenchError;
 use crate::job::QUIET_RATE;
 use crate::simulate::{Compute, SimulateSpec, simulate};
 
+pub use benches::LinkBench;
 pub use cores::{LinkCores, receive_over_link, send_over_link};
 pub use jobs::LinkJob;
 pub(super) use jobs::{LinkRow, verdict};
@@ -81,6 +83,11 @@ pub struct LinkSteps {
 }
 
 impl LinkRate {
+    /// 10⁹ bytes a second of what it carries, less headers.
+    fn payload_gbs(self) -> f64 {
+        self.bits_per_second / 8e9 * PAYLOAD
+    }
+
     /// Hosts of half of this machine each, with so many workers, and this link between them, of which a core sends or receives
     /// so many 10⁹ bytes in a second.
     fn hosts(self, here: &Network, core_gbs: f64, workers: u32) -> Network {
@@ -90,7 +97,7 @@ impl LinkRate {
         Network {
             name: format!("{HOSTS} hosts, {}", self.name),
             link: Link {
-                bandwidth_gbs: self.bits_per_second / 8e9 * PAYLOAD,
+                bandwidth_gbs: self.payload_gbs(),
                 core_gbs: Some(core_gbs),
                 ..here.link.clone()
             },
@@ -278,10 +285,15 @@ impl Runner<'_> {
         self.said_over(&folder, &command, &json)
     }
 
-    /// What a core sends or receives in a second over such a link, in 10⁹ bytes, measured once for a rate.
+    /// What a core sends or receives in a second over such a link, in 10⁹ bytes.
     fn core_gbs(&mut self, rate: LinkRate, scratch: &Path) -> Result<f64, BenchError> {
-        if let Some(gbs) = self.link_core_gbs.get(rate.name) {
-            return Ok(*gbs);
+        Ok(self.cores(rate, scratch)?.core_gbs())
+    }
+
+    /// What bytes over such a link take of cores, measured once for a rate.
+    fn cores(&mut self, rate: LinkRate, scratch: &Path) -> Result<LinkCores, BenchError> {
+        if let Some(took) = self.link_cores.get(rate.name) {
+            return Ok(*took);
         }
         let folder = Folder::new(scratch).map_err(BenchError::Links)?;
         let json = folder.0.path().join("cores.jsonl");
@@ -291,11 +303,10 @@ impl Runner<'_> {
                 .to_vec();
         command.extend([self.job.program.clone().into(), json.clone().into()]);
         let lines = self.said_over::<LinkCores>(&folder, &command, &json)?;
-        let gbs = lines.first().map(|took| took.core_gbs());
         let none = || BenchError::Links(io::Error::other("the sender said nothing of its cores"));
-        let gbs = gbs.ok_or_else(none)?;
-        self.link_core_gbs.insert(rate.name, gbs);
-        Ok(gbs)
+        let took = lines.first().copied().ok_or_else(none)?;
+        self.link_cores.insert(rate.name, took);
+        Ok(took)
     }
 
     /// The lines of JSON that a command in the script's hosts writes to a file.

@@ -1,7 +1,7 @@
 //! Cases that train: how long steps take, and how the loss falls.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tensorwire_launch::{JobUpdate, Transport};
@@ -106,15 +106,20 @@ impl Throughput {
 
 impl Runner<'_> {
     pub(super) fn throughput(&mut self, config: &TrainConfig) -> Result<Throughput, BenchError> {
-        Ok(self.measured(config)?.0)
+        Ok(self.measured(config, |runner, done, took| runner.again(done, took))?.0)
     }
 
-    /// Measures steps, and says what computed.
-    fn measured(&mut self, config: &TrainConfig) -> Result<(Throughput, String), BenchError> {
+    /// Measures steps for as long as `again` says, at least once, and says what computed.
+    fn measured(
+        &mut self,
+        config: &TrainConfig,
+        again: fn(&Runner<'_>, usize, Duration) -> bool,
+    ) -> Result<(Throughput, String), BenchError> {
         let prepared = Prepared::new(config.clone(), &ByName)?;
         let (mut all_ms, mut sha256, mut kernels) = (Vec::new(), None, String::new());
         let mut transport = config.transport;
-        for _ in 0..self.repetitions {
+        let begun = Instant::now();
+        while all_ms.is_empty() || again(self, all_ms.len(), begun.elapsed()) {
             let outcome = launch_train(&prepared, &ByName, self.job, &mut |_| {})?;
             transport = outcome.transport;
             all_ms.push(step_ms(&outcome, &prepared));
@@ -138,7 +143,7 @@ impl Runner<'_> {
             servers: config.topology().servers,
             batch: config.batch,
             steps: prepared.steps(),
-            repetitions: self.repetitions,
+            repetitions: all_ms.len(),
             step_s: summary.median,
             p10_s: summary.p10,
             p90_s: summary.p90,
@@ -156,14 +161,15 @@ impl Runner<'_> {
     }
 
     pub(super) fn crossing(&mut self, config: &TrainConfig) -> Result<Crossing, BenchError> {
-        let (job, kernels) = self.measured(config)?;
+        let (job, kernels) = self.measured(config, |runner, done, _| done < runner.repetitions)?;
         let crossing = if config.by_way_of_host { "host" } else { "direct" };
         let device = config.device.to_string();
         Ok(Crossing { job: job.of_kind("gpudirect"), device, crossing, kernels })
     }
 
     pub(super) fn epoch(&mut self, config: &TrainConfig) -> Result<EpochOf, BenchError> {
-        let job = self.throughput(config)?.of_kind("epoch");
+        let job =
+            self.measured(config, |runner, done, _| done < runner.repetitions)?.0.of_kind("epoch");
         // fits: a batch is small
         let epoch_steps = IMAGENET_IMAGES.div_ceil(u64::from(config.workers) * config.batch as u64);
         let topology = config.topology();
@@ -194,8 +200,8 @@ impl Runner<'_> {
             ..config.clone()
         };
         let prepared = Prepared::new(alone, &ByName)?;
-        let mut all_ms = Vec::new();
-        for _ in 0..self.repetitions {
+        let (mut all_ms, begun) = (Vec::new(), Instant::now());
+        while self.again(all_ms.len(), begun.elapsed()) {
             self.alone.store(true, Ordering::SeqCst);
             let report = train_local(&prepared, &self.job.interrupt, &mut |_| {}, &|_| {});
             self.alone.store(false, Ordering::SeqCst);

@@ -12,10 +12,11 @@ use tensorwire_launch::{Hosts, JobSpec, Transport};
 use tensorwire_train::{TunedLink, TunedRow};
 
 use super::{Lines, announce, transports_of};
+use crate::Failure;
 use crate::args::{AllreduceArgs, read_table};
 use crate::job::job_spec;
 use crate::output::{note, print};
-use crate::{Failure, table::table};
+use crate::table::{live, table};
 
 static SIZES: [usize; 9] = sizes();
 /// Of [`SIZES`], the first so many.
@@ -31,6 +32,25 @@ const fn sizes() -> [usize; 9] {
     }
     sizes
 }
+
+/// Of the table, and above rows as they come.
+const HEADER: [&str; 15] = [
+    "ranks",
+    "devices",
+    "transport",
+    "operation",
+    "design",
+    "algorithm",
+    "size",
+    "time",
+    "p10",
+    "p90",
+    "GB/s",
+    "bus GB/s",
+    "sent",
+    "over wire",
+    "registered",
+];
 
 pub(super) fn run(args: &AllreduceArgs) -> Result<(), Failure> {
     let mut lines = Lines::open(args.json.as_deref())?;
@@ -187,7 +207,7 @@ fn of_transport(
                 for result in allreduce(&spec, &ways, job)? {
                     lines.append(&result)?;
                     let row = row(&result);
-                    note(format_args!("{}", row.join("  ")));
+                    live(&HEADER, &row, rows.is_empty());
                     rows.push(row);
                     results.push(result);
                 }
@@ -250,24 +270,7 @@ fn write(path: &Path, results: &[AllreduceResult]) -> Result<(), Failure> {
 }
 
 fn show(rows: &[Vec<String>]) -> Result<(), Failure> {
-    let header = [
-        "ranks",
-        "devices",
-        "transport",
-        "operation",
-        "design",
-        "algorithm",
-        "size",
-        "time",
-        "p10",
-        "p90",
-        "GB/s",
-        "bus GB/s",
-        "sent",
-        "over wire",
-        "registered",
-    ];
-    print(table(&header, rows, &[0, 1, 6, 7, 8, 9, 10, 11, 12, 13, 14]))?;
+    print(table(&HEADER, rows, &[0, 1, 6, 7, 8, 9, 10, 11, 12, 13, 14]))?;
     print(
         "medians of the slowest process's time, from a barrier on; GB/s: bytes of the vector over it; bus: times \
          2(n-1)/n of an\nall-reduce, (n-1)/n of a reduce-scatter or all-gather, as nccl-tests count it; sent: by the \

@@ -8,10 +8,15 @@ use tensorwire_train::CudaLibraries;
 
 use super::allreduce::{sizes_of, spec_of};
 use super::{Lines, announce};
+use crate::Failure;
 use crate::args::AllreduceArgs;
 use crate::job::job_spec;
-use crate::output::{note, print};
-use crate::{Failure, table::table};
+use crate::output::print;
+use crate::table::{live, table};
+
+/// Of the table, and above rows as they come.
+const HEADER: [&str; 9] =
+    ["processes", "GPUs", "by", "size", "time", "p10", "p90", "GB/s", "bus GB/s"];
 
 pub(super) fn run(
     args: &AllreduceArgs,
@@ -41,7 +46,7 @@ pub(super) fn run(
                 let result = gpu_allreduce(&spec, &job)?;
                 lines.append(&result)?;
                 let row = row(&result);
-                note(format_args!("{}", row.join("  ")));
+                live(&HEADER, &row, rows.is_empty());
                 rows.push(row);
             }
         }
@@ -53,8 +58,7 @@ pub(super) fn run(
 }
 
 fn show(rows: &[Vec<String>]) -> Result<(), Failure> {
-    let header = ["processes", "GPUs", "by", "size", "time", "p10", "p90", "GB/s", "bus GB/s"];
-    print(table(&header, rows, &[0, 1, 3, 4, 5, 6, 7, 8]))?;
+    print(table(&HEADER, rows, &[0, 1, 3, 4, 5, 6, 7, 8]))?;
     print(
         "medians of the slowest process's time, from a meeting on until its GPU has the result; GB/s: bytes of the vector \
          over it;\nbus: times 2(n-1)/n, as nccl-tests count it. tensorwire: the graph's all-reduce, with a pass over memory that \

@@ -6,14 +6,33 @@ use tensorwire_launch::{JobSpec, Transport};
 use tensorwire_train::StoreWire;
 
 use super::{Lines, announce, transports_of};
+use crate::Failure;
 use crate::args::KvstoreArgs;
 use crate::job::job_spec;
-use crate::output::{note, print};
-use crate::{Failure, table::table};
+use crate::output::print;
+use crate::table::{live, table};
 
 /// The paper's, and some of them.
 const WORKERS: &[u32] = &[1, 2, 4, 8, 16, 32];
 const QUICK_WORKERS: &[u32] = &[1, 2, 4];
+
+/// Of the table, and above rows as they come.
+const HEADER: [&str; 14] = [
+    "workers",
+    "servers",
+    "transport",
+    "exchange",
+    "pull",
+    "size",
+    "push + pull",
+    "p10",
+    "p90",
+    "of zmq",
+    "reg. worker",
+    "reg. server",
+    "reg. all",
+    "copied/step",
+];
 
 pub(super) fn run(args: &KvstoreArgs) -> Result<(), Failure> {
     let jobs = jobs(args)?;
@@ -40,7 +59,7 @@ pub(super) fn run(args: &KvstoreArgs) -> Result<(), Failure> {
                 for result in kvstore(&spec, &ways(args, &spec), &job)? {
                     lines.append(&result)?;
                     let row = row(&result);
-                    note(format_args!("{}", row.join("  ")));
+                    live(&HEADER, &row, rows.is_empty());
                     rows.push(row);
                 }
             }
@@ -82,23 +101,7 @@ fn jobs(args: &KvstoreArgs) -> Result<Vec<(u32, u32)>, Failure> {
 }
 
 fn show(rows: &[Vec<String>]) -> Result<(), Failure> {
-    let header = [
-        "workers",
-        "servers",
-        "transport",
-        "exchange",
-        "pull",
-        "size",
-        "push + pull",
-        "p10",
-        "p90",
-        "of zmq",
-        "reg. worker",
-        "reg. server",
-        "reg. all",
-        "copied/step",
-    ];
-    print(table(&header, rows, &[0, 1, 5, 6, 7, 8, 9, 10, 11, 12, 13]))?;
+    print(table(&HEADER, rows, &[0, 1, 5, 6, 7, 8, 9, 10, 11, 12, 13]))?;
     print(
         "medians of what worker 0 waits for, from a push to the end of the pull, all workers in step; pull: into a \
          tensor of the\nworker's own, or shown where the server has it; of zmq: times as fast as over ZeroMQ; reg.: \

@@ -5,10 +5,24 @@ use tensorwire_bench::{Curve, Machine, ModePoint, curve, in_mode};
 use tensorwire_train::Strategy;
 
 use super::{Lines, announce};
+use crate::Failure;
 use crate::args::ModesArgs;
 use crate::job::job_spec;
-use crate::output::{note, print};
-use crate::{Failure, table::table};
+use crate::output::print;
+use crate::table::{live, table};
+
+/// Of the table, and above rows as they come.
+const HEADER: [&str; 9] = [
+    "mode",
+    "epoch",
+    "test accuracy",
+    "test loss",
+    "loss",
+    "epoch takes",
+    "since start",
+    "with servers",
+    "in clients",
+];
 
 pub(super) fn run(args: &ModesArgs) -> Result<(), Failure> {
     let config = args.config();
@@ -29,11 +43,11 @@ pub(super) fn run(args: &ModesArgs) -> Result<(), Failure> {
     let mut lines = Lines::open(args.json.as_deref())?;
     let job = job_spec()?;
     announce(&Machine::here());
-    let mut curves = Vec::new();
+    let (mut curves, mut is_first) = (Vec::new(), true);
     for mode in modes {
         let mut failure = None;
         let found = curve(&in_mode(&config, mode), &job, &mut |point| {
-            note(format_args!("{}", row(point).join("  ")));
+            live(&HEADER, &row(point), std::mem::take(&mut is_first));
             if let Err(error) = lines.append(point) {
                 failure.get_or_insert(error);
             }
@@ -49,18 +63,7 @@ pub(super) fn run(args: &ModesArgs) -> Result<(), Failure> {
 fn show(curves: &[(Strategy, Curve)], target: f64) -> Result<(), Failure> {
     let rows: Vec<Vec<String>> =
         curves.iter().flat_map(|(_, curve)| curve.points.iter().map(row)).collect();
-    let header = [
-        "mode",
-        "epoch",
-        "test accuracy",
-        "test loss",
-        "loss",
-        "epoch takes",
-        "since start",
-        "with servers",
-        "in clients",
-    ];
-    print(table(&header, &rows, &[1, 2, 3, 4, 5, 6, 7, 8]))?;
+    print(table(&HEADER, &rows, &[1, 2, 3, 4, 5, 6, 7, 8]))?;
     print("")?;
     let rows: Vec<Vec<String>> = curves.iter().map(|of| summary(of, target)).collect();
     let reached = format!("{target} after");

@@ -7,10 +7,11 @@ use tensorwire_bench::{Machine, WINDOW_MAX, WriteResult, WriteSpec, transfer_siz
 use tensorwire_launch::{JobSpec, Transport};
 
 use super::{Lines, announce, transports_of};
+use crate::Failure;
 use crate::args::WriteArgs;
 use crate::job::job_spec;
-use crate::output::{note, print};
-use crate::{Failure, table::table};
+use crate::output::print;
+use crate::table::{live, table};
 
 pub(super) fn run(args: &WriteArgs) -> Result<(), Failure> {
     if !(1..=WINDOW_MAX).contains(&args.window) {
@@ -31,6 +32,10 @@ pub(super) fn run(args: &WriteArgs) -> Result<(), Failure> {
     announce(&Machine::here());
     let (verbs, arrival) = args.wire.clone().options();
     let mut rows = Vec::new();
+    let mut header = vec!["transport", "size", "window", "round trip", "throughput"];
+    if args.against.is_some() {
+        header.extend(["gRPC", "gRPC", "times as fast", "times as fast"]);
+    }
     for &transport in &transports {
         for &bytes in sizes {
             let spec = WriteSpec::new(transport, bytes, args.window, args.quick);
@@ -45,13 +50,9 @@ pub(super) fn run(args: &WriteArgs) -> Result<(), Failure> {
             let result = write(&spec, &job)?;
             lines.append(&result)?;
             let row = row(&result);
-            note(format_args!("{}", row.join("  ")));
+            live(&header, &row, rows.is_empty());
             rows.push(row);
         }
-    }
-    let mut header = vec!["transport", "size", "window", "round trip", "throughput"];
-    if args.against.is_some() {
-        header.extend(["gRPC", "gRPC", "times as fast", "times as fast"]);
     }
     print(table(&header, &rows, &[1, 2, 3, 4, 5, 6, 7, 8]))?;
     print(

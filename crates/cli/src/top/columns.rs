@@ -16,6 +16,7 @@ pub(super) enum Column {
     Samples,
     Sent,
     Waiting,
+    Hidden,
     Polls,
     /// Of a store's servers.
     Pushed,
@@ -30,7 +31,7 @@ const STANDS_MIN: u16 = 9;
 
 impl Column {
     /// In the order of the table.
-    const ALL: [Column; 14] = [
+    const ALL: [Column; 15] = [
         Column::Role,
         Column::Host,
         Column::Pid,
@@ -39,6 +40,7 @@ impl Column {
         Column::Samples,
         Column::Sent,
         Column::Waiting,
+        Column::Hidden,
         Column::Polls,
         Column::Pushed,
         Column::Pulled,
@@ -48,14 +50,15 @@ impl Column {
     ];
 
     /// What matters most, first.
-    const BY_WEIGHT: [Column; 13] = [
+    const BY_WEIGHT: [Column; 14] = [
         Column::Role,
         Column::Step,
         Column::Samples,
         Column::Sent,
-        Column::Waiting,
+        Column::Hidden,
         Column::Pushed,
         Column::Pulled,
+        Column::Waiting,
         Column::Polls,
         Column::Loss,
         Column::Pushes,
@@ -103,6 +106,7 @@ impl Column {
             Column::Samples => "samples/s",
             Column::Sent => "sent/s",
             Column::Waiting => "waiting",
+            Column::Hidden => "hidden",
             Column::Polls => "polls/s",
             Column::Pushed => "pushed/s",
             Column::Pulled => "pulled/s",
@@ -122,6 +126,7 @@ impl Column {
             Column::Loss | Column::Polls => 8,
             Column::Sent => 10,
             Column::Waiting => 7,
+            Column::Hidden => 6,
             Column::Pushed | Column::Pulled => 9,
             Column::Pushes | Column::Pulls => 8,
             Column::Stands => 0,
@@ -171,6 +176,9 @@ pub(super) fn cells(member: &MemberStatus, columns: &[Column]) -> Vec<String> {
         }),
         Column::Sent => of(&|figures| bytes(figures.bytes_per_second())),
         Column::Waiting => of_steps(&|figures| format!("{:.0} %", 100.0 * figures.waiting())),
+        Column::Hidden => of_steps(&|figures| {
+            figures.hidden().map(|share| format!("{:.0} %", 100.0 * share)).unwrap_or_default()
+        }),
         Column::Polls => of_steps(&|figures| format!("{:.0}", figures.polls_per_second())),
         Column::Pushed => of_store(|store| store.bytes_pushed).map(bytes),
         Column::Pulled => of_store(|store| store.bytes_pulled).map(bytes),

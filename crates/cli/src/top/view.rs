@@ -161,7 +161,7 @@ mod tests {
 
     fn member(rank: u32, role: &str) -> MemberStatus {
         let is_worker = role.starts_with("worker");
-        let polling = json!({"polls": 2000, "poll_misses": 9, "waits": 3, "poll_ns": 100_000_000, "wait_ns": 150_000_000});
+        let polling = json!({"polls": 2000, "poll_misses": 9, "waits": 3, "poll_ns": 100_000_000, "wait_ns": 150_000_000, "under_way_ns": 400_000_000});
         MemberStatus {
             rank,
             role: role.to_string(),
@@ -208,9 +208,9 @@ mod tests {
     #[test]
     fn what_matters_most_is_there_at_any_width() {
         for (columns, there, not_there) in [
-            (60, &["samples/s", "sent/s", "waiting"][..], &["polls/s", "host", "pid"][..]),
-            (80, &["samples/s", "sent/s", "waiting", "polls/s"][..], &["host", "pid"][..]),
-            (200, &["samples/s", "polls/s", "loss", "host", "pid"][..], &[][..]),
+            (60, &["samples/s", "sent/s", "hidden"][..], &["polls/s", "host", "pid"][..]),
+            (80, &["samples/s", "sent/s", "waiting", "hidden"][..], &["host", "pid"][..]),
+            (200, &["samples/s", "hidden", "polls/s", "loss", "host", "pid"][..], &[][..]),
         ] {
             let lines = screen(&View::new(vec![job("4711")]), columns);
             let text = lines.join("\n");
@@ -218,8 +218,8 @@ mod tests {
             assert!(there.iter().all(|title| header.contains(title)), "{columns}:\n{text}");
             assert!(!not_there.iter().any(|title| header.contains(title)), "{columns}:\n{text}");
             let worker = lines.iter().find(|line| line.starts_with("worker 0")).unwrap();
-            // 320 samples and 50 MiB in half a second, of which a quarter was lost
-            for figure in ["118", "640", "100 MiB", "50 %", "runs"] {
+            // 320 samples and 50 MiB in half a second, of which half was lost; 0.15 of the 0.4 s in which something was under way were not
+            for figure in ["118", "640", "100 MiB", "38 %", "runs"] {
                 assert!(worker.contains(figure), "{columns}: {figure}\n{text}");
             }
             let stands = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -227,6 +227,7 @@ mod tests {
                 stands.contains("waits for 'hidden1/weight' from server 0 for 3.2 s"),
                 "{text}"
             );
+            assert_eq!(worker.contains("50 %"), columns >= 80, "it waits:\n{text}");
             assert!(lines[0].starts_with("tensorwire top: 1 job"), "{text}");
             assert!(lines[23].starts_with("q ends"), "{text}");
         }

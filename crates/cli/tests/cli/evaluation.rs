@@ -218,6 +218,34 @@ fn steps_over_links_are_simulated_for_each_strategy() {
     assert!(page.contains("id=\"links-simulated\""), "{page}");
 }
 
+/// One tensor over links of each rate says over which, and what no core carries is said in its place.
+#[cfg(feature = "baselines")]
+#[test]
+fn tensors_go_over_links_of_each_rate() {
+    if !long::is_long() {
+        return skip(None, &"it takes minutes: TENSORWIRE_LONG asks for it");
+    }
+    let page = tempfile::NamedTempFile::new().unwrap();
+    let only = format!("--only transfer-links --report {}", page.path().display());
+    let (lines, ended) = bench(&format!("evaluation --quick {only}"));
+    let of = |rate: &str| lines.iter().filter(move |line| line["link"] == rate);
+    let missing = |rate: &str| {
+        let mut all = lines.iter().filter(|line| line["bench"] == "not-measured");
+        all.any(|line| line["subject"][0] == rate && line["figure"] == "xue-8")
+    };
+    for rate in ["1gbit", "10gbit", "100gbit"] {
+        let exchanges = ["write", "grpc-tcp", "grpc-rdma"];
+        let each =
+            exchanges.map(|exchange| of(rate).filter(|one| one["exchange"] == exchange).count());
+        let wanted = if missing(rate) { [0; 3] } else { [3; 3] };
+        assert_eq!(each, wanted, "{rate}: {}", ended.stderr);
+        assert!(of(rate).all(|line| line["hosts"] == 2 && line["limit"].is_null()), "{rate}");
+    }
+    let page = std::fs::read_to_string(page.path()).unwrap();
+    let is_there = |rate: &str| page.contains(&format!("tcp, {rate}")) != missing(rate);
+    assert!(["1gbit", "10gbit"].into_iter().all(is_there), "{}", ended.stderr);
+}
+
 /// The page knows every figure that may not be measured.
 #[test]
 fn a_figure_that_is_not_measured_has_its_place_on_the_page() {

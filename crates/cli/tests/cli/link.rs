@@ -81,9 +81,14 @@ fn a_job_over_a_link_ends_with_the_bits_of_one_host() {
     );
     // all that crosses went over the link
     assert!(two["bytes_written"].as_u64().unwrap() > one["bytes_written"].as_u64().unwrap());
+    let json = tempfile::NamedTempFile::new().unwrap();
+    let path = json.path().to_str().unwrap();
     let bench = ["--rate", "10gbit", "--", PROGRAM, "bench", "write", "--quick", "--sizes", "4KiB"];
-    let ended = link(&bench).end(LIMIT);
+    let ended = link(&[&bench[..], &["--json", path]].concat()).end(LIMIT);
     assert!(ended.status.success() && ended.stdout.contains("tcp"), "{}", ended.stderr);
+    let line = std::fs::read_to_string(path).unwrap();
+    let line: serde_json::Value = serde_json::from_str(line.trim()).unwrap();
+    assert_eq!((&line["link"], &line["hosts"]), (&"10gbit".into(), &2.into()), "{line}");
 }
 
 #[test]

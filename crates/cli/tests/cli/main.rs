@@ -25,6 +25,7 @@ mod exchanges;
 mod failure;
 mod gpu_command;
 mod hosts;
+mod json_keys;
 mod launchers;
 mod learn;
 mod lies;

@@ -34,7 +34,10 @@ fn lines_of_several_files_become_one_page() {
     let (ended, folder) =
         report(&[("a.jsonl", LINE), ("b.jsonl", &tea)], "a.jsonl b.jsonl --output p.html");
     assert!(ended.status.success(), "{}", ended.stderr);
-    assert_eq!(ended.stdout, "p.html: 1 figure; claims met 1, short 0, not measured 0\n");
+    assert_eq!(
+        ended.stdout,
+        "p.html: 1 figure; claims met 1, short 0, unclear 0, not measured 0\n"
+    );
     assert_eq!(
         ended.stderr,
         "left out: 1 line of kind tea: an unknown kind of line; the first is b.jsonl:2\n"

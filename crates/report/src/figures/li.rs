@@ -1,7 +1,7 @@
 //! Li et al., *Accelerating MXNet with RDMA*, §4: figures 7 and 8.
 
 use super::learned::{image_size, learned_from};
-use super::{At, RATE, WORKERS, counted, has_store, role, time, words};
+use super::{At, RATE, WORKERS, counted, has_store, over_link, role, time, words};
 use crate::figure::{Better, Claim, Figure, Point, Role, Shape, Wants};
 use crate::line::{Lacks, Line};
 
@@ -11,6 +11,7 @@ const PAPER_BYTES: f64 = 400_000.0;
 /// A worker has the value in a tensor of its own in the end, as theirs. Shown where its server has it is less work.
 const OURS: &[&str] = &["zero-copy, filled"];
 const ZMQ: &[&str] = &["zmq"];
+const SLOW_ZMQ: &str = "zmq over 1 Gb/s";
 
 pub(super) const STORE: Figure = Figure {
     id: "li-7",
@@ -27,8 +28,11 @@ pub(super) const STORE: Figure = Figure {
     claims: &[
         claim("the same wire, every number of workers", &["tcp"], Wants::Least(1.11)),
         claim("the same wire, 32 workers", &["tcp"], Wants::At(32.0, 1.36)),
+        claim("over a link of 1 Gb/s, every number of workers", &["1gbit"], Wants::Least(1.11)),
         claim("their RDMA over their TCP, every number of workers", &["shm"], Wants::Least(16.0)),
         claim("their RDMA over their TCP, the best", &["shm"], Wants::Best(21.0)),
+        slow("their RDMA over their TCP of 1 Gb/s, every number of workers", Wants::Least(16.0)),
+        slow("their RDMA over their TCP of 1 Gb/s, the best", Wants::Best(21.0)),
     ],
 };
 
@@ -82,6 +86,11 @@ const fn claim(says: &'static str, only: &'static [&'static str], wants: Wants) 
     Claim { says, only, ours: OURS, against: ZMQ, wants }
 }
 
+/// Ours where processes share memory over ZeroMQ between hosts.
+const fn slow(says: &'static str, wants: Wants) -> Claim {
+    Claim { says, only: &["shm"], ours: OURS, against: &[SLOW_ZMQ], wants }
+}
+
 const fn trains(says: &'static str, only: &'static [&'static str], wants: Wants) -> Claim {
     Claim { says, only, ours: &["zero-copy"], against: ZMQ, wants }
 }
@@ -105,9 +114,13 @@ fn store(line: &Line) -> Result<Vec<Point>, Lacks> {
     }
     let (role, series) = store_series(line)?;
     // ZeroMQ is beside each transport, over TCP
-    let place = line.optional_text("transport").map(str::to_string);
-    let at = At::x("as many servers as workers", place, workers);
-    Ok(vec![at.point(role, series, line.seconds("median_s")?)])
+    let place = line.optional_text("transport").map(|transport| over_link(line, transport));
+    let (subject, y) = ("as many servers as workers", line.seconds("median_s")?);
+    let point = At::x(subject, place, workers).point(role, series.as_str(), y);
+    // what they compare is memory that a NIC reaches with TCP over 1 Gb/s
+    let beside = (series == "zmq" && line.optional_text("link") == Some("1gbit"))
+        .then(|| At::x(subject, Some("shm".to_string()), workers).point(role, SLOW_ZMQ, y));
+    Ok([point].into_iter().chain(beside).collect())
 }
 
 fn training(line: &Line) -> Result<Vec<Point>, Lacks> {
@@ -135,7 +148,9 @@ fn training(line: &Line) -> Result<Vec<Point>, Lacks> {
         learned_from(line, papers),
         Some(format!("{strategy}, {}", counted(batch, "sample"))),
     ]);
-    let place = line.optional_text("transport").map(str::to_string);
-    let at = At::x(subject, place, workers);
+    // ZeroMQ goes over TCP alone, and is what each transport is held against, as their TCP is
+    let place = line.optional_text("transport").map(|transport| over_link(line, transport));
+    let is_beside_all = exchange == "zmq" && line.optional_text("link").is_none();
+    let at = At::x(subject, place.filter(|_| !is_beside_all), workers);
     Ok(vec![at.point(role(exchange), exchange, step_s.rate_of(workers * batch))])
 }

@@ -1,6 +1,6 @@
 //! A training step over links of a given rate, measured and simulated.
 
-use super::{At, WORKERS, members, role, time};
+use super::{At, WORKERS, counted, members, role, time};
 use crate::figure::{Axis, Better, Claim, Figure, Point, Role, Scale, Shape, Unit, Wants};
 use crate::line::{Lacks, Line};
 
@@ -65,6 +65,29 @@ pub(super) const SIMULATED: Figure = Figure {
         Wants::Within(0.15),
     )],
 };
+
+/// How many of those rows are near enough, which `bench evaluation` counts itself.
+pub(super) const WITHIN: Figure = Figure {
+    id: "links-simulated-rows",
+    source: "Beside Xue et al., Fig. 9",
+    title: "How many of these steps are simulated within 15 % of the measured",
+    says: "No paper's: of all steps of a run over links of a given rate, a share of 0.9 is wanted. A quick run has fewer.",
+    kinds: &["links-simulated-goal"],
+    run: "tensorwire bench evaluation --only links-simulated --json FILE",
+    take: within,
+    shape: Shape::Bars,
+    y: Axis { title: "share of the steps", unit: Unit::Plain, scale: Scale::Linear },
+    better: Better::Higher,
+    claims: &[Claim::of("simulated within 15 %", &[NEAR], &[], Wants::Reaches(0.9))],
+};
+
+const NEAR: &str = "within 15 % of the measured";
+
+fn within(line: &Line) -> Result<Vec<Point>, Lacks> {
+    let subject = counted(line.number("rows")?, "step");
+    let at = At { key: 0.0, ..At::x(subject, None, 0.0) };
+    Ok(vec![at.point(Role::Ours, NEAR, line.number("ratio")?)])
+}
 
 fn simulated(line: &Line) -> Result<Vec<Point>, Lacks> {
     let subject = format!("{}, {}", line.text("model")?, line.text("strategy")?);

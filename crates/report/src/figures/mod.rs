@@ -23,6 +23,7 @@ pub(crate) const FIGURES: &[&Figure] = &[
     &xue::GPUDIRECT,
     &links::LINKS,
     &links::SIMULATED,
+    &links::WITHIN,
     &li::STORE,
     &li::TRAINING,
     &mamidala::EPOCHS,
@@ -47,7 +48,7 @@ pub(crate) const NOT_MEASURED: &str = "not-measured";
 
 /// Kinds of lines that hold what was judged where it was measured.
 pub(crate) const GOALS: &[&str] =
-    &["peers-transfer-goal", "peers-kvstore-goal", "peers-allreduce-goal", "links-simulated-goal"];
+    &["peers-transfer-goal", "peers-kvstore-goal", "peers-allreduce-goal"];
 
 const BYTES: Axis = Axis { title: "tensor", unit: Unit::Bytes, scale: Scale::Log2 };
 const BATCH: Axis = Axis { title: "batch per worker", unit: Unit::Plain, scale: Scale::Log2 };
@@ -100,6 +101,21 @@ fn wire<'a>(line: &'a Line, exchange: &str) -> Result<&'a str, Lacks> {
     match exchange {
         "grpc-tcp" | "grpc-tcp-tuned" | "zmq" => Ok("tcp"),
         _ => line.text("transport"),
+    }
+}
+
+/// The same, with the link between hosts: what was measured over one is not what was measured over the loopback. A paced one says
+/// its rate.
+fn wire_and_link(line: &Line, exchange: &str) -> Result<String, Lacks> {
+    Ok(over_link(line, wire(line, exchange)?))
+}
+
+fn over_link(line: &Line, wire: &str) -> String {
+    let hosts = line.optional_number("hosts").filter(|hosts| *hosts > 1.0);
+    match (line.optional_text("link"), hosts) {
+        (Some(link), _) => format!("{wire}, {link}"),
+        (None, Some(hosts)) => format!("{wire}, {hosts} hosts"),
+        (None, None) => wire.to_string(),
     }
 }
 

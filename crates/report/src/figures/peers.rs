@@ -1,7 +1,7 @@
 //! Beside today's systems, in what no paper has a figure for.
 
 use super::li::store_series;
-use super::{At, BATCH, BYTES, counted, members, time};
+use super::{At, BATCH, BYTES, counted, members, over_link, time};
 use crate::figure::{Axis, Better, Claim, Figure, Point, Role, Scale, Shape, Unit, Wants};
 use crate::line::{Lacks, Line};
 use crate::measure::{Between, Measure, Spread};
@@ -142,7 +142,7 @@ fn all_reduce(line: &Line) -> Result<Vec<Point>, Lacks> {
     }
     let ranks = counted(line.number("ranks")?, "rank");
     let bytes = line.number("bytes")?;
-    let place = line.optional_text("transport").map(str::to_string);
+    let place = line.optional_text("transport").map(|transport| over_link(line, transport));
     if line.kind() == Some("peers-allreduce") {
         let at = At::x(ranks, place, bytes);
         let theirs =
@@ -180,7 +180,7 @@ fn peer(name: &str) -> &str {
 }
 
 fn store(line: &Line) -> Result<Vec<Point>, Lacks> {
-    let place = line.optional_text("transport").map(str::to_string);
+    let place = line.optional_text("transport").map(|transport| over_link(line, transport));
     let at = At::x(members(line)?, place, line.number("bytes")?);
     if line.kind() == Some("peers-kvstore") {
         let ours = format!("zero-copy, {}", line.text("pull")?);
@@ -194,7 +194,7 @@ fn store(line: &Line) -> Result<Vec<Point>, Lacks> {
 }
 
 fn write(line: &Line) -> Result<Vec<Point>, Lacks> {
-    let at = At::x("", Some(line.text("transport")?.to_string()), line.number("bytes")?);
+    let at = At::x("", Some(over_link(line, line.text("transport")?)), line.number("bytes")?);
     let trip = line.percentiles("round_trip_us", "round_trips")?;
     let mut points = vec![at.point(Role::Ours, "write", trip.scaled(1e-6))];
     if let Ok(call) = line.percentiles("grpc_round_trip_us", "grpc_round_trips") {

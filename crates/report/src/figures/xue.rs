@@ -1,7 +1,10 @@
 //! Xue et al., *Fast Distributed Deep Learning over RDMA* (EuroSys'19), §5: figures 8 to 12, table 3.
 
 use super::learned::learned_from;
-use super::{At, BATCH, BYTES, CLOCK, RATE, WORKERS, has_store, members, role, time, wire, words};
+use super::{
+    At, BATCH, BYTES, CLOCK, RATE, WORKERS, has_store, members, over_link, role, time, wire,
+    wire_and_link, words,
+};
 use crate::figure::{Axis, Better, Claim, Figure, Point, Role, Scale, Shape, Unit, Wants};
 use crate::line::{Lacks, Line};
 use crate::measure::Measure;
@@ -216,7 +219,7 @@ fn transfer(line: &Line) -> Result<Vec<Point>, Lacks> {
     let seconds = |path| Ok(line.quantiles(path)?.scaled(1e-9));
     if line.kind() == Some("peers-transfer") {
         let exchange = line.text("exchange")?;
-        let at = At::x("", Some(line.text("transport")?.to_string()), bytes);
+        let at = At::x("", Some(over_link(line, line.text("transport")?)), bytes);
         return Ok(vec![
             at.point(Role::Peer, TENSORFLOW, seconds("tensorflow_end_to_end_ns.median")?),
             at.point(
@@ -231,7 +234,7 @@ fn transfer(line: &Line) -> Result<Vec<Point>, Lacks> {
         return Ok(vec![At::x("", None, bytes).point(Role::Peer, TENSORFLOW, y)]);
     }
     let exchange = line.text("exchange")?;
-    let at = At::x("", Some(wire(line, exchange)?.to_string()), bytes);
+    let at = At::x("", Some(wire_and_link(line, exchange)?), bytes);
     let name = match line.optional_text("sizes") {
         Some("dynamic") => format!("{exchange}, size not planned"),
         _ => named(line, exchange).to_string(),
@@ -249,7 +252,7 @@ fn transfer(line: &Line) -> Result<Vec<Point>, Lacks> {
 
 /// Where a training step was measured, by batch.
 fn at_batch(line: &Line, exchange: &str) -> Result<At, Lacks> {
-    let place = format!("{}, {}", wire(line, exchange)?, members(line)?);
+    let place = format!("{}, {}", wire_and_link(line, exchange)?, members(line)?);
     Ok(At::x(line.text("model")?, Some(place), line.number("batch")?))
 }
 

@@ -8,6 +8,9 @@ use crate::verdict::without_zeros;
 /// Ticks along an axis, at most.
 const TICKS_MAX: usize = 7;
 
+/// Values are one if they differ by less, of the greatest: numbers of 32 bits that became ones of 64 do.
+const ALIKE: f64 = 1e-6;
+
 /// An axis with its ends.
 #[derive(Debug)]
 pub(super) struct Scaled {
@@ -26,10 +29,12 @@ impl Scaled {
         if from_zero && axis.scale == Scale::Linear {
             low = low.min(0.0);
         }
-        if low >= high {
-            // one value: in the middle
-            let around =
-                if axis.scale == Scale::Linear { (high.abs() / 2.0).max(0.5) } else { 0.5 };
+        if high - low <= high.abs() * ALIKE {
+            // one value: in the middle, and told from 0
+            let around = match axis.scale {
+                Scale::Linear if high != 0.0 => high.abs() / 2.0,
+                _ => 0.5,
+            };
             (low, high) = (low - around, high + around);
         }
         Scaled { axis, low, high }
@@ -184,6 +189,25 @@ mod tests {
             ["0", "0.2", "0.4", "0.6", "0.8", "1"]
         );
         assert_eq!(ticks(Scale::Log2, Unit::Plain, &[1.0, 64.0]).len(), 7);
+    }
+
+    #[test]
+    fn a_constant_is_in_the_middle_and_is_not_read_as_zero() {
+        for value in [0.001, 0.1, 3.0, -0.02, 0.0] {
+            // as 32 bits have it
+            for values in [[value; 2], [value, f64::from(value as f32)]] {
+                let axis = Axis { title: "", unit: Unit::Plain, scale: Scale::Linear };
+                let scaled = Scaled::around(axis, values.into_iter(), false).widened();
+                let at = scaled.at(value);
+                assert!((0.3..=0.7).contains(&at), "{value}: {at}");
+                let nearest = scaled
+                    .ticks()
+                    .into_iter()
+                    .min_by(|(a, _), (b, _)| (a - at).abs().total_cmp(&(b - at).abs()));
+                let (_, label) = nearest.unwrap();
+                assert_eq!(label.parse::<f64>().unwrap() == 0.0, value == 0.0, "{value}: {label}");
+            }
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What the papers claim, and what became of it here: a table a figure, as GitHub reads it, for a text that says the same as the page.
+//! What the papers claim, and what became of it here: where that was measured, and a table a figure, as GitHub reads it, for a text
+//! that says the same as the page.
 
 use super::markdown::escaped;
 use crate::figure::{Claim, Figure};
@@ -20,7 +21,10 @@ pub(super) fn of_all(evaluation: &Evaluation) -> String {
     let tables =
         evaluation.sections.iter().map(of_section).chain(evaluation.missing.iter().map(of_missing));
     let tables: Vec<String> = tables.flatten().collect();
-    tables.join("\n")
+    match tables.is_empty() {
+        true => String::new(),
+        false => format!("{}\n\n{}", escaped(&evaluation.provenance.sentence()), tables.join("\n")),
+    }
 }
 
 /// None where nothing is claimed.

@@ -2,6 +2,7 @@
 //! what lines say, and refers to nothing outside.
 #![allow(clippy::unwrap_used)]
 
+mod claims;
 mod gaps;
 mod peers;
 
@@ -396,6 +397,7 @@ fn each_kind_of_line_has_its_figure() {
         (r#"{"bench":"peer-step","model":"gru","system":"MXNet dist_sync","strategy":null,"workers":2,"batch":8,"overhead":2}"#.into(), "peer-step"),
         (r#"{"bench":"loss","model":"mlp","dtype":"f32","losses":[2,1],"pytorch":[2,1]}"#.into(), "losses"),
         (r#"{"step":1,"epoch":1,"loss":0.5,"samples_per_second":9,"rate":0.1}"#.into(), "run-rate"),
+        (r#"{"bench":"links-simulated-goal","goal":"g","at_least":0.9,"ratio":0.8,"rows":5,"within":4}"#.into(), "links-simulated-rows"),
         (r#"{"bench":"peers-kvstore-goal","peer":"p","goal":"g","at_least":2,"ratio":3}"#.into(), "goals"),
     ] {
         let report = of(&line);

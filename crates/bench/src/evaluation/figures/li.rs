@@ -2,7 +2,7 @@
 
 use tensorwire_train::{Budget, StoreWire, Strategy, TrainConfig};
 
-use super::{FigureScope, PaperData, WIRES, by_exchange, job};
+use super::{FigureScope, PaperData, WIRES, by_exchange, job, links};
 use crate::evaluation::Case;
 use crate::kvstore::{KvstoreSpec, PAPER_BYTES, Pull};
 
@@ -21,6 +21,8 @@ pub(super) fn store(scope: &FigureScope) -> Vec<Case> {
             all.push(Case::Kvstore(spec, ways));
         }
     }
+    // the paper's own contrast is with TCP over 1 Gb/s
+    all.push(links::store(scope));
     all
 }
 

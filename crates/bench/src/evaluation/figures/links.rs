@@ -6,20 +6,81 @@ use tensorwire_zoo::{Fcn5, Mlp, Shipped, Vgg16};
 
 use super::FigureScope;
 use super::xue::SMALL_BATCH;
-use crate::evaluation::{Case, LinkJob, LinkRate, LinkSteps, NotMeasured};
+use crate::evaluation::{Case, LinkBench, LinkJob, LinkRate, LinkSteps, NotMeasured};
 
 const SLOW: LinkRate = LinkRate { name: "1gbit", bits_per_second: 1e9 };
 const FAST: LinkRate = LinkRate { name: "10gbit", bits_per_second: 1e10 };
 
+/// Of the papers' InfiniBand.
+const FASTEST: LinkRate = LinkRate { name: "100gbit", bits_per_second: 1e11 };
+
 /// What is said where there can be no such hosts.
 fn missing(scope: &FigureScope, figure: &'static str) -> Option<Case> {
+    missing_part(scope, (figure, figure), Vec::new())
+}
+
+/// The same of a part of a figure of the page, which is measured by another name.
+fn missing_part(
+    scope: &FigureScope,
+    (figure, only): (&'static str, &'static str),
+    subject: Vec<&'static str>,
+) -> Option<Case> {
     let why = scope.no_links.as_ref()?;
     Some(Case::NotMeasured(NotMeasured {
         figure,
-        subject: Vec::new(),
+        subject,
         why: format!("no such hosts: {why}"),
-        command: Some(format!("tensorwire bench evaluation --only {figure}")),
+        command: Some(format!("tensorwire bench evaluation --only {only}")),
     }))
+}
+
+/// A benchmark of this program over a link, or why not.
+fn over_link(
+    scope: &FigureScope,
+    (figure, only): (&'static str, &'static str),
+    rate: LinkRate,
+    arguments: &[&str],
+) -> Case {
+    let quick = scope.quick.then_some("--quick");
+    let arguments = arguments.iter().copied().chain(quick).map(str::to_string).collect();
+    let scratch = scope.scratch.clone();
+    missing_part(scope, (figure, only), vec![rate.name]).unwrap_or(Case::LinkBench(LinkBench {
+        figure,
+        only,
+        rate,
+        arguments,
+        scratch,
+    }))
+}
+
+/// Names of those of `exchanges` that there are, with commas between.
+fn built_in(scope: &FigureScope, exchanges: &[Exchange]) -> String {
+    let all = exchanges.iter().filter(|exchange| scope.exchanges.contains(exchange));
+    all.map(|exchange| exchange.name()).collect::<Vec<_>>().join(",")
+}
+
+/// Figure 8 of Xue et al. between hosts: nothing is by reference there.
+pub(super) fn transfers(scope: &FigureScope) -> Vec<Case> {
+    let exchanges = [Exchange::Write, Exchange::GrpcTcp, Exchange::GrpcRdma];
+    let exchanges = built_in(scope, &exchanges);
+    let of = |rate| {
+        let arguments = ["transfer", "--transport", "tcp", "--kind", "static"];
+        let more = ["--exchange", &exchanges, "--sizes", "64KiB,1MiB,16MiB"];
+        over_link(scope, ("xue-8", "transfer-links"), rate, &[&arguments[..], &more].concat())
+    };
+    [SLOW, FAST, FASTEST].map(of).to_vec()
+}
+
+/// Figure 7 of Li et al. over their slower link.
+pub(super) fn store(scope: &FigureScope) -> Case {
+    let exchanges = match scope.exchanges.contains(&Exchange::Zmq) {
+        true => "zero-copy,zmq",
+        false => "zero-copy",
+    };
+    let workers = if scope.quick { "1,2" } else { "1,2,4,8" };
+    let arguments = ["kvstore", "--transport", "tcp", "--pull", "filled"];
+    let more = ["--workers", workers, "--exchange", exchanges];
+    over_link(scope, ("li-7", "store"), SLOW, &[&arguments[..], &more].concat())
 }
 
 /// What crosses of a small model, and of one of the paper's that sends much.

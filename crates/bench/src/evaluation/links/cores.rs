@@ -1,18 +1,28 @@
 //! What a link costs cores: their work for bytes that go over it, at both ends and, where the link is the system's own, in between.
-//! One process sends and another receives; what the machine's cores did meanwhile is not idle time.
+//! One process sends and another receives, while a thread a core counts: what cannot be counted meanwhile is what bytes took. So it is
+//! what computing loses. Cores that are idle meanwhile would be woken for every few packets, which a core that computes is not, and
+//! the price of a byte would be too high.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Deadline;
 
+use crate::machine::cores;
+
 /// More than caches hold, sent in pieces as a fabric does.
 const BYTES: usize = 64 << 20;
 const PIECE: usize = 1 << 20;
-/// Bytes are sent for so long, behind those that warm up.
+/// Bytes are sent for so long, behind those that warm up: while nobody else does anything, and while all cores count. These count for
+/// as long by themselves, half of it before and half of it behind, so that what else the machine does meets both.
+const CARRIES: Duration = Duration::from_millis(500);
 const LASTS: Duration = Duration::from_millis(1500);
+/// Between two looks at how far it has come.
+const COUNTED: u64 = 1 << 16;
 /// Of one read or write, over a link of 10 Mb/s too, and until the other end is there.
 const PATIENCE: Duration = Duration::from_secs(60);
 const COMES: Duration = Duration::from_secs(20);
@@ -22,8 +32,10 @@ const COMES: Duration = Duration::from_secs(20);
 pub struct LinkCores {
     pub bytes: u64,
     pub seconds: f64,
-    /// Of all cores, when they were not idle.
+    /// Of all cores, what bytes took of them.
     pub busy_s: f64,
+    /// 10⁹ bytes a second, where cores do nothing else.
+    pub carried_gbs: f64,
 }
 
 impl LinkCores {
@@ -48,7 +60,7 @@ fn receive(listener: &TcpListener) -> io::Result<()> {
     let mut stream = loop {
         match listener.accept() {
             Err(error) if error.kind() == ErrorKind::WouldBlock && !comes.passed() => {
-                std::thread::sleep(Duration::from_millis(5));
+                thread::sleep(Duration::from_millis(5));
             }
             accepted => break accepted?.0,
         }
@@ -69,38 +81,96 @@ fn receive(listener: &TcpListener) -> io::Result<()> {
 /// Sends to who receives there for a while, and returns what that took.
 ///
 /// # Errors
-/// When the receiver is not there or is lost, or the system does not say how long its cores were idle.
+/// When the receiver is not there or is lost, or other work of the machine hides what bytes took.
 pub fn send_over_link(to: SocketAddr) -> io::Result<LinkCores> {
+    let took = sent(to)?;
+    match took.busy_s > 0.0 {
+        true => Ok(took),
+        false => Err(io::Error::other("cores counted as fast while bytes went as without them")),
+    }
+}
+
+fn sent(to: SocketAddr) -> io::Result<LinkCores> {
     let comes = Deadline::after(COMES);
     let mut stream = loop {
         match TcpStream::connect(to) {
-            Err(_) if !comes.passed() => std::thread::sleep(Duration::from_millis(5)),
+            Err(_) if !comes.passed() => thread::sleep(Duration::from_millis(5)),
             connected => break connected?,
         }
     };
     patient(&stream)?;
-    let bytes = vec![1; BYTES];
+    let data = vec![1; BYTES];
     let mut round = || -> io::Result<()> {
-        bytes.chunks(PIECE).try_for_each(|piece| stream.write_all(piece))?;
+        data.chunks(PIECE).try_for_each(|piece| stream.write_all(piece))?;
         // until all of them have come
         stream.read_exact(&mut [0])
     };
     round()?;
-    let (idle_s, start, mut rounds) = (Idle::now()?, Instant::now(), 0);
-    while start.elapsed() < LASTS {
-        round()?;
-        rounds += 1;
-    }
-    let seconds = start.elapsed().as_secs_f64();
-    let now = Idle::now()?;
+    let mut rounds = |lasts: Duration| -> io::Result<(u64, f64)> {
+        let (start, mut rounds) = (Instant::now(), 0);
+        while start.elapsed() < lasts {
+            round()?;
+            rounds += 1;
+        }
+        // fits: usize is 64 bits wide
+        Ok((rounds * BYTES as u64, start.elapsed().as_secs_f64()))
+    };
+    let (carried, carried_s) = rounds(CARRIES)?;
+    let (cores, counters) = (cores(), Counters::default());
+    let mut beside_counters = || -> io::Result<LinkCores> {
+        let before = counters.alone();
+        let from = counters.now();
+        let (bytes, seconds) = rounds(LASTS)?;
+        let meanwhile = counters.now() - from;
+        // fits: counts of some seconds
+        let rate = (before + counters.alone()) as f64 / LASTS.as_secs_f64();
+        let busy_s = lost_s(cores, seconds, meanwhile as f64 / rate);
+        // fits: bytes of some seconds
+        Ok(LinkCores { bytes, seconds, busy_s, carried_gbs: carried as f64 / carried_s / 1e9 })
+    };
+    thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| counters.count());
+        }
+        let took = beside_counters();
+        counters.enough.store(true, Ordering::Relaxed);
+        took
+    })
+}
+
+/// Seconds of cores that were lost in such a time, in which all of them together counted as far as they do by themselves in another.
+fn lost_s(cores: usize, seconds: f64, counted_s: f64) -> f64 {
     // fits: cores of a machine
-    let all_s = seconds * now.cores as f64;
-    let busy_s = all_s - (now.seconds - idle_s.seconds);
-    if busy_s <= 0.0 {
-        return Err(io::Error::other("the system says that its cores were idle while bytes went"));
+    cores as f64 * (seconds - counted_s)
+}
+
+/// How far threads have counted that do nothing else.
+#[derive(Debug, Default)]
+struct Counters {
+    sum: AtomicU64,
+    enough: AtomicBool,
+}
+
+impl Counters {
+    fn count(&self) {
+        while !self.enough.load(Ordering::Relaxed) {
+            (0..COUNTED).for_each(|at| {
+                std::hint::black_box(at);
+            });
+            self.sum.fetch_add(COUNTED, Ordering::Relaxed);
+        }
     }
-    // fits: usize is 64 bits wide
-    Ok(LinkCores { bytes: rounds * BYTES as u64, seconds, busy_s })
+
+    fn now(&self) -> u64 {
+        self.sum.load(Ordering::Relaxed)
+    }
+
+    /// How far they come in half of the time in which bytes are sent.
+    fn alone(&self) -> u64 {
+        let from = self.now();
+        thread::sleep(LASTS / 2);
+        self.now() - from
+    }
 }
 
 fn patient(stream: &TcpStream) -> io::Result<()> {
@@ -109,62 +179,39 @@ fn patient(stream: &TcpStream) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))
 }
 
-/// How long the machine's cores were idle so far.
-struct Idle {
-    cores: usize,
-    seconds: f64,
-}
-
-impl Idle {
-    fn now() -> io::Result<Idle> {
-        Idle::of(&std::fs::read_to_string("/proc/stat")?)
-            .ok_or_else(|| io::Error::other("/proc/stat does not say how long cores were idle"))
-    }
-
-    /// As proc(5) has it: user, nice, system, idle, iowait and others, in ticks.
-    fn of(stat: &str) -> Option<Idle> {
-        let of_core = |line: &&str| {
-            line.strip_prefix("cpu")
-                .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-        };
-        let all = stat.lines().find(|line| line.starts_with("cpu "))?;
-        let mut ticks = all.split_whitespace().skip(4).map(str::parse::<u64>);
-        let (idle, waiting) = (ticks.next()?.ok()?, ticks.next()?.ok()?);
-        // fits: ticks of some centuries
-        let seconds = (idle + waiting) as f64 / rustix::param::clock_ticks_per_second() as f64;
-        Some(Idle { cores: stat.lines().filter(of_core).count(), seconds })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_cores_do_is_what_is_not_idle() {
-        let stat = "cpu  10 0 20 300 100 5 5 0 0 0\ncpu0 5 0 10 150 50 5 5 0 0 0\ncpu1 5 0 10 150 50\nintr 7\n";
-        let idle = Idle::of(stat).unwrap();
-        assert_eq!(idle.cores, 2);
-        let ticks = rustix::param::clock_ticks_per_second() as f64;
-        assert!((idle.seconds - 400.0 / ticks).abs() < 1e-9);
-        assert!(Idle::of("intr 7\n").is_none());
-        assert!(Idle::of("cpu  1 2 3\n").is_none());
+    fn what_bytes_take_is_what_cannot_be_counted_meanwhile() {
+        // all cores of two counted half as far in 2 s as they would have
+        assert!((lost_s(2, 2.0, 1.0) - 2.0).abs() < 1e-9);
+        assert!(lost_s(2, 2.0, 2.0).abs() < 1e-9);
+        let counters = Counters::default();
+        thread::scope(|scope| {
+            scope.spawn(|| counters.count());
+            let counted = counters.alone();
+            counters.enough.store(true, Ordering::Relaxed);
+            assert!(counted > 0 && counted.is_multiple_of(COUNTED));
+        });
     }
 
     #[test]
     fn both_ends_do_half_of_the_work() {
-        let took = LinkCores { bytes: 3_000_000_000, seconds: 4.0, busy_s: 2.0 };
+        let took = LinkCores { bytes: 3_000_000_000, seconds: 4.0, busy_s: 2.0, carried_gbs: 1.0 };
         assert!((took.core_gbs() - 3.0).abs() < 1e-9);
     }
 
     #[test]
-    fn bytes_over_a_connection_take_cores_some_time() {
+    fn bytes_over_a_connection_are_counted() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let at = listener.local_addr().unwrap();
         let receiving = std::thread::spawn(move || receive(&listener));
-        let took = send_over_link(at).unwrap();
+        // what it took of the cores is for a machine that does nothing else
+        let took = sent(at).unwrap();
         receiving.join().unwrap().unwrap();
         assert!(took.bytes >= BYTES as u64 && took.seconds >= LASTS.as_secs_f64());
-        assert!(took.busy_s > 0.0, "{took:?}");
+        assert!(took.busy_s.is_finite() && took.carried_gbs > 0.0, "{took:?}");
     }
 }

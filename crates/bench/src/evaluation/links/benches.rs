@@ -1,0 +1,95 @@
+//! Another benchmark of this program over links of a given rate: its own command, on two hosts, whose lines say which link it was. A
+//! link of which this machine's cores carry less than half is no such link: what they carry is said in its place.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::LinkRate;
+use crate::error::BenchError;
+use crate::evaluation::{NotMeasured, Runner, tell_missing};
+
+/// Of a link's rate, what cores carry at least.
+const CARRIED: f64 = 0.5;
+
+/// A benchmark over such links.
+#[derive(Clone, Debug)]
+pub struct LinkBench {
+    /// Of the page, and of `bench evaluation --only`: where it belongs if it cannot be measured.
+    pub figure: &'static str,
+    pub only: &'static str,
+    pub rate: LinkRate,
+    /// What `tensorwire bench` is given, without the hosts and the file for its lines.
+    pub arguments: Vec<String>,
+    /// Where temporary files belong.
+    pub scratch: PathBuf,
+}
+
+impl LinkBench {
+    pub(in crate::evaluation) fn name(&self) -> String {
+        let what = self.arguments.first().map(String::as_str).unwrap_or_default();
+        format!("{what} over {}", self.rate.name)
+    }
+
+    fn command(&self, json: &Path) -> Vec<OsString> {
+        let given = self.arguments.iter().map(OsString::from);
+        let all = ["bench".into()].into_iter().chain(given);
+        all.chain(["--json".into(), json.into()]).collect()
+    }
+
+    /// What is said where cores carry so many 10⁹ bytes a second of the link; none: enough.
+    fn missing(&self, carried_gbs: f64) -> Option<NotMeasured> {
+        let is_carried = carried_gbs >= CARRIED * self.rate.payload_gbs();
+        (!is_carried).then(|| NotMeasured {
+            figure: self.figure,
+            subject: vec![self.rate.name],
+            why: format!(
+                "this machine's cores carry {:.1} Gb/s over a link of {} between two of its hosts, measured in the same run by raw sockets",
+                8.0 * carried_gbs,
+                self.rate.name
+            ),
+            command: Some(format!("tensorwire bench evaluation --only {}", self.only)),
+        })
+    }
+}
+
+impl Runner<'_> {
+    pub(in crate::evaluation) fn link_bench(
+        &mut self,
+        spec: &LinkBench,
+        on_line: &mut dyn FnMut(Value),
+    ) -> Result<(), BenchError> {
+        let carried_gbs = self.cores(spec.rate, &spec.scratch)?.carried_gbs;
+        if let Some(missing) = spec.missing(carried_gbs) {
+            return tell_missing(on_line, &missing);
+        }
+        let command = |json: &Path| spec.command(json);
+        let lines: Vec<Value> = self.measured_over(spec.rate, 1, &spec.scratch, &command)?;
+        lines.into_iter().for_each(on_line);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_cores_do_not_carry_is_not_measured_and_what_they_carry_is_said() {
+        let spec = LinkBench {
+            figure: "xue-8",
+            only: "transfer-links",
+            rate: LinkRate { name: "100gbit", bits_per_second: 1e11 },
+            arguments: ["transfer", "--quick"].map(str::to_string).to_vec(),
+            scratch: PathBuf::new(),
+        };
+        assert_eq!(spec.name(), "transfer over 100gbit");
+        let command = spec.command(Path::new("f"));
+        assert_eq!(command, ["bench", "transfer", "--quick", "--json", "f"].map(OsString::from));
+        let missing = spec.missing(2.5).unwrap();
+        assert_eq!(missing.subject, ["100gbit"]);
+        assert!(missing.why.contains("carry 20.0 Gb/s over a link of 100gbit"), "{}", missing.why);
+        assert!(spec.missing(6.5).is_none());
+    }
+}

@@ -1,0 +1,123 @@
+//! What is printed as JSON has its schema in docs/command-line.md: every key of a command's objects is in the section that it refers
+//! to, and what that section names is there, but for what other jobs have.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{Job, send};
+
+const LIMIT: Duration = Duration::from_secs(120);
+const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/command-line.md");
+
+/// What a section has in backquotes.
+fn documented(heading: &str) -> BTreeSet<String> {
+    let docs = std::fs::read_to_string(DOCS).unwrap();
+    let (_, section) = docs.split_once(&format!("### {heading}\n")).unwrap();
+    let section = section.split("\n#").next().unwrap();
+    section.split('`').skip(1).step_by(2).map(str::to_string).collect()
+}
+
+/// Holds the keys of objects against a section. `elsewhere` are words of it that are no keys of these: values, and keys of other jobs.
+fn agree<'a>(
+    heading: &str,
+    objects: impl IntoIterator<Item = &'a Value>,
+    nested: &[&str],
+    elsewhere: &[&str],
+) {
+    let known = documented(heading);
+    let mut keys = BTreeSet::new();
+    for object in objects {
+        keys.extend(object.as_object().unwrap().keys().map(String::as_str));
+        for array in nested.iter().filter_map(|key| object[key].as_array()) {
+            keys.extend(
+                array.iter().flat_map(|one| one.as_object().unwrap().keys().map(String::as_str)),
+            );
+        }
+    }
+    // a purpose each
+    let stands = |key: &str| match key.strip_prefix("bytes_copied_") {
+        Some(_) if known.contains("bytes_copied_PURPOSE") => "bytes_copied_PURPOSE".to_string(),
+        _ => key.to_string(),
+    };
+    let unknown: Vec<&&str> = keys.iter().filter(|key| !known.contains(&stands(key))).collect();
+    assert!(unknown.is_empty(), "{heading} of {DOCS} does not say what these are: {unknown:?}");
+    let is_key = |word: &&String| word.bytes().all(|it| it.is_ascii_lowercase() || it == b'_');
+    let absent = known.iter().filter(is_key).map(String::as_str);
+    let absent: Vec<&str> =
+        absent.filter(|key| !keys.contains(key) && !elsewhere.contains(key)).collect();
+    assert!(absent.is_empty(), "{heading} of {DOCS} names what is not there: {absent:?}");
+}
+
+fn run(arguments: &str) -> String {
+    let ended = Job::start(arguments).end(LIMIT);
+    assert!(ended.status.success(), "{arguments}: {}", ended.stderr);
+    ended.stdout
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_job_and_its_evaluation_print_what_is_documented() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| folder.path().join(name).display().to_string();
+    let (metrics, weights) = (place("m.jsonl"), place("w.safetensors"));
+    let job = format!(
+        "train --json --batch 8 --threads 1 --steps 4 --val-every 2 --metrics {metrics} --save {weights}"
+    );
+    let said = run(&job);
+    let summary = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+    // values, purposes, and what jobs on GPUs and some models have
+    let elsewhere =
+        ["allreduce", "none", "feeding", "store", "checkpoint", "device_steps", "metrics"];
+    agree("Summary of train", [&summary], &[], &elsewhere);
+    let metrics = lines(&std::fs::read_to_string(metrics).unwrap());
+    let (steps, last) = metrics.split_at(metrics.len() - 1);
+    agree("Steps of train", steps, &[], &[]);
+    agree("Summary of train", [&last[0]["summary"]], &[], &elsewhere);
+    let evaluated = run(&format!("eval --json --batch 8 --threads 1 --load {weights}"));
+    agree("Evaluation of eval", &lines(&evaluated), &[], &["metrics"]);
+}
+
+#[test]
+fn what_is_looked_up_prints_what_is_documented() {
+    agree("Models", &lines(&run("models --json")), &[], &[]);
+    // its status is of what it found
+    let doctor = Job::start("doctor --json").end(LIMIT);
+    let severities = ["ok", "note", "warning", "error"];
+    agree("Doctor", [&doctor.json()], &["findings"], &severities);
+}
+
+fn status(folder: &Path) -> Option<Value> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
+    let said = command.args(["status", "--json"]).env("XDG_RUNTIME_DIR", folder).output().unwrap();
+    serde_json::from_slice(&said.stdout).ok()
+}
+
+#[test]
+fn a_running_job_prints_what_is_documented() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
+    command.args("train --steps 100000000 --batch 8 --threads 1".split_whitespace());
+    command.env("XDG_RUNTIME_DIR", folder.path());
+    let job = Job::start_command(command);
+    let until = Instant::now() + LIMIT;
+    let answer = loop {
+        // figures come after half a second of steps
+        match status(folder.path()).filter(|answer| answer["members"][0]["figures"].is_object()) {
+            Some(answer) => break answer,
+            None => assert!(Instant::now() < until, "no figures"),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let phases = ["starting", "meeting", "running", "done", "lost"];
+    agree("Jobs", [&answer], &["members"], &phases);
+    send(job.launcher(), Signal::TERM);
+    job.end(LIMIT);
+}

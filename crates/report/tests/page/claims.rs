@@ -1,0 +1,169 @@
+//! Claims that are held against what was measured: on the wire, with the spread and from the run that they are of.
+
+use tensorwire_report::{Line, TableFormat, tables};
+
+use super::{here, of, parsed, texts};
+
+#[test]
+fn their_tcp_is_beside_each_transport_of_ours_where_a_store_trains() {
+    let step = |size: &str, transport: &str, exchange: &str, step_s: f64| {
+        format!(
+            "{{\"bench\":\"throughput\",\"model\":\"mlp\",\"data\":\"synthetic:4096,{size}\",\"exchange\":\"{exchange}\",\
+             \"transport\":\"{transport}\",\"strategy\":\"dist-sgd\",\"workers\":2,\"batch\":64,\"step_s\":{step_s}}}\n"
+        )
+    };
+    let mut lines = String::new();
+    for size in ["28x28x1", "32x32x3"] {
+        lines += &step(size, "shm", "zero-copy", 1.0);
+        lines += &step(size, "tcp", "zero-copy", 2.0);
+        // it goes over TCP alone
+        lines += &step(size, "tcp", "zmq", 4.0);
+    }
+    let page = parsed(&of(&lines));
+    let says = |claim: &str| here(&page, "li-8", claim);
+    for (size, met, short) in [("MNIST's size", "3.13×", "4.62×"), ("CIFAR-10's size", "5×", "9×")]
+    {
+        let theirs = says(&format!("{size}, their RDMA over their TCP, 2 workers"));
+        assert_eq!(theirs.len(), 1);
+        assert!(theirs[0].contains(", shm)") && theirs[0].contains(&format!("4× of {met}")));
+        let absent = says(&format!("{size}, their RDMA over their TCP, 8 workers"));
+        assert!(absent[0].ends_with(&format!("{short} at 8not measured there: 4× (workers: 2)")));
+        let wire = says(&format!("{size}, the same wire, 2 workers"));
+        assert!(wire[0].contains(", tcp)") && wire[0].contains("met: 2× of"), "{wire:?}");
+    }
+}
+
+#[test]
+fn how_many_simulated_steps_are_near_is_a_claim() {
+    let line = |rows: u32, within: u32| {
+        let ratio = f64::from(within) / f64::from(rows);
+        format!(
+            "{{\"bench\":\"links-simulated-goal\",\"peer\":\"simulation\",\"goal\":\"g\",\"at_least\":0.9,\
+             \"ratio\":{ratio},\"rows\":{rows},\"within\":{within}}}\n"
+        )
+    };
+    let report = of(&(line(18, 15) + &line(10, 9)));
+    let says = here(&parsed(&report), "links-simulated-rows", "simulated within 15 %");
+    assert_eq!(
+        says,
+        [" (10 steps)at least 0.9met: 0.9 of 0.9", " (18 steps)at least 0.9short: 0.8333 of 0.9"]
+    );
+    assert_eq!((report.met, report.short), (1, 1));
+}
+
+#[test]
+fn what_the_spread_leaves_open_counts_as_unclear() {
+    let line = |exchange: &str, [p10, median, p90]: [f64; 3]| {
+        format!(
+            "{{\"bench\":\"kvstore\",\"transport\":\"tcp\",\"exchange\":\"{exchange}\",\"pull\":\"filled\",\"workers\":1,\
+             \"servers\":1,\"bytes\":400000,\"repetitions\":9,\"median_s\":{median},\"p10_s\":{p10},\"p90_s\":{p90}}}\n"
+        )
+    };
+    let report = of(&(line("zero-copy", [0.9, 1.0, 1.1]) + &line("zmq", [1.0, 1.2, 1.4])));
+    let says = here(&parsed(&report), "li-7", "the same wire, every number of workers");
+    assert_eq!(says.len(), 1);
+    assert!(says[0].contains("unclear: 1.2× [0.91× to 1.56×] of 1.11×"), "{says:?}");
+    // and not slower, beside which ours is by size
+    assert_eq!((report.met, report.short, report.unclear), (0, 0, 2));
+}
+
+#[test]
+fn at_two_nodes_strong_scaling_is_the_same_job_and_nothing_is_judged() {
+    let nodes = |scaling: &str, nodes: u32, batch: u32| {
+        format!(
+            "{{\"bench\":\"nodes\",\"cluster\":\"c\",\"model\":\"resnet50\",\"design\":\"ring\",\"scaling\":\"{scaling}\",\
+             \"nodes\":{nodes},\"workers\":{},\"batch\":{batch},\"step_s\":1}}\n",
+            2 * nodes
+        )
+    };
+    let both = |count: u32| nodes("weak", count, 128) + &nodes("strong", count, 256 / count);
+    let says = |lines: &str| {
+        let page = parsed(&of(lines));
+        here(&page, "mamidala-15", "weak scaling over strong scaling, 8 nodes").remove(0)
+    };
+    assert!(says(&both(2)).contains("not measured there: 1× (nodes: 2)"));
+    assert!(says(&(both(2) + &both(8))).contains("met: 4× of 1× (nodes: 8)"));
+}
+
+#[test]
+fn a_table_of_claims_says_where_they_were_measured() {
+    let line = "{\"bench\":\"write\",\"transport\":\"tcp\",\"bytes\":4096,\"round_trip_us\":12.5,\"machine\":{\"cores\":2,\
+                \"cpu\":\"A CPU\",\"kernel\":\"6.1\",\"commit\":\"0123456789abcdef\",\"date\":\"2026-11-26T01:23:45Z\"}}";
+    let lines = Line::read_all("given.jsonl", line).unwrap();
+    let claims = tables(&lines, TableFormat::Claims).unwrap();
+    let first = claims.lines().next().unwrap();
+    assert_eq!(first, "Measured on 2 cores, A CPU, Linux 6.1; 2026-11-26; commit 0123456789ab.");
+}
+
+#[test]
+fn the_papers_two_figures_have_their_claims_beside_the_simulated_cluster() {
+    let line = |model: &str, exchange: &str, speedup: f64| {
+        format!(
+            "{{\"bench\":\"simulate\",\"cluster\":\"paper-xue\",\"model\":\"{model}\",\"strategy\":\"ps\",\
+             \"exchange\":\"{exchange}\",\"batch\":32,\"workers\":8,\"step_s\":0.2,\"speedup\":{speedup},\
+             \"measured_step_s\":null}}\n"
+        )
+    };
+    let mut lines = String::new();
+    for (model, ours) in [("vgg16", 4.4), ("alexnet", 3.0), ("lstm", 2.0)] {
+        lines += &line(model, "zero-copy", ours);
+        lines += &line(model, "grpc-rdma", 2.0);
+    }
+    let page = parsed(&of(&lines));
+    let of_11 = here(&page, "simulated", "figure 11: over gRPC.RDMA, 8 workers (vgg16, paper-xue");
+    assert!(of_11[0].contains("short: 2.2× of 2.4×"), "{of_11:?}");
+    let of_9 = here(&page, "simulated", "figure 9: over gRPC.RDMA, at batch 32");
+    assert!(of_9.iter().any(|one| one.contains("alexnet") && one.contains("1.5× of 2.69×")));
+    assert!(of_9.iter().any(|one| one.contains("vgg16") && one.contains("met: 2.2× of 2.17×")));
+    assert!(of_9.iter().any(|one| one.contains("gru") && one.contains("not measured")));
+}
+
+#[test]
+fn what_went_over_a_link_is_not_what_went_over_the_loopback() {
+    let line = |more: &str, exchange: &str, ns: f64| {
+        format!(
+            "{{\"bench\":\"transfer\",\"transport\":\"tcp\",\"exchange\":\"{exchange}\",\"sizes\":\"static\",\"bytes\":4096,\
+             \"end_to_end_ns\":{{\"median\":{ns}}}{more}}}\n"
+        )
+    };
+    let mut lines = String::new();
+    for (more, theirs) in [
+        (",\"hosts\":1", 300.0),
+        (",\"hosts\":2,\"link\":\"10gbit\"", 200.0),
+        (",\"hosts\":2", 150.0),
+    ] {
+        lines += &(line(more, "write", 100.0) + &line(more, "grpc-tcp", theirs));
+    }
+    let page = parsed(&of(&lines));
+    assert_eq!(texts(&page, "#xue-8 .plot-title"), ["tcp", "tcp, 10gbit", "tcp, 2 hosts"]);
+    let says = here(&page, "xue-8", "over gRPC.TCP, every size");
+    let found = [" (tcp)", " (tcp, 10gbit)", " (tcp, 2 hosts)"];
+    let found = found.into_iter().zip(["3×", "2×", "1.5×"]);
+    for (said, (place, times)) in says.iter().zip(found) {
+        assert!(said.starts_with(place) && said.contains(&format!(": {times} of")), "{said}");
+    }
+}
+
+#[test]
+fn a_slow_link_of_theirs_is_beside_our_shared_memory() {
+    let line = |transport: &str, more: &str, exchange: &str, median_s: f64| {
+        format!(
+            "{{\"bench\":\"kvstore\",\"transport\":\"{transport}\",\"exchange\":\"{exchange}\",\"pull\":\"filled\",\"workers\":2,\
+             \"servers\":2,\"bytes\":400000,\"median_s\":{median_s}{more}}}\n"
+        )
+    };
+    let link = ",\"hosts\":2,\"link\":\"1gbit\"";
+    let lines = line("shm", "", "zero-copy", 1.0)
+        + &line("shm", "", "zmq", 5.0)
+        + &line("tcp", link, "zero-copy", 10.0)
+        + &line("tcp", link, "zmq", 20.0);
+    let page = parsed(&of(&lines));
+    let says = |claim: &str| here(&page, "li-7", claim).concat();
+    assert!(says("their RDMA over their TCP, every").contains("5× of 16×"));
+    let slow = says("their RDMA over their TCP of 1 Gb/s, every number of workers");
+    assert!(slow.contains(", shm)") && slow.contains("met: 20× of 16×"), "{slow}");
+    let same = says("over a link of 1 Gb/s, every number of workers");
+    assert!(same.contains(", tcp, 1gbit)") && same.contains("met: 2× of 1.11×"), "{same}");
+    let loopback = says("the same wire, every number of workers");
+    assert!(!loopback.contains("short"), "{loopback}");
+}
