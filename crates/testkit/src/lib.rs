@@ -12,6 +12,7 @@ pub mod long;
 pub mod machine;
 pub mod mesh;
 pub mod program;
+pub mod proxy;
 pub mod random;
 pub mod shim;
 pub mod skip;
