@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 pub mod cpu;
+pub mod crowd;
 pub mod cuda;
 pub mod faults;
 pub mod long;
