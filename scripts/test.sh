@@ -147,6 +147,8 @@ if [ -n "${TENSORWIRE_LONG:-}" ]; then
   part loom -p tensorwire-memory -p tensorwire-fabric
   if cargo +nightly miri --version >/dev/null 2>&1; then
     part miri --lib -p tensorwire-base -p tensorwire-tensor -p tensorwire-memory -p tensorwire-fabric
+    part miri --lib -p tensorwire-collectives -p tensorwire-kvstore -p tensorwire-cuda
+    part miri --lib -p tensorwire-kernels cpu::conv::pack
   else
     skip 'cargo miri is not installed (rustup toolchain install nightly --component miri,rust-src)'
   fi

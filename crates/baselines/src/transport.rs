@@ -48,6 +48,9 @@ pub trait MessageSink: Send + Sync {
     /// What is wrong with it: either end of the message fails then.
     fn open(&self, from: Rank, head: &[u8], bytes: usize) -> Result<Box<dyn ContentSink>, String>;
 
+    /// Most bytes of a content that [`MessageSink::open`] takes.
+    fn content_bytes_max(&self) -> usize;
+
     /// Something went wrong that ends the job; the first counts.
     fn fail(&self, error: MessageError);
 

@@ -33,6 +33,7 @@ use crate::error::GroupError;
 use crate::group::{Group, Watch};
 use crate::ports::Collectives;
 
+pub(crate) use call::fuzz_notices;
 pub use call::{CallKind, CommunicatorCall, Parts};
 pub use error::CommunicatorError;
 pub use operation::{Operation, Outcome};

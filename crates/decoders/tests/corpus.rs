@@ -7,9 +7,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use serde::de::DeserializeOwned;
 use tensorwire_decoders::{TARGETS, Target};
+use tensorwire_launch::{Assignment, JobStatus};
 use tensorwire_testkit::long;
 use tensorwire_testkit::random::Random;
+use tensorwire_train::TrainConfig;
 
 /// How long changed inputs of a target are tried, and how many at most.
 const TRIED_FOR: Duration = Duration::from_millis(120);
@@ -112,4 +115,20 @@ fn every_target_has_a_program_and_a_corpus_that_is_small() {
         all += bytes;
     }
     assert!(all <= 500 << 10, "the corpus has {all} bytes");
+}
+
+/// Where nothing in a corpus is read, changes of it come no further than the first missing field.
+#[test]
+fn what_is_whole_is_read() {
+    fn read<T: DeserializeOwned>(bytes: &[u8]) {
+        if let Err(error) = serde_json::from_slice::<T>(bytes) {
+            panic!("{error}: the corpus needs one that is of today's form");
+        }
+    }
+    let whole = |name| std::fs::read(fuzz().join("corpus").join(name).join("whole")).unwrap();
+    read::<Assignment>(&whole("launch_assignment"));
+    read::<JobStatus>(&whole("launch_status"));
+    read::<TrainConfig>(&whole("train_configs"));
+    let record: serde_json::Value = serde_json::from_slice(&whole("launch_takeover")).unwrap();
+    read::<Assignment>(record["assignment"].to_string().as_bytes());
 }

@@ -7,11 +7,14 @@
 //! | `tree.rs`, `look.rs`, `look/` | reads them, from `/proc`, `/sys`, the fabric's survey of NICs and CUDA's driver |
 //! | `trial.rs`, `pair.rs` | writes and reads over a transport, between two ends, every byte verified |
 //! | `peer.rs` | the same with another host: a job of two members |
+//! | `fuzz.rs` | what the ends tell each other, as functions of bytes |
 //! | `judge.rs`, `judge/` | facts and trials in, findings out; pure |
 
 #![forbid(unsafe_code)]
 
 mod facts;
+#[doc(hidden)]
+pub mod fuzz;
 mod judge;
 mod look;
 mod pair;

@@ -70,7 +70,7 @@ pub(crate) enum PairError {
 
 /// What the driver tells the other end.
 #[derive(Debug, Serialize, Deserialize)]
-enum Order {
+pub(crate) enum Order {
     /// Verify what the driver wrote, once its signal is there.
     Check {
         bytes: u64,
@@ -98,17 +98,23 @@ enum Order {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-enum Answer {
+pub(crate) enum Answer {
     Done,
     Failed(String),
 }
 
 /// Where an end's memory is.
 #[derive(Debug, Serialize, Deserialize)]
-struct Hello {
-    source: String,
-    target: String,
+pub(crate) struct Hello {
+    pub(crate) source: String,
+    pub(crate) target: String,
     slot: u32,
+}
+
+impl Hello {
+    pub(crate) fn descriptor(text: &str) -> Result<RegionDescriptor, DescriptorError> {
+        RegionDescriptor::from_bytes(&hex::decode(text).unwrap_or_default())
+    }
 }
 
 /// One end, introduced to the other.
@@ -178,8 +184,7 @@ impl End {
         channel.send_message(&serde_json::to_vec(&hello)?, deadline)?;
         let theirs: Hello = serde_json::from_slice(&fabric.receive_message(deadline)?.body)?;
         let open = |text: &str| -> Result<RemoteRegion, PairError> {
-            let descriptor = RegionDescriptor::from_bytes(&hex::decode(text).unwrap_or_default())?;
-            Ok(channel.open_region(&descriptor, deadline)?)
+            Ok(channel.open_region(&Hello::descriptor(text)?, deadline)?)
         };
         let (their_source, their_target) = (open(&theirs.source)?, open(&theirs.target)?);
         let their_slot = ArrivalSlot(theirs.slot);

@@ -86,7 +86,7 @@ impl Messages for Ends {
 
 /// What an end reports.
 #[derive(Debug, Serialize, Deserialize)]
-enum EndReport {
+pub(crate) enum EndReport {
     Drove(Trial),
     /// What went wrong, if anything did.
     Served(Option<String>),

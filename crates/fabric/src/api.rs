@@ -425,6 +425,10 @@ impl Channel {
     /// Posts one copy, and never waits for the peer. The completion comes through [`Fabric::poll`]; the
     /// local region stays alive until then.
     ///
+    /// Loans do not see a copy: that nobody uses what it writes, and nobody writes what it reads, until it is complete and its
+    /// signal has come, is the agreement that whoever made the regions' memory promised (`Slab::from_raw`). Plans keep it by
+    /// the order of their steps.
+    ///
     /// # Errors
     /// If it was not posted: the queue is full, the ranges are wrong, or the peer is gone. There is no
     /// completion then.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use tensorwire_base::JobId;
 
 use crate::config::Identity;
@@ -117,7 +118,15 @@ impl<S: TimedStream + AsFd> Lobby<S> {
     /// Hears what those who wait have said. Does not wait. `most`: how many may be ready; others stay.
     pub fn turn(&mut self, most: usize) -> Turn<S> {
         let mut turn = Turn { ready: Vec::new(), strangers: Vec::new() };
-        for mut waiting in std::mem::take(&mut self.waiting) {
+        let have_spoken = self.have_spoken();
+        for (mut waiting, has_spoken) in
+            std::mem::take(&mut self.waiting).into_iter().zip(have_spoken)
+        {
+            let is_silent = waiting.have < HELLO_BYTES && !has_spoken;
+            if is_silent && waiting.since.elapsed() < self.patience {
+                self.waiting.push_back(waiting);
+                continue;
+            }
             if turn.ready.len() == most && waiting.have == HELLO_BYTES {
                 self.waiting.push_back(waiting);
                 continue;
@@ -149,6 +158,17 @@ impl<S: TimedStream + AsFd> Lobby<S> {
         let is_held_up = self.waiting.iter().any(|waiting| waiting.have == HELLO_BYTES);
         let end = self.waiting.front().map(|waiting| waiting.since + self.patience);
         if is_held_up { Some(Instant::now() + LOOK_AGAIN) } else { end }
+    }
+
+    /// For each of those who wait, whether there is something to hear: asked all at once, since most say nothing.
+    fn have_spoken(&self) -> Vec<bool> {
+        let streams = self.waiting.iter().map(|waiting| waiting.caller.stream.as_fd());
+        let mut polled: Vec<PollFd<'_>> =
+            streams.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let is_known = rustix::event::poll(&mut polled, Some(&now)).is_ok();
+        // where that cannot be asked, each is read from
+        polled.iter().map(|fd| !is_known || !fd.revents().is_empty()).collect()
     }
 
     fn hear(&self, waiting: &mut Waiting<S>) -> Result<Heard, StrangerError> {

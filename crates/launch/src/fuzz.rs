@@ -11,6 +11,8 @@ use crate::control::{FromMember, ToMember, fuzz_stream};
 use crate::hosts::Hosts;
 use crate::negotiate::Offer;
 use crate::rendezvous::{Answer, JoinRequest, detect};
+use crate::status::{JobStatus, Question};
+use crate::takeover::fuzz_record;
 
 /// What members and launchers tell each other, and the frames that it is told in.
 pub fn control(bytes: &[u8]) {
@@ -59,6 +61,18 @@ pub fn hosts(bytes: &[u8]) {
     if let Err(error) = text.parse::<Hosts>() {
         assert!(!error.to_string().is_empty());
     }
+}
+
+/// What an earlier launcher left for the one that takes its job over.
+pub fn takeover(bytes: &[u8]) {
+    fuzz_record(bytes);
+}
+
+/// What is asked of a job that runs, and what it answers.
+pub fn status(bytes: &[u8]) {
+    told_again::<Question>(bytes);
+    told_again::<JobStatus>(bytes);
+    told_again::<Result<String, String>>(bytes);
 }
 
 /// The value, if these bytes are one; then it comes to the same when it is told again.

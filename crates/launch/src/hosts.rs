@@ -2,7 +2,7 @@
 //! address the others reach this one. Starts no process and opens no connection.
 
 use std::fmt;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -76,6 +76,10 @@ pub enum HostsError {
         "--listen: {ip} is the address of a group or of a whole network; give an address of this machine, or 0.0.0.0 for all of them"
     )]
     NoAddress { ip: IpAddr },
+    #[error(
+        "processes of this host find each other over its loopback interface, which is down; as root: ip link set lo up"
+    )]
+    NoLoopback,
 }
 
 impl Default for Hosts {
@@ -232,10 +236,11 @@ impl Hosts {
         // fits: a job has far fewer than 2^32 members
         let others = (0..world as u32).map(Rank).filter(|rank| !self.is_here(*rank));
         let others: Vec<&str> = others.map(|rank| self.name(rank)).collect();
-        let is_of_many = |ip: IpAddr| match ip {
-            IpAddr::V4(ip) => ip.is_multicast() || ip.is_broadcast(),
-            IpAddr::V6(ip) => ip.is_multicast(),
-        };
+        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let listens_there = given.map_or(others.is_empty(), |listen| listen.ip() == loopback);
+        if listens_there && address_towards(loopback).is_none() {
+            return Err(HostsError::NoLoopback);
+        }
         match (given, others.first()) {
             (Some(listen), _) if is_of_many(listen.ip()) => {
                 Err(HostsError::NoAddress { ip: listen.ip() })
@@ -367,6 +372,17 @@ fn is_here(name: &str) -> bool {
 /// True for an address of this host's: what goes there comes from there. Any can be bound, if the system is told so.
 fn is_own(address: IpAddr) -> bool {
     address.is_loopback() || address.is_unspecified() || address_towards(address) == Some(address)
+}
+
+/// True for an address of a group, or of all hosts of a network, which can be bound and never be called.
+fn is_of_many(address: IpAddr) -> bool {
+    if address.is_multicast() {
+        return true;
+    }
+    // whoever sends to many must say so first, and has not
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0));
+    let refused = socket.and_then(|socket| socket.connect((address, 9)));
+    address.is_ipv4() && refused.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
 }
 
 /// The addresses of a host; none where it has no name that this host knows, or nobody says in time.
@@ -523,7 +539,7 @@ mod tests {
         let says = "--hosts: the name no-such-host.invalid does not resolve on this machine; ";
         assert!(error.to_string().starts_with(says), "{error}");
         assert!(error.to_string().contains("--listen"), "{error}");
-        for of_many in ["255.255.255.255:0", "224.0.0.1:9", "[ff02::1]:9"] {
+        for of_many in ["255.255.255.255:0", "127.255.255.255:0", "224.0.0.1:9", "[ff02::1]:9"] {
             let error = here.front(Some(of_many.parse().unwrap()), 4).unwrap_err();
             assert!(error.to_string().contains("an address of this machine"), "{error}");
         }

@@ -107,6 +107,12 @@ pub(crate) enum Question {
     Scale(u32),
 }
 
+impl Question {
+    fn read(line: &[u8]) -> serde_json::Result<Question> {
+        serde_json::from_slice(line)
+    }
+}
+
 /// Where a launcher answers.
 #[derive(Debug)]
 pub(crate) struct StatusSocket {
@@ -216,7 +222,7 @@ impl Asking {
             Err(error) => return Err(error),
         }
         match self.question.strip_suffix(b"\n") {
-            Some(line) => Ok(Some(serde_json::from_slice(line)?)),
+            Some(line) => Ok(Some(Question::read(line)?)),
             None if self.question.len() > QUESTION_BYTES_MAX => Err(ErrorKind::InvalidData.into()),
             None => Ok(None),
         }

@@ -78,6 +78,28 @@ pub(crate) struct JobRecord {
     pub(crate) members: Vec<MemberRecord>,
 }
 
+impl JobRecord {
+    /// What an earlier launcher wrote: of a job that has an identity.
+    fn read(bytes: &[u8]) -> std::io::Result<JobRecord> {
+        let read: JobRecord = serde_json::from_slice(bytes)?;
+        match read.assignment.identity() {
+            Some(_) => Ok(read),
+            None => Err(ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+/// What is in a record's file, as another launcher reads it. Looks for none of the processes that it names.
+pub(crate) fn fuzz_record(bytes: &[u8]) {
+    let Ok(record) = JobRecord::read(bytes) else { return };
+    let written = serde_json::to_vec(&record).expect("what was read is written");
+    let record = JobRecord::read(&written).expect("what was written is read");
+    assert_eq!(serde_json::to_vec(&record).expect("as before"), written);
+    let (path, secret) = (PathBuf::new(), record.assignment.identity());
+    let left = Abandoned { path, record: Arc::new(record) };
+    assert_eq!(left.identity().incarnations, secret.expect("it has one").incarnations);
+}
+
 /// A member, or what started it on another host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct MemberRecord {
@@ -231,10 +253,7 @@ impl Abandoned {
             }
             Err(error) => return Err(failed(error)),
         };
-        let read: JobRecord = serde_json::from_slice(&bytes).map_err(|e| failed(e.into()))?;
-        if read.assignment.identity().is_none() {
-            return Err(failed(ErrorKind::InvalidData.into()));
-        }
+        let read = JobRecord::read(&bytes).map_err(failed)?;
         if !read.launcher.find().has_ended() {
             return Err(TakeoverError::Runs { pid: read.launcher.pid });
         }

@@ -470,6 +470,7 @@ impl std::fmt::Debug for Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arena::Arena;
 
     #[test]
     fn memory_of_others_is_lent_at_any_address() {
@@ -483,6 +484,38 @@ mod tests {
         drop(reading);
         buffer.write().unwrap()[6] = 9;
         assert_eq!(buffer.read().unwrap()[5..], [3, 9]);
+    }
+
+    /// What a reduction stands on, whose vectors peers write beside the bytes that it reads and writes. Miri takes a slice that
+    /// covers what another thread writes for a race.
+    #[test]
+    fn a_part_of_a_loan_covers_no_byte_beside_it() {
+        struct Peer(std::ptr::NonNull<u8>);
+        // SAFETY: the bytes that it writes are nobody else's, which is what is tested.
+        unsafe impl Send for Peer {}
+        let slab = Slab::anonymous(256).unwrap();
+        let place = Place { offset: 0, bytes: 256 };
+        let buffer = Arena::new(&slab, &[place]).unwrap().into_buffers().remove(0);
+        let peer = Peer(slab.start());
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let Peer(start) = { peer };
+                for at in 64..192 {
+                    // SAFETY: inside of the slab, which outlives the scope; the other thread stays out of these bytes.
+                    unsafe { start.add(at).write(7) };
+                }
+            });
+            let mut loan = buffer.write().unwrap();
+            for _ in 0..4 {
+                loan.part_mut(0..64).iter_mut().for_each(|byte| *byte += 1);
+                let own = loan.part_mut(0..64)[3];
+                loan.part_mut(192..256).fill(own);
+            }
+            drop(loan);
+            assert_eq!(buffer.read().unwrap().part(0..64), [4; 64]);
+        });
+        let expected = [[4; 64], [7; 64], [7; 64], [4; 64]].concat();
+        assert_eq!(*buffer.read().unwrap(), expected[..]);
     }
 
     #[test]

@@ -6,12 +6,14 @@
 #![allow(clippy::unwrap_used)]
 
 pub mod cpu;
+pub mod crowd;
 pub mod cuda;
 pub mod faults;
 pub mod long;
 pub mod machine;
 pub mod mesh;
 pub mod program;
+pub mod proxy;
 pub mod random;
 pub mod shim;
 pub mod skip;

@@ -103,9 +103,9 @@ pub(super) async fn dial(at: SocketAddr, deadline: Deadline) -> Result<Channel, 
     }
 }
 
-/// A client of messages of any size.
+/// A client that sends messages of any size, and is told that they were taken.
 pub(super) fn unlimited(channel: Channel) -> Grpc<Channel> {
-    Grpc::new(channel).max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX)
+    Grpc::new(channel).max_encoding_message_size(usize::MAX)
 }
 
 async fn push(

@@ -20,9 +20,12 @@ use tower::service_fn;
 use super::message::{Done, Tensor};
 use super::{FRAME_BYTES, PUSH, WINDOW_BYTES};
 use crate::RpcError;
+use crate::transport::HEAD_BYTES_MAX;
 
 /// Threads that serve: one has the sockets while the other has a tensor.
 const THREADS: usize = 2;
+/// Most bytes of a message beside its content: two keys, two lengths and a head.
+const BESIDE_CONTENT_BYTES_MAX: usize = 2 + 2 * 10 + HEAD_BYTES_MAX;
 /// How long threads that are still at work are waited for when a server is dropped.
 const LAST_TURN: Duration = Duration::from_secs(1);
 
@@ -47,19 +50,20 @@ pub(super) type Answer = Result<http::Response<Body>, Infallible>;
 type OnTensor = Arc<dyn Fn(&[u8]) + Send + Sync>;
 
 impl GrpcServer {
-    /// Listens at `at` (port 0: the system chooses) and hands each tensor to `on_tensor`, several at the
-    /// same time if several come. A call is answered when that returns; it must not wait for other calls.
+    /// Listens at `at` (port 0: the system chooses) and hands each tensor, of at most `bytes_max` bytes, to `on_tensor`, several
+    /// at the same time if several come. A call is answered when that returns; it must not wait for other calls.
     ///
     /// # Errors
     /// When it cannot listen there, or threads cannot be started.
     pub fn start(
         at: SocketAddr,
+        bytes_max: usize,
         on_tensor: impl Fn(&[u8]) + Send + Sync + 'static,
     ) -> Result<GrpcServer, RpcError> {
         let runtime = OwnRuntime::start("grpc-server")?;
         let (stop, stopped) = oneshot::channel::<()>();
         let on_tensor: OnTensor = Arc::new(on_tensor);
-        let answer = move |request| serve(request, on_tensor.clone());
+        let answer = move |request| serve(request, bytes_max, on_tensor.clone());
         let (at, serving) = listen(&runtime, at, answer, async {
             // a server that was dropped stops too
             let _ = stopped.await;
@@ -142,7 +146,7 @@ impl Drop for OwnRuntime {
 }
 
 /// Answers one HTTP request.
-async fn serve(request: http::Request<Body>, on_tensor: OnTensor) -> Answer {
+async fn serve(request: http::Request<Body>, bytes_max: usize, on_tensor: OnTensor) -> Answer {
     if request.uri().path() != PUSH {
         return Ok(Status::unimplemented("there is Push, and nothing else").into_http());
     }
@@ -150,12 +154,12 @@ async fn serve(request: http::Request<Body>, on_tensor: OnTensor) -> Answer {
         on_tensor(&request.get_ref().content);
         async { Ok::<_, Status>(Response::new(Done {})) }
     });
-    Ok(unlimited().unary(push, request).await)
+    Ok(limited(bytes_max).unary(push, request).await)
 }
 
-/// The server's codec, for messages of any size.
-pub(super) fn unlimited() -> Grpc<ProstCodec<Done, Tensor>> {
-    Grpc::new(ProstCodec::default())
-        .max_decoding_message_size(usize::MAX)
-        .max_encoding_message_size(usize::MAX)
+/// The server's codec, for contents of at most so many bytes: what is longer is refused by its length alone, before there is
+/// memory for it.
+pub(super) fn limited(content_bytes_max: usize) -> Grpc<ProstCodec<Done, Tensor>> {
+    let most = content_bytes_max.saturating_add(BESIDE_CONTENT_BYTES_MAX);
+    Grpc::new(ProstCodec::default()).max_decoding_message_size(most)
 }

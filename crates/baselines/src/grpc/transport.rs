@@ -268,9 +268,10 @@ async fn answer(request: http::Request<Body>, shared: Arc<Shared>) -> Answer {
         let taken = bare::take(request.into_body(), open).await;
         return Ok(taken.unwrap_or_else(Status::into_http));
     }
+    let most = shared.sink.content_bytes_max();
     let push = service_fn(move |request: Request<Tensor>| {
         let taken = shared.take(from, request.get_ref());
         async { taken }
     });
-    Ok(server::unlimited().unary(push, request).await)
+    Ok(server::limited(most).unary(push, request).await)
 }

@@ -20,15 +20,20 @@ use tensorwire_testkit::mesh;
 
 const LIFE: Incarnation = Incarnation(1);
 
+/// The largest content here: a ring has more than one of its own.
+const CONTENT_MAX: usize = CONTENT_BYTES_MAX + (1 << 20);
+
 /// Keeps what comes.
 #[derive(Default)]
-struct Kept {
+pub(super) struct Kept {
     bell: Bell,
     state: Arc<Mutex<State>>,
+    /// How many bytes less than [`CONTENT_MAX`] it takes.
+    less: AtomicUsize,
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     /// By head.
     came: BTreeMap<Vec<u8>, (Rank, Vec<u8>)>,
     failed: Option<MessageError>,
@@ -44,11 +49,15 @@ struct Keep {
 
 impl MessageSink for Kept {
     fn open(&self, from: Rank, head: &[u8], bytes: usize) -> Result<Box<dyn ContentSink>, String> {
-        if head == b"unwanted" {
+        if head == b"unwanted" || bytes > self.content_bytes_max() {
             return Err("nobody wants it".to_string());
         }
         let (sink, head, content) = (self.state.clone(), head.to_vec(), Vec::new());
         Ok(Box::new(Keep { sink, from, head, content, bytes }))
+    }
+
+    fn content_bytes_max(&self) -> usize {
+        CONTENT_MAX - self.less.load(Ordering::Relaxed)
     }
 
     fn fail(&self, error: MessageError) {
@@ -74,14 +83,17 @@ impl ContentSink for Keep {
 }
 
 /// A process's end.
-struct End {
-    transport: Box<dyn MessageTransport>,
-    sink: Arc<Kept>,
+pub(super) struct End {
+    pub(super) transport: Box<dyn MessageTransport>,
+    pub(super) sink: Arc<Kept>,
 }
 
 impl End {
     /// Looks and waits until `seen` of what has come.
-    fn until<T>(&mut self, seen: impl Fn(&mut State) -> Option<T>) -> Result<T, MessageError> {
+    pub(super) fn until<T>(
+        &mut self,
+        seen: impl Fn(&mut State) -> Option<T>,
+    ) -> Result<T, MessageError> {
         let deadline = soon();
         while !deadline.passed() {
             self.transport.observe()?;
@@ -99,8 +111,19 @@ impl End {
         panic!("it did not come");
     }
 
-    fn receive(&mut self, head: &[u8]) -> (Rank, Vec<u8>) {
+    pub(super) fn receive(&mut self, head: &[u8]) -> (Rank, Vec<u8>) {
         self.until(|state| state.came.remove(head)).unwrap()
+    }
+
+    /// Takes no content of more bytes.
+    pub(super) fn takes_at_most(&self, bytes: usize) {
+        self.sink.less.store(CONTENT_MAX - bytes, Ordering::Relaxed);
+    }
+
+    /// Nothing came but what was received, and nothing failed.
+    pub(super) fn came_nothing_else(&self) {
+        let state = self.sink.state.lock().unwrap();
+        assert!(state.came.is_empty() && state.failed.is_none());
     }
 }
 
@@ -120,18 +143,20 @@ fn end(transport: impl MessageTransport + 'static, sink: Arc<Kept>) -> End {
     End { transport: Box::new(transport), sink }
 }
 
-fn grpc(identity: PeerIdentity, style: GrpcStyle) -> (GrpcTransport, Arc<Kept>) {
+pub(super) fn grpc(identity: PeerIdentity, style: GrpcStyle) -> (GrpcTransport, Arc<Kept>) {
     let sink = Arc::<Kept>::default();
     let patience = Duration::from_secs(60);
     (GrpcTransport::bind(identity, anywhere(), style, patience, sink.clone()).unwrap(), sink)
 }
 
-fn grpc_pair(style: GrpcStyle) -> [End; 2] {
+/// Two ends, and where the second one listens.
+pub(super) fn grpc_pair(style: GrpcStyle) -> ([End; 2], SocketAddr) {
     let ((mut zero, desk_0), (mut one, desk_1)) =
         (grpc(identity(0), style), grpc(identity(1), style));
     zero.connect(Rank(1), one.address(), soon()).unwrap();
     one.connect(Rank(0), zero.address(), soon()).unwrap();
-    [end(zero, desk_0), end(one, desk_1)]
+    let at = one.address();
+    ([end(zero, desk_0), end(one, desk_1)], at)
 }
 
 fn zmq_pair() -> [End; 2] {
@@ -173,8 +198,8 @@ type MakePair = fn() -> [End; 2];
 
 fn pairs() -> Vec<(&'static str, MakePair)> {
     vec![
-        ("grpc", || grpc_pair(GrpcStyle::Codec)),
-        ("grpc, bare", || grpc_pair(GrpcStyle::Bare)),
+        ("grpc", || grpc_pair(GrpcStyle::Codec).0),
+        ("grpc, bare", || grpc_pair(GrpcStyle::Bare).0),
         ("zmq", zmq_pair),
         ("ring, shm", || ring_pair(|| Backend::Shm)),
         ("ring, tcp", || ring_pair(|| Backend::Tcp)),
@@ -299,7 +324,7 @@ fn an_unknown_peer_is_said() {
 #[test]
 fn a_grpc_peer_that_dies_or_that_nobody_knows_is_an_error() {
     for style in [GrpcStyle::Codec, GrpcStyle::Bare] {
-        let [mut zero, one] = grpc_pair(style);
+        let ([mut zero, one], _) = grpc_pair(style);
         drop(one);
         zero.transport.send(Rank(1), b"head", Bytes::from(vec![1; 100])).unwrap();
         let error = zero.until(|_| None::<()>).unwrap_err();

@@ -8,10 +8,14 @@ use tensorwire_base::Deadline;
 use tensorwire_baselines::grpc::{GrpcClient, GrpcServer};
 use tensorwire_baselines::{Bytes, RpcError};
 
+/// The largest tensor that servers here take.
+const MOST: usize = 64 << 20;
+
 /// A server that passes on what it was given.
 fn server() -> (GrpcServer, Receiver<Vec<u8>>) {
     let (tell, told) = channel();
-    let server = GrpcServer::start(anywhere(), move |tensor| tell.send(tensor.to_vec()).unwrap());
+    let server =
+        GrpcServer::start(anywhere(), MOST, move |tensor| tell.send(tensor.to_vec()).unwrap());
     (server.unwrap(), told)
 }
 
@@ -39,6 +43,18 @@ fn tensors_of_every_size_arrive_whole() {
     }
     drop(client);
     server.stop(soon()).unwrap();
+}
+
+/// Its length alone is enough to refuse it, and the next one is taken.
+#[test]
+fn what_is_larger_than_any_tensor_is_refused() {
+    let (server, told) = server();
+    let client = GrpcClient::connect(server.address(), soon()).unwrap();
+    let error = client.push(Bytes::from(vec![0; MOST + 2000]), soon()).unwrap_err();
+    assert!(matches!(error, RpcError::Refused { .. }), "{error}");
+    assert!(error.to_string().contains("too large"), "{error}");
+    client.push(Bytes::from_static(b"x"), soon()).unwrap();
+    assert_eq!(told.recv().unwrap(), b"x");
 }
 
 #[test]
@@ -74,7 +90,7 @@ fn a_server_that_is_gone_is_an_error_at_once() {
 #[test]
 fn a_server_that_ends_in_the_middle_of_a_call_is_an_error_at_once() {
     let (begun, is_begun) = channel();
-    let server = GrpcServer::start(anywhere(), move |_| {
+    let server = GrpcServer::start(anywhere(), MOST, move |_| {
         begun.send(()).unwrap();
         std::thread::sleep(Duration::from_secs(2));
     });
@@ -114,7 +130,7 @@ fn a_deadline_ends_a_call_that_nobody_answers() {
 #[test]
 fn a_port_that_is_taken_is_said_with_its_address() {
     let (server, _told) = server();
-    let error = GrpcServer::start(server.address(), |_| {}).unwrap_err();
+    let error = GrpcServer::start(server.address(), MOST, |_| {}).unwrap_err();
     assert!(matches!(error, RpcError::Listen { .. }), "{error}");
     assert!(error.to_string().contains(&server.address().to_string()), "{error}");
 }

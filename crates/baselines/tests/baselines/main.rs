@@ -3,5 +3,6 @@
 
 mod carriers;
 mod grpc;
+mod grpc_strangers;
 mod strangers;
 mod zmq;

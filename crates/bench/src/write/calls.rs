@@ -28,7 +28,7 @@ impl Server {
     pub(super) fn start(at: SocketAddr, bytes: usize) -> Result<Server, WriteError> {
         let calls = Arc::new(Calls::new(bytes));
         let taken = calls.clone();
-        let server = GrpcServer::start(at, move |tensor| taken.take(tensor))?;
+        let server = GrpcServer::start(at, bytes, move |tensor| taken.take(tensor))?;
         Ok(Server { server, calls })
     }
 

@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::support::{Ended, Job};
@@ -338,6 +339,26 @@ fn weights_of_another_model() {
     std::fs::write(&path, "not weights").unwrap();
     let found = message(&format!("train --load {}", path.display()));
     assert!(found.contains("no safetensors file"), "{found}");
+}
+
+#[test]
+fn a_host_whose_loopback_is_down() {
+    let apart = |arguments: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.arg("--net").args(arguments);
+        Job::start_command(command).end(LIMIT)
+    };
+    let tried = apart(&["true"]);
+    if !tried.status.success() {
+        return skip(None, &tried.stderr);
+    }
+    for listen in [&[][..], &["--listen", "127.0.0.1:0"]] {
+        let job = [&[env!("CARGO_BIN_EXE_tensorwire"), "train", "--steps", "1"], listen].concat();
+        let ended = apart(&job);
+        let errors = ended.stderr.lines().filter(|line| line.starts_with("error: ")).count();
+        assert_eq!((ended.status.code(), errors), (Some(2), 1), "{}", ended.stderr);
+        assert!(ended.last_line().contains("ip link set lo up"), "{}", ended.stderr);
+    }
 }
 
 #[test]

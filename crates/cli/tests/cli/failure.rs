@@ -350,6 +350,23 @@ fn ctrl_c_ends_everything_within_two_seconds() {
     }
 }
 
+/// Ctrl-\ ends a program where it stands, and no job has it otherwise: what it is told there and then ends with it.
+#[test]
+fn a_quit_ends_all_at_once_and_leaves_nothing() {
+    for whole in [true, false] {
+        let mut job = long_job("shm", 4);
+        job.members(4);
+        std::thread::sleep(Duration::from_millis(700));
+        match whole {
+            true => job.signal_group(Signal::QUIT),
+            // its members see that it is gone
+            false => send(job.launcher(), Signal::QUIT),
+        }
+        let ended = job.end(LIMIT);
+        assert_eq!(ended.status.signal(), Some(Signal::QUIT.as_raw()), "{}", ended.stderr);
+    }
+}
+
 /// Moments spread over the whole life of a short job, its fetching, evaluating and saving included:
 /// either it was done before, with its weights whole, or it failed and left none behind.
 #[test]

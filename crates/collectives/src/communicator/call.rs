@@ -217,6 +217,16 @@ impl Notice {
     }
 }
 
+/// A notice is any bytes: what it says is held against what this member calls, and shown.
+pub(crate) fn fuzz_notices(bytes: &[u8]) {
+    let Some((bytes, _)) = bytes.split_first_chunk::<NOTICE_BYTES>() else { return };
+    let notice = Notice::from_bytes(bytes);
+    assert_eq!(Notice::from_bytes(&notice.to_bytes()), notice);
+    assert!(notice.is_same(&Notice { spot: None, ..notice.clone() }));
+    // three bytes for each that is no text
+    assert!(notice.to_string().len() < 80 + 3 * ELEMENTS);
+}
+
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = NAMES.get(usize::from(self.code)).copied().unwrap_or("an unknown operation");

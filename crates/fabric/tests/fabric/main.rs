@@ -4,6 +4,7 @@
 
 mod arrival;
 mod death;
+mod man_in_the_middle;
 mod neighbours;
 mod shm;
 mod sim;

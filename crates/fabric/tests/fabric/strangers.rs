@@ -5,6 +5,8 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use tensorwire_base::Rank;
 use tensorwire_fabric::handshake::{self, HandshakeError, HandshakeRefusal, Purpose};
@@ -12,6 +14,10 @@ use tensorwire_fabric::{Backend, Endpoint, Fabric, Identity};
 use tensorwire_testkit::mesh::{
     address_of, await_arrival, connect, job, member, open, route, soon, wait_until,
 };
+use tensorwire_testkit::skip::skip;
+
+/// Where the fabric is that a process of another user calls.
+const OTHER_USER: &str = "TENSORWIRE_TEST_OTHER_USER";
 
 enum Stranger {
     Tcp(TcpStream),
@@ -127,6 +133,50 @@ fn wait_until_counted(fabric: &Fabric, count: u64) {
         std::thread::yield_now();
     }
     assert_eq!(fabric.stats().connections_refused, count);
+}
+
+/// Another user of this host, who even knows the secret. Not a test of its own.
+#[test]
+#[ignore = "started by the other tests"]
+fn another_user() {
+    let Ok(at) = std::env::var(OTHER_USER) else { return };
+    assert!(!rustix::process::geteuid().is_root());
+    let at: Endpoint = at.parse().unwrap();
+    // with words, and without
+    let dialled = Stranger::knock(&at).dial(member(1), member(0));
+    let is_hung_up_on =
+        matches!(dialled, Err(HandshakeError::HungUp { .. } | HandshakeError::Io { .. }));
+    assert!(is_hung_up_on, "it was heard: {dialled:?}");
+    Stranger::knock(&at).await_hang_up();
+}
+
+#[test]
+fn another_user_of_the_host_is_hung_up_on() {
+    if !rustix::process::getuid().is_root() {
+        return skip(None, &"only root can be another user");
+    }
+    let fabrics = open(&Backend::Shm, 2, |_| {});
+    let at = fabrics[0].endpoint();
+    std::thread::scope(|scope| {
+        // it waits for rank 1, which is what the other user says to be
+        let waits = scope.spawn(|| {
+            fabrics[0].connect(&[address_of(&fabrics[1], member(1))], soon()).unwrap();
+        });
+        let other = Command::new("/proc/self/exe")
+            .args(["--exact", "strangers::another_user", "--ignored", "--nocapture"])
+            .env(OTHER_USER, at.to_string())
+            .uid(65534)
+            .gid(65534)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&other.stderr);
+        assert!(other.status.success(), "{said}");
+        wait_until_counted(&fabrics[0], 2);
+        fabrics[1].connect(&[address_of(&fabrics[0], member(0))], soon()).unwrap();
+        waits.join().unwrap();
+    });
+    works(&fabrics);
+    assert!(fabrics.iter().all(|fabric| fabric.fault().is_none()));
 }
 
 #[test]

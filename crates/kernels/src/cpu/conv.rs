@@ -42,7 +42,7 @@ const SUMS: usize = 8;
 const OWNED: usize = 1 << 18;
 
 /// Least multiplications that are worth waking threads for: some 30 µs of one core.
-const PARALLEL_MIN: usize = 1 << 21;
+const PARALLEL_MIN: usize = if cfg!(miri) { 1 << 9 } else { 1 << 21 };
 
 /// Elements (r, c) at `r·steps[0] + c·steps[1]` of a slice.
 #[derive(Clone, Copy)]

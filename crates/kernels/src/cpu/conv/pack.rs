@@ -111,3 +111,64 @@ pub(super) fn pack_channels_last<T: Real>(
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use tensorwire_graph::Window;
+
+    use super::*;
+
+    fn shape(groups: usize, channels: usize, outputs: usize, kernel: [usize; 2]) -> Convolution {
+        let window =
+            Window { kernel, stride: [1; 2], dilation: [1; 2], before: [0; 2], after: [0; 2] };
+        let (batch, size, windows) = (1, kernel, [1; 2]);
+        Convolution { batch, size, channels, windows, outputs, groups, window }
+    }
+
+    /// Element c of output o of a weight [outputs, channels of a group, area], which is its own place.
+    fn packed_and_expected(
+        shape: &Convolution,
+        places: &[usize],
+        pack: fn(&Pool, &Convolution, &[f32], &[usize], &mut [f32]),
+        at: impl Fn([usize; 4]) -> usize,
+    ) {
+        let (channels, outputs) = (shape.channels / shape.groups, shape.outputs / shape.groups);
+        let area: usize = shape.window.kernel.iter().product();
+        let w: Vec<f32> = (0..shape.outputs * channels * area).map(|at| at as f32).collect();
+        let mut expected = vec![-1.0; shape.groups * places.len() * channels * outputs];
+        for (g, tap) in (0..shape.groups).flat_map(|g| (0..places.len()).map(move |tap| (g, tap))) {
+            for (o, c) in (0..outputs).flat_map(|o| (0..channels).map(move |c| (o, c))) {
+                let from = ((g * outputs + o) * channels + c) * area + places[tap];
+                expected[at([g, tap, c, o])] = w[from];
+            }
+        }
+        for threads in [1, 3] {
+            let mut packed = vec![-2.0; expected.len()];
+            pack(&Pool::new(threads), shape, &w, places, &mut packed);
+            assert_eq!(packed, expected, "{shape:?}, {threads} threads");
+        }
+    }
+
+    #[test]
+    fn each_weight_goes_where_a_product_takes_it() {
+        for (groups, channels, outputs, kernel) in [
+            (1, 1, 1, [1, 1]),
+            (1, 3, 33, [3, 3]),
+            (2, 6, 4, [2, 3]),
+            (1, 130, 18, [1, 1]),
+            (3, 9, 51, [1, 2]),
+        ] {
+            let shape = shape(groups, channels, outputs, kernel);
+            let (channels, outputs) = (channels / groups, outputs / groups);
+            let area = kernel[0] * kernel[1];
+            // in any order; backward, some of them
+            let places: Vec<usize> = (0..area).rev().collect();
+            let last = |[g, tap, c, o]: [usize; 4]| ((g * area + tap) * channels + c) * outputs + o;
+            packed_and_expected(&shape, &places, pack_outputs_last, last);
+            let some: Vec<usize> = (0..area).step_by(2).collect();
+            let taps = some.len();
+            let last = |[g, tap, c, o]: [usize; 4]| ((g * taps + tap) * outputs + o) * channels + c;
+            packed_and_expected(&shape, &some, pack_channels_last, last);
+        }
+    }
+}
