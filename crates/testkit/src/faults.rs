@@ -1,8 +1,9 @@
 //! The failure matrix: every kind of job × who is hurt × when × how, as data ([`FaultCell::all`]), and one runner for all of it
 //! ([`FaultRunner`]). Real processes of the program under test, real signals, real limits, and a link between two network namespaces
-//! that is cut. What a cell promises is said beside it ([`FaultCell::promise`]); what the runner saw is an [`FaultOutcome`].
+//! that is cut, or slow. What a cell promises is said beside it ([`FaultCell::promise`]); what the runner saw is an [`FaultOutcome`].
 
 mod cell;
+mod files;
 mod job;
 mod link;
 mod moment;
@@ -93,7 +94,13 @@ impl FaultRunner {
         let link = cell.fault.is_of_link().then(HostLink::make).transpose()?;
         let mut job = Running::start(self, cell, link.as_ref())?;
         let hurt = Moment { cell, seed }.hurt(&mut job, link.as_ref())?;
-        let ended = job.end(cell, Instant::now(), LIMIT);
+        let since = Instant::now();
+        if let Some(link) = link.as_ref().filter(|_| cell.fault == Fault::SlowLink) {
+            // for longer than a process may say nothing
+            job.wait(self.deadline * 3 / 2);
+            link.make_fast()?;
+        }
+        let ended = job.end(cell, since, LIMIT);
         let last = ended.last_line().to_string();
         let outcome = match (ended.is_done(), hurt.is_some()) {
             (true, false) => "spared",
