@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use clap::Parser;
-use tensorwire_testkit::faults::{FaultCell, FaultOutcome, FaultRunner};
+use tensorwire_testkit::faults::{FaultCell, FaultOutcome, FaultRunner, Killed, Kills};
 
 /// Hurts jobs in every way, and holds what becomes of them against what is promised.
 ///
@@ -45,6 +45,18 @@ struct Arguments {
     /// Print the names of the cells, and run none
     #[arg(long)]
     list: bool,
+    /// Instead of cells, run one job in which processes are killed so often, at random moments, and started again
+    #[arg(long, value_name = "N", conflicts_with = "launcher_kills")]
+    kills: Option<usize>,
+    /// The same of launchers, whose job the same command takes over
+    #[arg(long, value_name = "N")]
+    launcher_kills: Option<usize>,
+    /// The strategy of that job
+    #[arg(long, value_name = "NAME", default_value = "ps")]
+    strategy: String,
+    /// The steps of that job [default: 60 for each kill of a process, 125 for each of a launcher]
+    #[arg(long, value_name = "N")]
+    steps: Option<usize>,
 }
 
 fn main() -> ExitCode {
@@ -59,6 +71,28 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let of_one_job = match (arguments.kills, arguments.launcher_kills) {
+        (Some(count), _) => Some((Killed::Members, count, 60)),
+        (_, Some(count)) => Some((Killed::Launcher, count, 125)),
+        (None, None) => None,
+    };
+    if let Some((killed, count, each)) = of_one_job {
+        let steps = arguments.steps.unwrap_or(each * count);
+        let strategy = format!("--strategy {}", arguments.strategy);
+        let kills = Kills { program, strategy, killed, count, steps, seed: arguments.seed };
+        return match kills.run(|line| println!("{line}")) {
+            Ok(hash) => {
+                println!(
+                    "{count} kills, {steps} steps: done with the weights of an undisturbed job, {hash}"
+                );
+                ExitCode::SUCCESS
+            }
+            Err(what) => {
+                eprintln!("{what}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let mut cells = FaultCell::drawn(arguments.seed);
     cells.retain(|cell| cell.name().contains(&arguments.filter));
     cells.drain(..arguments.skip.min(cells.len()));

@@ -5,6 +5,7 @@
 mod cell;
 mod files;
 mod job;
+mod kills;
 mod link;
 mod moment;
 
@@ -15,6 +16,7 @@ use serde::Serialize;
 
 pub use cell::{Fault, FaultCell, Heal, Phase, Promise, Victim};
 use job::{Running, undisturbed};
+pub use kills::{Killed, Kills};
 pub use link::HostLink;
 use moment::Moment;
 

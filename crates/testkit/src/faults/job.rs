@@ -16,7 +16,7 @@ use super::moment::Hurt;
 use super::{Fault, FaultCell, FaultRunner, Heal, HostLink, Phase, Promise, Victim};
 use crate::machine::{on_path, processes, send};
 
-pub(super) const STEPS: usize = 150;
+pub(super) const STEPS: usize = 80;
 /// Steps between two checkpoints, or snapshots.
 const EVERY: usize = 10;
 pub(super) const METRICS: &str = "metrics.jsonl";
@@ -229,8 +229,7 @@ impl Ended {
 
     /// Of the weights of a job that is done.
     fn hash(&self) -> Option<String> {
-        let hash = self.summary()?["weights_sha256"].as_str()?.to_string();
-        Some(hash).filter(|_| self.is_done())
+        last_hash(&self.stdout).filter(|_| self.is_done())
     }
 
     /// True if the job was not hurt after all, as far as it says itself: nobody started it again, no disk was full.
@@ -354,7 +353,11 @@ fn arguments(cell: &FaultCell, deadline: Duration) -> String {
 }
 
 /// Starts a job's launcher in a group of its own. What it and one before it say follow each other.
-fn spawn(mut command: Command, words: &[String], folder: &Path) -> Result<Child, String> {
+pub(super) fn spawn(
+    mut command: Command,
+    words: &[String],
+    folder: &Path,
+) -> Result<Child, String> {
     let open = |name| File::options().create(true).append(true).open(folder.join(name)).unwrap();
     let [out, err] = OUTPUT.map(open);
     let runtime = folder.join(RUNTIME);
@@ -397,14 +400,20 @@ fn on_a_small_disk(program: &Path, cell: &FaultCell) -> Result<Command, String> 
 }
 
 /// True if a process runs the program as a member, here or in the place of what starts it on another host.
-fn is_member(pid: u32) -> bool {
+pub(super) fn is_member(pid: u32) -> bool {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let has = |word: &str| line.windows(word.len()).any(|part| part == word.as_bytes());
     has("member")
 }
 
+/// The hash of the weights in what a job printed that is done.
+pub(super) fn last_hash(stdout: &str) -> Option<String> {
+    let summary: serde_json::Value = serde_json::from_str(stdout.lines().last()?).ok()?;
+    summary["weights_sha256"].as_str().map(str::to_string)
+}
+
 /// When a process was started, in ticks.
-fn started(pid: u32) -> u64 {
+pub(super) fn started(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit_once(") ").map(|(_, fields)| fields).unwrap_or_default();
     fields.split(' ').nth(19).and_then(|field| field.parse().ok()).unwrap_or_default()
