@@ -2,17 +2,21 @@
 //! `tensorwire report` shows the lines that it writes.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a program that people run")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use clap::Parser;
+use serde_json::Value;
 use tensorwire_testkit::faults::{FaultCell, FaultOutcome, FaultRunner, Killed, Kills};
+
+/// What a line says of its cell, as in its name.
+const FIELDS: [&str; 7] = ["strategy", "transport", "exchange", "heals", "role", "phase", "fault"];
 
 /// Hurts jobs in every way, and holds what becomes of them against what is promised.
 ///
@@ -39,7 +43,7 @@ struct Arguments {
     /// How many run at the same time: most of them wait most of the time
     #[arg(long, value_name = "N", default_value_t = 3)]
     parallel: usize,
-    /// Append a line of JSON a cell to this file
+    /// Append a line of JSON a cell to this file; cells that it has a line of are left out, so that a run that was ended goes on
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Print the names of the cells, and run none
@@ -97,6 +101,8 @@ fn main() -> ExitCode {
     cells.retain(|cell| cell.name().contains(&arguments.filter));
     cells.drain(..arguments.skip.min(cells.len()));
     cells.truncate(arguments.sample.unwrap_or(usize::MAX));
+    let done = arguments.json.as_deref().map(done).unwrap_or_default();
+    cells.retain(|cell| !done.contains(&cell.name()));
     if arguments.list {
         cells.iter().for_each(|cell| println!("{}", cell.name()));
         return ExitCode::SUCCESS;
@@ -137,4 +143,13 @@ fn main() -> ExitCode {
     let wrong = done.iter().filter(|outcome| outcome.complaint.is_some()).count();
     println!("{} cells: {}; {wrong} not as promised", done.len(), counts.join(", "));
     if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The names of the cells that a file has lines of.
+fn done(path: &Path) -> HashSet<String> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines
+        .map(|line| FIELDS.map(|field| line[field].as_str().unwrap_or_default()).join("/"))
+        .collect()
 }

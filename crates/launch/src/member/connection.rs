@@ -165,7 +165,7 @@ impl ControlReader {
                 let peer = PeerAddress { rank, incarnation, endpoint };
                 self.control_events.put_replaced(server, Rank(was), peer);
             }
-            ToMember::HeardOut => self.control.is_heard_out(),
+            ToMember::HeardOut => self.control.put_heard_out(),
             ToMember::Stop { reason } => return Some(Ending::Told { reason }),
         }
         None
@@ -211,7 +211,7 @@ impl Watch {
             };
             if self.hears.control.has_finished() {
                 // it may go by itself; its work is done whoever hears of it
-                self.hears.control.is_heard_out();
+                self.hears.control.put_heard_out();
                 std::thread::sleep(self.liveness);
             }
             self.last_words.say(ending);

@@ -85,7 +85,7 @@ impl Line {
     }
 
     /// A launcher has heard the last word, or there is none any more that could.
-    pub(super) fn is_heard_out(&self) {
+    pub(super) fn put_heard_out(&self) {
         self.state.lock().heard_out = true;
         self.changed.notify_all();
     }
@@ -252,7 +252,7 @@ mod tests {
         let waits = std::thread::spawn(move || other.await_heard(Deadline::after(HOUR), soon()));
         std::thread::sleep(Duration::from_millis(50));
         assert!(!waits.is_finished());
-        line.is_heard_out();
+        line.put_heard_out();
         waits.join().unwrap();
     }
 }

@@ -14,14 +14,14 @@ use crate::random::Random;
 
 /// Longer than that no step is waited for.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How far behind a step, at most, in steps' own time: the moment is drawn.
+/// How long behind a step, at most; the moment is drawn.
 const WITHIN_MS: usize = 100;
 /// How the launcher says that all of a job's processes have been started again.
 const RESTARTED: &str = "; restart ";
 /// How one says that it took over from another.
 const TAKEN_OVER: &str = "the job's processes go on with this launcher, in step ";
 
-/// Who is killed.
+/// Who is killed, again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Killed {
     /// Workers and servers, by chance; all are started again from the last checkpoint.
@@ -155,7 +155,7 @@ impl<'a> Job<'a> {
                     _ => least = Some(step),
                 }
             }
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(3));
         }
         Err("no step is made".to_string())
     }
@@ -216,11 +216,7 @@ impl Drop for Job<'_> {
 /// The step of the last whole line of a job's metrics; 0 where there is none.
 fn last_step(path: &Path) -> u64 {
     let text = std::fs::read_to_string(path).unwrap_or_default();
-    let lines = text.lines().rev();
-    let steps = lines.map_while(|line| match serde_json::from_str::<serde_json::Value>(line) {
-        Ok(line) => Some(line["step"].as_u64()),
-        // the last may be cut
-        Err(_) => Some(None),
-    });
-    steps.flatten().next().unwrap_or_default()
+    // the last may be cut, and others are of no step
+    let step = |line| serde_json::from_str::<serde_json::Value>(line).ok()?["step"].as_u64();
+    text.lines().rev().find_map(step).unwrap_or_default()
 }
