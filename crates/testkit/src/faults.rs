@@ -97,7 +97,8 @@ impl FaultRunner {
         let mut job = Running::start(self, cell, link.as_ref())?;
         let hurt = Moment { cell, seed }.hurt(&mut job, link.as_ref())?;
         let since = Instant::now();
-        if let Some(link) = link.as_ref().filter(|_| cell.fault == Fault::SlowLink) {
+        let is_slow = cell.fault == Fault::SlowLink && hurt.is_some();
+        if let Some(link) = link.as_ref().filter(|_| is_slow) {
             // for longer than a process may say nothing
             job.wait(self.deadline * 3 / 2);
             link.make_fast()?;
