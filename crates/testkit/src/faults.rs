@@ -21,7 +21,7 @@ pub use link::HostLink;
 use moment::Moment;
 
 /// How long a job may take that nothing ends.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(180);
 /// What a cell is tried again for: the job was done before the fault came.
 const TRIES: u64 = 3;
 

@@ -34,6 +34,8 @@ pub(super) const OUTPUT: [&str; 2] = ["out", "err"];
 /// After a fault, a job that goes on may take so long to make all of its steps again, beside what it may take to notice: thirty times as
 /// long as on an idle machine, so that only one that waits for what never comes takes longer.
 const ANEW: Duration = Duration::from_secs(60);
+/// A launcher waits so long for a process that it started to run its program, which one that is stopped at once may not have done.
+const START: Duration = Duration::from_secs(60);
 
 /// A job that runs.
 pub(super) struct Running {
@@ -246,6 +248,12 @@ impl Ended {
         }
     }
 
+    /// Within how long a job is done that goes on after its fault.
+    fn limit_of_one_that_goes_on(&self, cell: &FaultCell) -> Duration {
+        let is_stopped = (cell.phase, cell.fault) == (Phase::Start, Fault::Stop);
+        self.limit + ANEW + if is_stopped { START } else { Duration::ZERO }
+    }
+
     /// What was promised and is not so. `hurt`: who was, if it came to that.
     pub(super) fn complaint(
         &self,
@@ -293,7 +301,9 @@ impl Ended {
             Promise::Done | Promise::SameBits if !stays && self.was_not_hurt(cell) => {
                 wrong("it does not say that it was hurt")
             }
-            Promise::Done | Promise::SameBits if self.took > self.limit + ANEW => {
+            Promise::Done | Promise::SameBits
+                if self.took > self.limit_of_one_that_goes_on(cell) =>
+            {
                 wrong("it goes on, and takes too long")
             }
             Promise::Done | Promise::SameBits => None,
