@@ -110,6 +110,8 @@ pub(crate) enum ToMember {
     Allow { until: u64, behind: Behind },
     /// End at once.
     Stop { reason: String },
+    /// The member's last word has come: it may go without losing it.
+    HeardOut,
 }
 
 impl ToMember {

@@ -343,7 +343,10 @@ impl Launcher<'_> {
             FromMember::Failed { step, error, blame } => {
                 self.end(rank, End::Failed { step, error: shown(&error), blame });
             }
-            FromMember::Finished { report } => member.report = Some(report),
+            FromMember::Finished { report } => {
+                member.report = Some(report);
+                self.tell(&[rank], &ToMember::HeardOut);
+            }
             // heard where it was read
             FromMember::Clock { .. } => {}
         }

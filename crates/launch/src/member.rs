@@ -425,7 +425,7 @@ impl Member {
         let report = serde_json::to_value(report)?;
         self.tell(&FromMember::Finished { report })?;
         let patience = Duration::from_millis(self.assignment.takeover_ms.unwrap_or_default());
-        self.control.await_launcher(Deadline::after(patience));
+        self.control.await_heard(Deadline::after(self.liveness()), Deadline::after(patience));
         Ok(())
     }
 

@@ -1,5 +1,5 @@
 //! The failure matrix: jobs that were hurt, a line each. What became of them, by strategy and by who was hurt when; and each
-//! that did not do as is promised.
+//! that did not do as is promised; and, for whoever asks, each with the first cause that it named.
 
 use std::collections::BTreeMap;
 
@@ -31,6 +31,16 @@ struct Complaint {
     says: String,
 }
 
+/// What became of one cell.
+#[derive(Clone, Debug, PartialEq)]
+struct Row {
+    cell: String,
+    outcome: String,
+    seconds: f64,
+    /// What the job said last: the first cause, where it ended.
+    cause: String,
+}
+
 /// All of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Matrix {
@@ -40,6 +50,7 @@ pub(crate) struct Matrix {
     /// By who is hurt and when, by fault.
     by_moment: BTreeMap<(String, String), BTreeMap<String, Tally>>,
     complaints: Vec<Complaint>,
+    rows: Vec<Row>,
 }
 
 impl Tally {
@@ -81,14 +92,20 @@ impl Matrix {
             tally.add(line).map_err(lacks)?;
         }
         self.all.add(line).map_err(lacks)?;
+        let way = ["transport", "exchange"].map(|of| line.optional_text(of).unwrap_or("?"));
+        let cell = format!(
+            "{strategy}, {} ({}), against it {heals}: {fault} of {role} at {phase}",
+            way[0], way[1]
+        );
         if let Some(says) = line.optional_text("complaint") {
-            let way = ["transport", "exchange"].map(|of| line.optional_text(of).unwrap_or("?"));
-            let cell = format!(
-                "{strategy}, {} ({}), against it {heals}: {fault} of {role} at {phase}",
-                way[0], way[1]
-            );
-            self.complaints.push(Complaint { cell, says: says.to_string() });
+            self.complaints.push(Complaint { cell: cell.clone(), says: says.to_string() });
         }
+        let outcome = line.text("outcome").map_err(lacks)?.to_string();
+        let seconds = line.number("seconds").map_err(lacks)?;
+        let said = line.optional_text("cause").unwrap_or_default();
+        // a job that is done says last what it trained
+        let cause = if outcome == "survived" { String::new() } else { said.to_string() };
+        self.rows.push(Row { cell, outcome, seconds, cause });
         Ok(())
     }
 
@@ -121,6 +138,10 @@ impl Matrix {
                             }
                         }
                     }
+                    details {
+                        summary { "Each job: what became of it, and the first cause that it named" }
+                        (self.each())
+                    }
                     p.run { "Lines by " code { (RUN) } }
                 }
             }
@@ -128,9 +149,42 @@ impl Matrix {
     }
 }
 
+impl Matrix {
+    /// All cells, in order.
+    fn each(&self) -> Markup {
+        let mut rows: Vec<&Row> = self.rows.iter().collect();
+        rows.sort_by(|one, other| one.cell.cmp(&other.cell));
+        html! {
+            div.wide {
+                table {
+                    thead { tr { th { "job" } th { "outcome" } th.number { "seconds" } th { "first cause" } } }
+                    tbody {
+                        @for Row { cell, outcome, seconds, cause } in rows {
+                            tr {
+                                td { (cell) }
+                                td { (outcome) }
+                                td.number { (format!("{seconds:.1}")) }
+                                td { (cause) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 fn table(rows: &BTreeMap<(String, String), BTreeMap<String, Tally>>, heads: [&str; 2]) -> Markup {
-    let faults =
-        ["kill", "stop", "term", "out-of-memory", "full-disk", "cut-link", "half-open-link"];
+    let faults = [
+        "kill",
+        "stop",
+        "term",
+        "out-of-memory",
+        "full-disk",
+        "cut-link",
+        "half-open-link",
+        "slow-link",
+    ];
     html! {
         div.wide {
             table {

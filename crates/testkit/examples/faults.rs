@@ -2,17 +2,21 @@
 //! `tensorwire report` shows the lines that it writes.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a program that people run")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use clap::Parser;
-use tensorwire_testkit::faults::{FaultCell, FaultOutcome, FaultRunner};
+use serde_json::Value;
+use tensorwire_testkit::faults::{FaultCell, FaultOutcome, FaultRunner, Killed, Kills};
+
+/// What a line says of its cell, as in its name.
+const FIELDS: [&str; 7] = ["strategy", "transport", "exchange", "heals", "role", "phase", "fault"];
 
 /// Hurts jobs in every way, and holds what becomes of them against what is promised.
 ///
@@ -39,12 +43,24 @@ struct Arguments {
     /// How many run at the same time: most of them wait most of the time
     #[arg(long, value_name = "N", default_value_t = 3)]
     parallel: usize,
-    /// Append a line of JSON a cell to this file
+    /// Append a line of JSON a cell to this file; cells that it has a line of are left out, so that a run that was ended goes on
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Print the names of the cells, and run none
     #[arg(long)]
     list: bool,
+    /// Instead of cells, run one job in which processes are killed so often, at random moments, and started again
+    #[arg(long, value_name = "N", conflicts_with = "launcher_kills")]
+    kills: Option<usize>,
+    /// The same of launchers, whose job the same command takes over
+    #[arg(long, value_name = "N")]
+    launcher_kills: Option<usize>,
+    /// The strategy of that job
+    #[arg(long, value_name = "NAME", default_value = "ps")]
+    strategy: String,
+    /// The steps of that job [default: 60 for each kill of a process, 125 for each of a launcher]
+    #[arg(long, value_name = "N")]
+    steps: Option<usize>,
 }
 
 fn main() -> ExitCode {
@@ -59,10 +75,34 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let of_one_job = match (arguments.kills, arguments.launcher_kills) {
+        (Some(count), _) => Some((Killed::Members, count, 60)),
+        (_, Some(count)) => Some((Killed::Launcher, count, 125)),
+        (None, None) => None,
+    };
+    if let Some((killed, count, each)) = of_one_job {
+        let steps = arguments.steps.unwrap_or(each * count);
+        let strategy = format!("--strategy {}", arguments.strategy);
+        let kills = Kills { program, strategy, killed, count, steps, seed: arguments.seed };
+        return match kills.run(|line| println!("{line}")) {
+            Ok(hash) => {
+                println!(
+                    "{count} kills, {steps} steps: done with the weights of an undisturbed job, {hash}"
+                );
+                ExitCode::SUCCESS
+            }
+            Err(what) => {
+                eprintln!("{what}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let mut cells = FaultCell::drawn(arguments.seed);
     cells.retain(|cell| cell.name().contains(&arguments.filter));
     cells.drain(..arguments.skip.min(cells.len()));
     cells.truncate(arguments.sample.unwrap_or(usize::MAX));
+    let done = arguments.json.as_deref().map(done).unwrap_or_default();
+    cells.retain(|cell| !done.contains(&cell.name()));
     if arguments.list {
         cells.iter().for_each(|cell| println!("{}", cell.name()));
         return ExitCode::SUCCESS;
@@ -103,4 +143,13 @@ fn main() -> ExitCode {
     let wrong = done.iter().filter(|outcome| outcome.complaint.is_some()).count();
     println!("{} cells: {}; {wrong} not as promised", done.len(), counts.join(", "));
     if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The names of the cells that a file has lines of.
+fn done(path: &Path) -> HashSet<String> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines
+        .map(|line| FIELDS.map(|field| line[field].as_str().unwrap_or_default()).join("/"))
+        .collect()
 }

@@ -1,9 +1,11 @@
 //! The failure matrix: every kind of job × who is hurt × when × how, as data ([`FaultCell::all`]), and one runner for all of it
 //! ([`FaultRunner`]). Real processes of the program under test, real signals, real limits, and a link between two network namespaces
-//! that is cut. What a cell promises is said beside it ([`FaultCell::promise`]); what the runner saw is an [`FaultOutcome`].
+//! that is cut, or slow. What a cell promises is said beside it ([`FaultCell::promise`]); what the runner saw is an [`FaultOutcome`].
 
 mod cell;
+mod files;
 mod job;
+mod kills;
 mod link;
 mod moment;
 
@@ -14,11 +16,12 @@ use serde::Serialize;
 
 pub use cell::{Fault, FaultCell, Heal, Phase, Promise, Victim};
 use job::{Running, undisturbed};
+pub use kills::{Killed, Kills};
 pub use link::HostLink;
 use moment::Moment;
 
 /// How long a job may take that nothing ends.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(180);
 /// What a cell is tried again for: the job was done before the fault came.
 const TRIES: u64 = 3;
 
@@ -93,7 +96,14 @@ impl FaultRunner {
         let link = cell.fault.is_of_link().then(HostLink::make).transpose()?;
         let mut job = Running::start(self, cell, link.as_ref())?;
         let hurt = Moment { cell, seed }.hurt(&mut job, link.as_ref())?;
-        let ended = job.end(cell, Instant::now(), LIMIT);
+        let since = Instant::now();
+        let is_slow = cell.fault == Fault::SlowLink && hurt.is_some();
+        if let Some(link) = link.as_ref().filter(|_| is_slow) {
+            // for longer than a process may say nothing
+            job.wait(self.deadline * 3 / 2);
+            link.make_fast()?;
+        }
+        let ended = job.end(cell, since, LIMIT);
         let last = ended.last_line().to_string();
         let outcome = match (ended.is_done(), hurt.is_some()) {
             (true, false) => "spared",

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tensorwire_base::Deadline;
@@ -26,6 +26,8 @@ use crate::transport::HEAD_BYTES_MAX;
 const THREADS: usize = 2;
 /// Most bytes of a message beside its content: two keys, two lengths and a head.
 const BESIDE_CONTENT_BYTES_MAX: usize = 2 + 2 * 10 + HEAD_BYTES_MAX;
+/// What a thread has for its calls.
+const STACK_BYTES: usize = 2 << 20;
 /// How long threads that are still at work are waited for when a server is dropped.
 const LAST_TURN: Duration = Duration::from_secs(1);
 
@@ -122,12 +124,20 @@ pub(super) fn listen<A: Future<Output = Answer> + Send + 'static>(
 impl OwnRuntime {
     /// A few threads of this name.
     pub(super) fn start(name: &'static str) -> Result<OwnRuntime, RpcError> {
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(THREADS)
-            .thread_name(name)
-            .enable_all()
-            .build()
-            .map_err(|source| RpcError::Runtime { source })?;
+        OwnRuntime::with_stacks(name, STACK_BYTES)
+    }
+
+    fn with_stacks(name: &'static str, bytes: usize) -> Result<OwnRuntime, RpcError> {
+        let build = || {
+            try_threads(name, bytes)?;
+            Builder::new_multi_thread()
+                .worker_threads(THREADS)
+                .thread_name(name)
+                .thread_stack_size(bytes)
+                .enable_all()
+                .build()
+        };
+        let runtime = build().map_err(|source| RpcError::Runtime { source })?;
         Ok(OwnRuntime(Some(runtime)))
     }
 
@@ -135,6 +145,27 @@ impl OwnRuntime {
         // taken out by `drop` alone
         self.0.as_ref().expect("a runtime until it is dropped").handle().clone()
     }
+}
+
+/// Has as many threads as a runtime starts, for a moment: where the system gives no thread, this fails, and the runtime panics. Their
+/// stacks are kept for those of the runtime.
+fn try_threads(name: &str, stack_bytes: usize) -> std::io::Result<()> {
+    let gate = Arc::new(Mutex::new(()));
+    // whoever holds it keeps them from ending
+    let closed = gate.lock();
+    let threads: std::io::Result<Vec<std::thread::JoinHandle<()>>> = (0..THREADS)
+        .map(|_| {
+            let gate = gate.clone();
+            let thread = std::thread::Builder::new().name(name.to_string()).stack_size(stack_bytes);
+            thread.spawn(move || drop(gate.lock()))
+        })
+        .collect();
+    drop(closed);
+    for thread in threads? {
+        // it has nothing to panic over
+        let _ = thread.join();
+    }
+    Ok(())
 }
 
 impl Drop for OwnRuntime {
@@ -162,4 +193,17 @@ async fn serve(request: http::Request<Body>, bytes_max: usize, on_tensor: OnTens
 pub(super) fn limited(content_bytes_max: usize) -> Grpc<ProstCodec<Done, Tensor>> {
     let most = content_bytes_max.saturating_add(BESIDE_CONTENT_BYTES_MAX);
     Grpc::new(ProstCodec::default()).max_decoding_message_size(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runtime_that_gets_no_thread_is_an_error() {
+        // more than there are addresses
+        let refused = OwnRuntime::with_stacks("grpc", 1 << 52).map(drop);
+        assert!(matches!(refused, Err(RpcError::Runtime { .. })), "{refused:?}");
+        assert!(OwnRuntime::start("grpc").is_ok());
+    }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
+use tensorwire_testkit::long;
 
 use crate::checkpoint::place;
 use crate::support::{Ended, Job, send};
@@ -47,7 +48,7 @@ impl Resizing {
         self.job.launcher().as_raw_nonzero().to_string()
     }
 
-    /// Waits until it makes steps with so many workers; returns the process ids of its members.
+    /// Waits until it makes steps with so many workers; returns their process ids.
     fn with_workers(&self, count: usize) -> Vec<i32> {
         let until = Instant::now() + LIMIT;
         loop {
@@ -57,8 +58,9 @@ impl Resizing {
                 let is_worker =
                     |member: &&Value| member["role"].as_str().unwrap().starts_with("worker");
                 let makes_steps = members.iter().any(|member| !member["progress"].is_null());
-                if makes_steps && members.iter().filter(is_worker).count() == count {
-                    let pids = members.iter().map(|member| member["pid"].as_i64().unwrap());
+                let workers: Vec<&Value> = members.iter().filter(is_worker).collect();
+                if makes_steps && workers.len() == count {
+                    let pids = workers.iter().map(|member| member["pid"].as_i64().unwrap());
                     return pids.map(|pid| pid as i32).collect();
                 }
             }
@@ -111,12 +113,17 @@ fn a_job_that_lost_half_of_its_workers_ends_as_one_that_has_them() {
 
 #[test]
 fn a_job_goes_on_with_as_many_workers_as_are_asked_for() {
-    for (strategy, sizes) in [
+    let jobs = [
         ("--workers 1..4 --strategy allreduce", &[1, 4][..]),
-        ("--workers 2..4 --strategy ps --transport tcp", &[2]),
-        ("--workers 2..4 --strategy dist-sgd", &[2]),
+        ("--workers 2..4 --strategy ps --transport tcp", &[2, 4]),
+        ("--workers 2..4 --strategy dist-sgd", &[2, 4]),
         ("--workers 2..4 --strategy mpi-sgd --clients 2", &[2]),
-    ] {
+        // at their own pace
+        ("--workers 2..4 --strategy dist-asgd", &[2, 4]),
+        ("--workers 2..4 --strategy dist-esgd --interval 4", &[2, 4]),
+        ("--workers 2..4 --strategy mpi-esgd --clients 2 --interval 4", &[2, 4]),
+    ];
+    for (strategy, sizes) in &jobs[..long::of(4, jobs.len())] {
         let resizing = Resizing::start(strategy);
         resizing.with_workers(4);
         for (number, size) in sizes.iter().enumerate() {
@@ -139,23 +146,36 @@ fn a_job_goes_on_with_as_many_workers_as_are_asked_for() {
 
 #[test]
 fn where_a_worker_dies_the_next_smaller_number_goes_on() {
-    // the first death has as many started again
-    let resizing = Resizing::start("--workers 1..4 --strategy allreduce --restarts 1");
-    for (count, left) in [(4, 4), (4, 2), (2, 1)] {
-        let members = resizing.with_workers(count);
-        let gone = members[count - 1];
-        send(rustix::process::Pid::from_raw(gone).unwrap(), Signal::KILL);
-        resizing.with_workers_but(left, gone);
-    }
-    send(resizing.job.launcher(), Signal::TERM);
-    let ended = resizing.job.end(LIMIT);
-    check_steps(&ended);
-    for said in [
+    let (four, two, one) = (
         "; restart 1 of 1, from step ",
         "; 2 workers go on, from step ",
         "; 1 worker goes on, from step ",
-    ] {
-        assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    );
+    let jobs = [
+        // the first death has as many started again
+        (
+            "--workers 1..4 --strategy allreduce --restarts 1",
+            &[(4, 4, four), (4, 2, two), (2, 1, one)][..],
+        ),
+        ("--workers 2..4 --strategy ps", &[(4, 2, two)]),
+        ("--workers 2..4 --strategy dist-sgd --transport tcp", &[(4, 2, two)]),
+        ("--workers 2..4 --strategy dist-asgd", &[(4, 2, two)]),
+        ("--workers 2..4 --strategy dist-esgd --interval 4", &[(4, 2, two)]),
+        ("--workers 2..4 --strategy mpi-esgd --clients 2 --interval 4", &[(4, 2, two)]),
+    ];
+    for (strategy, deaths) in &jobs[..long::of(3, jobs.len())] {
+        let resizing = Resizing::start(strategy);
+        for &(count, left, _) in *deaths {
+            let gone = *resizing.with_workers(count).last().unwrap();
+            send(rustix::process::Pid::from_raw(gone).unwrap(), Signal::KILL);
+            resizing.with_workers_but(left, gone);
+        }
+        send(resizing.job.launcher(), Signal::TERM);
+        let ended = resizing.job.end(LIMIT);
+        check_steps(&ended);
+        for (.., said) in *deaths {
+            assert!(ended.stderr.contains(said), "{strategy}: {}", ended.stderr);
+        }
     }
 }
 

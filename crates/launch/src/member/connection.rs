@@ -165,6 +165,7 @@ impl ControlReader {
                 let peer = PeerAddress { rank, incarnation, endpoint };
                 self.control_events.put_replaced(server, Rank(was), peer);
             }
+            ToMember::HeardOut => self.control.put_heard_out(),
             ToMember::Stop { reason } => return Some(Ending::Told { reason }),
         }
         None
@@ -208,6 +209,11 @@ impl Watch {
                     ending => break ending,
                 }
             };
+            if self.hears.control.has_finished() {
+                // it may go by itself; its work is done whoever hears of it
+                self.hears.control.put_heard_out();
+                std::thread::sleep(self.liveness);
+            }
             self.last_words.say(ending);
         };
         std::thread::Builder::new().name("launcher-watch".into()).spawn(watch).map(drop)

@@ -24,6 +24,10 @@ struct LineState {
     speaker: Option<Speaker>,
     /// Another launcher may come.
     outlives: bool,
+    /// The last word was said.
+    finished: bool,
+    /// A launcher has heard it.
+    heard_out: bool,
     /// What it has to know, the newest of each kind.
     known: Vec<FromMember>,
     /// What nobody was there to hear.
@@ -34,7 +38,8 @@ impl Line {
     /// To a launcher; `outlives` it, if another may come.
     pub(super) fn new(speaker: Speaker, outlives: bool) -> Line {
         let (known, kept) = (Vec::new(), VecDeque::new());
-        let state = LineState { speaker: Some(speaker), outlives, known, kept };
+        let (speaker, finished, heard_out) = (Some(speaker), false, false);
+        let state = LineState { speaker, outlives, finished, heard_out, known, kept };
         Line { state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -44,6 +49,7 @@ impl Line {
     /// When it is gone, and no other may come.
     pub(super) fn tell(&self, message: &FromMember) -> std::io::Result<()> {
         let mut state = self.state.lock();
+        state.finished |= matches!(message, FromMember::Finished { .. });
         if state.outlives {
             state.note(message);
         }
@@ -64,12 +70,29 @@ impl Line {
         }
     }
 
-    /// Waits until a launcher is there that has heard all; at once where no other may come.
-    pub(super) fn await_launcher(&self, deadline: Deadline) {
+    /// Waits until a launcher has heard the last word, at most until `answer`, or until `other` where one may come and none is
+    /// there. Whoever goes before may lose it: what a process has sent is thrown away if something comes for it once it is gone.
+    pub(super) fn await_heard(&self, answer: Deadline, other: Deadline) {
         let mut state = self.state.lock();
-        while state.outlives && state.speaker.is_none() && !deadline.passed() {
+        while !state.heard_out {
+            let nobody = state.outlives && state.speaker.is_none();
+            let deadline = if nobody { other } else { answer };
+            if deadline.passed() {
+                break;
+            }
             self.changed.wait_for(&mut state, deadline.remaining());
         }
+    }
+
+    /// A launcher has heard the last word, or there is none any more that could.
+    pub(super) fn put_heard_out(&self) {
+        self.state.lock().heard_out = true;
+        self.changed.notify_all();
+    }
+
+    /// True if the last word was said.
+    pub(super) fn has_finished(&self) -> bool {
+        self.state.lock().finished
     }
 
     /// True if another launcher may come; there is none until then.
@@ -164,6 +187,7 @@ mod tests {
     use crate::control::{Behind, Hearer, ends};
 
     const KEY: [u8; 32] = [3; 32];
+    const HOUR: Duration = Duration::from_secs(3600);
 
     fn connection() -> (Speaker, Hearer) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -192,10 +216,10 @@ mod tests {
         for message in [heartbeat(7), allow(9), records(2), FromMember::Held { step: 7 }] {
             line.tell(&message).unwrap();
         }
-        line.await_launcher(soon());
+        line.await_heard(Deadline::after(HOUR), soon());
         let (speaker, mut hearer) = connection();
         line.go_on(speaker).unwrap();
-        line.await_launcher(Deadline::after(Duration::from_secs(3600)));
+        line.await_heard(soon(), Deadline::after(HOUR));
         line.tell(&heartbeat(8)).unwrap();
         let heard: Vec<String> =
             (0..5).map(|_| format!("{:?}", hearer.hear::<FromMember>().unwrap())).collect();
@@ -214,6 +238,21 @@ mod tests {
             assert!(!deadline.passed());
         }
         assert!(!line.is_lost());
-        line.await_launcher(Deadline::after(Duration::from_secs(3600)));
+        line.await_heard(soon(), Deadline::after(HOUR));
+    }
+
+    #[test]
+    fn whoever_has_said_its_last_word_waits_until_it_is_heard() {
+        let (speaker, _hearer) = connection();
+        let line = std::sync::Arc::new(Line::new(speaker, false));
+        assert!(!line.has_finished());
+        line.tell(&FromMember::Finished { report: 7.into() }).unwrap();
+        assert!(line.has_finished());
+        let other = line.clone();
+        let waits = std::thread::spawn(move || other.await_heard(Deadline::after(HOUR), soon()));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!waits.is_finished());
+        line.put_heard_out();
+        waits.join().unwrap();
     }
 }

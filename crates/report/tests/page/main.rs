@@ -548,8 +548,9 @@ fn jobs_that_were_hurt_are_counted_and_what_is_not_as_promised_is_said() {
         )
     };
     let text = [
-        line("ps", "ended", "null"),
-        line("ps", "survived", "null"),
+        line("ps", "ended", "null")
+            .replace("\"cause\":\"\"", "\"cause\":\"error: first to fail: <b>worker 1\""),
+        line("ps", "survived", "null").replace("\"cause\":\"\"", "\"cause\":\"epoch 3\""),
         line("<i>", "ended", "\"it hangs\""),
         line("ps", "ended", "null").replace("\"seconds\":2.5,", ""),
     ];
@@ -566,5 +567,11 @@ fn jobs_that_were_hurt_are_counted_and_what_is_not_as_promised_is_said() {
     assert!(cells.contains(&"0 / 1, 1 wrong 2.5 s".to_string()), "{cells:?}");
     let wrong = texts(&page, "#faults dt").concat();
     assert_eq!(wrong, "<i>, shm (zero-copy), against it nothing: cut-link of host at end");
+    // each with its first cause; one that was done has none
+    let each = texts(&page, "#faults details tbody tr");
+    assert_eq!(each.len(), 3, "{each:?}");
+    let ended = "ps, shm (zero-copy), against it nothing: cut-link of host at endended2.5error: first to fail: <b>worker 1";
+    assert!(each.iter().any(|row| row == ended), "{each:?}");
+    assert!(each.iter().all(|row| !row.contains("epoch 3")), "{each:?}");
     assert_eq!(report.left_out.len(), 1, "it lacks its seconds");
 }

@@ -49,11 +49,13 @@ pub enum Fault {
     CutLink,
     /// Nothing passes from the second host to the first.
     HalfOpenLink,
+    /// Less passes between two hosts than the job sends, for longer than a process may say nothing.
+    SlowLink,
 }
 
 impl Fault {
     pub fn is_of_link(self) -> bool {
-        matches!(self, Fault::CutLink | Fault::HalfOpenLink)
+        matches!(self, Fault::CutLink | Fault::HalfOpenLink | Fault::SlowLink)
     }
 }
 
@@ -90,7 +92,8 @@ pub enum Promise {
     SameBits,
     /// It is done.
     Done,
-    /// It ends within the deadline, with exit status 1, and names who was hurt; or it was done before.
+    /// It ends within the deadline, with exit status 1, and names who was hurt; or it was done before. Who is asked to end (TERM)
+    /// stays for the step that all may end behind, and a job whose last step that is is done, in whatever phase it was asked.
     Named,
     /// It ends so, or with the status of a signal, and names itself: it was interrupted, or stood still.
     Itself,
@@ -238,7 +241,11 @@ impl FaultCell {
         let is_in_step = self.kind().is_in_step;
         let healed = if is_in_step { Promise::SameBits } else { Promise::Done };
         match (self.fault, self.role, self.heals) {
-            (Fault::FullDisk, ..) => healed,
+            // without the first snapshot no server can be replaced
+            (Fault::FullDisk, _, Heal::Snapshot) if self.phase == Phase::FirstStep => {
+                Promise::Named
+            }
+            (Fault::FullDisk | Fault::SlowLink, ..) => healed,
             // who has not met the others yet gives up a launcher that does not answer
             (Fault::Stop, _, Heal::Takeover) if self.is_early() => Promise::Itself,
             (.., Heal::Takeover | Heal::Restarts) => healed,
@@ -276,12 +283,10 @@ impl Kind {
             };
             self.hurt_processes(&cell, &mut cells);
             if *transport == "tcp" {
-                self.hurt_links(&cell, &mut cells);
+                let faults = [Fault::CutLink, Fault::HalfOpenLink, Fault::SlowLink];
+                hurt_links(&cell, &faults, &mut cells);
             }
-            for phase in [Phase::FirstStep, Phase::Checkpoint] {
-                let (role, fault) = (Victim::Disk, Fault::FullDisk);
-                cells.push(FaultCell { role, phase, fault, ..cell.clone() });
-            }
+            hurt_disk(&cell, &mut cells);
             // the baseline's servers are not replaced
             let of_store: &[Heal] = match (self.has_store, *exchange) {
                 (false, _) => &[],
@@ -289,7 +294,12 @@ impl Kind {
                 (true, _) => &[Heal::Elastic, Heal::Snapshot],
             };
             for &heals in of_store {
-                self.heal(&FaultCell { heals, ..cell.clone() }, &mut cells);
+                let cell = FaultCell { heals, ..cell.clone() };
+                self.heal(&cell, &mut cells);
+                hurt_disk(&cell, &mut cells);
+                if *transport == "tcp" {
+                    hurt_links(&cell, &[Fault::SlowLink], &mut cells);
+                }
             }
             self.heal(&FaultCell { heals: Heal::Restarts, ..cell.clone() }, &mut cells);
             if *exchange == "zero-copy" {
@@ -328,14 +338,6 @@ impl Kind {
         }
     }
 
-    fn hurt_links(&self, cell: &FaultCell, cells: &mut Vec<FaultCell>) {
-        for phase in [Phase::FirstStep, Phase::Training, Phase::Checkpoint, Phase::End] {
-            for fault in [Fault::CutLink, Fault::HalfOpenLink] {
-                cells.push(FaultCell { role: Victim::Host, phase, fault, ..cell.clone() });
-            }
-        }
-    }
-
     fn heal(&self, cell: &FaultCell, cells: &mut Vec<FaultCell>) {
         for phase in PHASES {
             for role in self.roles() {
@@ -343,6 +345,21 @@ impl Kind {
                     cells.push(FaultCell { role, phase, fault, ..cell.clone() });
                 }
             }
+        }
+    }
+}
+
+fn hurt_disk(cell: &FaultCell, cells: &mut Vec<FaultCell>) {
+    for phase in [Phase::FirstStep, Phase::Checkpoint] {
+        let (role, fault) = (Victim::Disk, Fault::FullDisk);
+        cells.push(FaultCell { role, phase, fault, ..cell.clone() });
+    }
+}
+
+fn hurt_links(cell: &FaultCell, faults: &[Fault], cells: &mut Vec<FaultCell>) {
+    for phase in [Phase::FirstStep, Phase::Training, Phase::Checkpoint, Phase::End] {
+        for &fault in faults {
+            cells.push(FaultCell { role: Victim::Host, phase, fault, ..cell.clone() });
         }
     }
 }

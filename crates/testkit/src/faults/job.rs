@@ -1,7 +1,8 @@
-//! A job under test: how it is started, what it leaves, and whether that is what was promised.
+//! A job under test: how it is started, how it ends, and whether that is what was promised.
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,19 +11,31 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use super::files;
 use super::moment::Hurt;
 use super::{Fault, FaultCell, FaultRunner, Heal, HostLink, Phase, Promise, Victim};
 use crate::machine::{on_path, processes, send};
 
-pub(super) const STEPS: usize = 150;
+pub(super) const STEPS: usize = 80;
 /// Steps between two checkpoints, or snapshots.
 const EVERY: usize = 10;
 pub(super) const METRICS: &str = "metrics.jsonl";
+/// The folder of checkpoints, or snapshots.
 pub(super) const CHECKPOINTS: &str = "ck";
-const SHELL: &str = "rsh.sh";
+pub(super) const SNAPSHOT: &str = "store";
+/// What fills a disk.
+pub(super) const FILLER: &str = "filler";
+/// What was on a small disk, once it is gone.
+pub(super) const FROM_DISK: &str = "from-disk";
+pub(super) const SHELL: &str = "rsh.sh";
 /// Where launchers write what others need.
-const RUNTIME: &str = "run";
-const OUTPUT: [&str; 2] = ["out", "err"];
+pub(super) const RUNTIME: &str = "run";
+pub(super) const OUTPUT: [&str; 2] = ["out", "err"];
+/// After a fault, a job that goes on may take so long to make all of its steps again, beside what it may take to notice: thirty times as
+/// long as on an idle machine, so that only one that waits for what never comes takes longer.
+const ANEW: Duration = Duration::from_secs(60);
+/// A launcher waits so long for a process that it started to run its program, which one that is stopped at once may not have done.
+const START: Duration = Duration::from_secs(60);
 
 /// A job that runs.
 pub(super) struct Running {
@@ -48,7 +61,7 @@ pub(super) struct Ended {
     left: Vec<u32>,
     damage: Option<String>,
     litter: Vec<String>,
-    /// After a fault all is to be over within this long.
+    /// After a fault all is to be over within this long, where the job does not go on.
     limit: Duration,
 }
 
@@ -124,6 +137,15 @@ impl Running {
         members.get(rank).filter(|_| all).and_then(|(_, pid)| Pid::from_raw(*pid as i32))
     }
 
+    /// Leaves no room on a small disk, which only the job's processes see.
+    pub(super) fn fill_disk(&self) {
+        let disk = Path::new("/proc").join(self.child.id().to_string()).join("root");
+        let disk = disk.join(self.folder().strip_prefix("/").unwrap()).join(CHECKPOINTS);
+        // nobody reads it, and it is no name of what a job keeps
+        let Ok(mut filler) = File::create(disk.join(FILLER)) else { return };
+        while filler.write_all(&[0; 4096]).is_ok() {}
+    }
+
     /// Processes of the job beside its launcher.
     fn others(&self) -> Vec<u32> {
         let is_other = |process: &crate::machine::Process| {
@@ -132,6 +154,14 @@ impl Running {
                 && process.state != 'Z'
         };
         processes().into_iter().filter(is_other).map(|process| process.pid).collect()
+    }
+
+    /// Waits so long, or until it has ended.
+    pub(super) fn wait(&mut self, time: Duration) {
+        let until = Instant::now() + time;
+        while !self.has_ended() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Waits for the end of the job, at most `limit` from `since` on, and takes it away.
@@ -175,8 +205,8 @@ impl Running {
         let _ = self.child.wait();
         let read = |name| std::fs::read(self.folder().join(name)).unwrap_or_default();
         let [stdout, stderr] = OUTPUT.map(|name| String::from_utf8_lossy(&read(name)).into_owned());
-        let litter = litter(self.folder(), cell);
-        let damage = damage(&self.runner.program, self.folder());
+        let litter = files::litter(self.folder(), cell);
+        let damage = files::damage(&self.runner.program, self.folder());
         let limit = self.runner.deadline * 2;
         Ended { status, stdout, stderr, took, outlived, left, damage, litter, limit }
     }
@@ -201,19 +231,27 @@ impl Ended {
 
     /// Of the weights of a job that is done.
     fn hash(&self) -> Option<String> {
-        let hash = self.summary()?["weights_sha256"].as_str()?.to_string();
-        Some(hash).filter(|_| self.is_done())
+        last_hash(&self.stdout).filter(|_| self.is_done())
     }
 
     /// True if the job was not hurt after all, as far as it says itself: nobody started it again, no disk was full.
     fn was_not_hurt(&self, cell: &FaultCell) -> bool {
         let counted = |name| self.summary().and_then(|summary| summary[name].as_u64());
         match (cell.fault, cell.heals) {
+            (Fault::FullDisk, Heal::Snapshot) => !self.stderr.contains("no snapshot of server "),
             (Fault::FullDisk, _) => !self.stderr.contains("no checkpoint of step "),
+            // nobody makes a step as long as its link is slow
+            (Fault::SlowLink, _) => cell.phase != Phase::End && self.took < self.limit / 2,
             (_, Heal::Restarts) => cell.phase != Phase::End && counted("restarts") == Some(0),
             (_, Heal::Resizing) => cell.phase != Phase::End && counted("resizes") == Some(0),
             _ => false,
         }
+    }
+
+    /// Within how long a job is done that goes on after its fault.
+    fn limit_of_one_that_goes_on(&self, cell: &FaultCell) -> Duration {
+        let is_stopped = (cell.phase, cell.fault) == (Phase::Start, Fault::Stop);
+        self.limit + ANEW + if is_stopped { START } else { Duration::ZERO }
     }
 
     /// What was promised and is not so. `hurt`: who was, if it came to that.
@@ -237,7 +275,7 @@ impl Ended {
             return Some(self.stderr.clone());
         }
         if let Some(damage) = &self.damage {
-            return Some(format!("a checkpoint is damaged: {damage}"));
+            return Some(format!("a file is damaged: {damage}"));
         }
         if !self.litter.is_empty() {
             return Some(format!("files are left: {:?}", self.litter));
@@ -248,8 +286,8 @@ impl Ended {
         };
         let last = self.last_line();
         let failed = status.code() == Some(1);
-        // who gets no more memory may do without for a while
-        let may_go_on = cell.fault == Fault::OutOfMemory;
+        // who gets no more memory may do without for a while, and who writes no file until it is to
+        let may_go_on = matches!(cell.fault, Fault::OutOfMemory | Fault::FullDisk);
         let in_time = may_go_on || self.took <= self.limit;
         // who is told to end stays for the step that all may end behind, and the job may be done by then
         let stays = cell.fault == Fault::Term;
@@ -262,6 +300,11 @@ impl Ended {
             }
             Promise::Done | Promise::SameBits if !stays && self.was_not_hurt(cell) => {
                 wrong("it does not say that it was hurt")
+            }
+            Promise::Done | Promise::SameBits
+                if self.took > self.limit_of_one_that_goes_on(cell) =>
+            {
+                wrong("it goes on, and takes too long")
             }
             Promise::Done | Promise::SameBits => None,
             Promise::Named if self.is_done() && !may_be_done => wrong("it is done"),
@@ -302,7 +345,7 @@ fn arguments(cell: &FaultCell, deadline: Duration) -> String {
         other => format!(" --exchange {other}"),
     };
     let kept = match cell.heals {
-        Heal::Snapshot => format!("--snapshot {CHECKPOINTS} --snapshot-every {EVERY}"),
+        Heal::Snapshot => format!("--snapshot {CHECKPOINTS}/{SNAPSHOT} --snapshot-every {EVERY}"),
         _ => format!("--checkpoint {CHECKPOINTS} --checkpoint-every {EVERY} --keep 100"),
     };
     let heals = match cell.heals {
@@ -320,11 +363,17 @@ fn arguments(cell: &FaultCell, deadline: Duration) -> String {
 }
 
 /// Starts a job's launcher in a group of its own. What it and one before it say follow each other.
-fn spawn(mut command: Command, words: &[String], folder: &Path) -> Result<Child, String> {
+pub(super) fn spawn(
+    mut command: Command,
+    words: &[String],
+    folder: &Path,
+) -> Result<Child, String> {
     let open = |name| File::options().create(true).append(true).open(folder.join(name)).unwrap();
     let [out, err] = OUTPUT.map(open);
     let runtime = folder.join(RUNTIME);
-    std::fs::create_dir_all(&runtime).unwrap();
+    for folder in [&runtime, &folder.join(CHECKPOINTS)] {
+        std::fs::create_dir_all(folder).unwrap();
+    }
     command
         .args(words)
         .current_dir(folder)
@@ -337,11 +386,16 @@ fn spawn(mut command: Command, words: &[String], folder: &Path) -> Result<Child,
         .map_err(|error| error.to_string())
 }
 
-/// A command that runs the program where the folder of checkpoints has too little room: for none, or for two.
+/// A command that runs the program where the folder of checkpoints has too little room, and copies what was written there: for no
+/// checkpoint or for two, for no snapshot or for as long as nobody fills it ([`Running::fill_disk`]).
 fn on_a_small_disk(program: &Path, cell: &FaultCell) -> Result<Command, String> {
-    let size = if cell.phase == Phase::FirstStep { "400k" } else { "5m" };
+    let size = match (cell.phase, cell.heals) {
+        (Phase::FirstStep, Heal::Snapshot) => "100k",
+        (Phase::FirstStep, _) => "400k",
+        (..) => "5m",
+    };
     let script = format!(
-        "mkdir {CHECKPOINTS} && mount -t tmpfs -o size={size} tmpfs {CHECKPOINTS} && exec \"$0\" \"$@\""
+        "mount -t tmpfs -o size={size} tmpfs {CHECKPOINTS} && \"$0\" \"$@\"; is=$?; cp -r {CHECKPOINTS} {FROM_DISK}; exit $is"
     );
     let unshare = on_path("unshare").ok_or("there is no unshare here")?;
     let trial = ["-m", "mount", "-t", "tmpfs", "tmpfs", "/tmp"];
@@ -356,61 +410,21 @@ fn on_a_small_disk(program: &Path, cell: &FaultCell) -> Result<Command, String> 
 }
 
 /// True if a process runs the program as a member, here or in the place of what starts it on another host.
-fn is_member(pid: u32) -> bool {
+pub(super) fn is_member(pid: u32) -> bool {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let has = |word: &str| line.windows(word.len()).any(|part| part == word.as_bytes());
     has("member")
 }
 
+/// The hash of the weights in what a job printed that is done.
+pub(super) fn last_hash(stdout: &str) -> Option<String> {
+    let summary: serde_json::Value = serde_json::from_str(stdout.lines().last()?).ok()?;
+    summary["weights_sha256"].as_str().map(str::to_string)
+}
+
 /// When a process was started, in ticks.
-fn started(pid: u32) -> u64 {
+pub(super) fn started(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit_once(") ").map(|(_, fields)| fields).unwrap_or_default();
     fields.split(' ').nth(19).and_then(|field| field.parse().ok()).unwrap_or_default()
-}
-
-/// What nobody wanted of the files that are left.
-fn litter(folder: &Path, cell: &FaultCell) -> Vec<String> {
-    let names = |path: &Path| -> Vec<String> {
-        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
-    };
-    let is_known = |name: &String| {
-        let snapshot = name.starts_with("ck.server") && name.ends_with(".safetensors");
-        [METRICS, CHECKPOINTS, SHELL, RUNTIME].contains(&name.as_str())
-            || OUTPUT.contains(&name.as_str())
-            || snapshot
-    };
-    let mut litter: Vec<String> =
-        names(folder).into_iter().filter(|name| !is_known(name)).collect();
-    let kept = folder.join(CHECKPOINTS);
-    litter.extend(names(&kept).into_iter().filter(|name| !is_whole_name(name)));
-    // a socket of a launcher that was killed is taken away by whoever asks for jobs
-    let is_of_job = |name: &String| !name.ends_with(".sock");
-    let hosts = std::fs::read_dir(folder.join(RUNTIME).join("tensorwire/jobs"));
-    let hosts = hosts.into_iter().flatten().flatten();
-    litter.extend(hosts.flat_map(|host| names(&host.path())).filter(is_of_job));
-    // the next job, or server, takes away what one that was killed could not
-    let is_left_to_it = match cell.heals {
-        Heal::Takeover => false,
-        heals => cell.role == Victim::Launcher || heals == Heal::Snapshot,
-    };
-    litter.retain(|_| !is_left_to_it || !matches!(cell.fault, Fault::Kill | Fault::Stop));
-    litter
-}
-
-/// True for the name of a checkpoint that is there; others are being written.
-fn is_whole_name(name: &str) -> bool {
-    let step = name.strip_prefix("step-").unwrap_or_default();
-    step.len() == 8 && step.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-/// What is wrong with the checkpoints that are left: each is whole.
-fn damage(program: &Path, folder: &Path) -> Option<String> {
-    let kept = folder.join(CHECKPOINTS);
-    let mut names = std::fs::read_dir(&kept).ok()?.flatten().map(|entry| entry.file_name());
-    let has_any = names.any(|name| is_whole_name(&name.to_string_lossy()));
-    let shown = Command::new(program).args(["checkpoint", "show"]).arg(&kept).output();
-    let shown = shown.ok().filter(|shown| has_any && !shown.status.success())?;
-    Some(String::from_utf8_lossy(&shown.stderr).trim().to_string())
 }

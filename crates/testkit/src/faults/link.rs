@@ -1,4 +1,4 @@
-//! A second host: a network namespace, with a link to this one that can be cut. Takes root and `ip`.
+//! A second host: a network namespace, with a link to this one that can be cut, or slow. Takes root and `ip`.
 
 use std::path::Path;
 use std::process::Command;
@@ -79,6 +79,21 @@ impl HostLink {
         // no packet fits into what may be sent
         let nothing = "tbf rate 8bit burst 1 limit 1";
         run(&format!("tc -n {} qdisc add dev there root {nothing}", self.namespace))
+    }
+
+    /// Less passes in both directions than a job sends, a step in seconds; packets wait for their turn, and too many are lost.
+    pub(super) fn make_slow(&self) -> Result<(), String> {
+        let HostLink { namespace, here, .. } = self;
+        let little = "tbf rate 4mbit burst 16kb latency 200ms";
+        run(&format!("tc -n {namespace} qdisc add dev there root {little}"))?;
+        run(&format!("tc qdisc add dev {here} root {little}"))
+    }
+
+    /// As much passes as before it was slow.
+    pub(super) fn make_fast(&self) -> Result<(), String> {
+        let HostLink { namespace, here, .. } = self;
+        run(&format!("tc -n {namespace} qdisc del dev there root"))?;
+        run(&format!("tc qdisc del dev {here} root"))
     }
 }
 

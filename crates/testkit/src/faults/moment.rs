@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 
 use super::job::{CHECKPOINTS, METRICS, Running, STEPS};
-use super::{Fault, FaultCell, HostLink, Phase, Victim};
+use super::{Fault, FaultCell, Heal, HostLink, Phase, Victim};
 use crate::machine::send;
 use crate::random::Random;
 
@@ -18,6 +18,9 @@ const WITHIN_MS: usize = 60;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What a process that gets no more memory may still have.
 const ROOM: u64 = 64 << 10;
+
+/// What is said of a disk that is full.
+const NO_ROOM: &str = "No space left on device";
 
 pub(super) struct Moment<'a> {
     pub(super) cell: &'a FaultCell,
@@ -41,8 +44,8 @@ impl Moment<'_> {
         link: Option<&HostLink>,
     ) -> Result<Option<Hurt>, String> {
         let Some(victim) = self.wait_for(job, |job| self.victim(job)) else { return Ok(None) };
-        // a disk is too small from the beginning, and nobody else sees into it
-        if self.cell.role != Victim::Disk {
+        // a disk is too small from the beginning, but for one that is to be full behind the first snapshots
+        if self.cell.role != Victim::Disk || self.fills_disk() {
             let reached = self.wait_for(job, |job| self.is_reached(job).then_some(()));
             if reached.is_none() {
                 return Ok(None);
@@ -61,11 +64,19 @@ impl Moment<'_> {
             Fault::Stop => send(victim, Signal::STOP),
             Fault::Term => send(victim, Signal::TERM),
             Fault::OutOfMemory => give_no_more_memory(victim)?,
+            Fault::FullDisk if self.fills_disk() => job.fill_disk(),
             Fault::FullDisk => {}
             Fault::CutLink => link.map_or(Ok(()), HostLink::cut)?,
             Fault::HalfOpenLink => link.map_or(Ok(()), HostLink::cut_one_way)?,
+            Fault::SlowLink => link.map_or(Ok(()), HostLink::make_slow)?,
         }
         Ok(Some(hurt))
+    }
+
+    /// True if a disk is filled at its moment: what a store must keep to begin with is there, and what replaces it finds no room.
+    fn fills_disk(&self) -> bool {
+        let FaultCell { role, phase, heals, .. } = self.cell;
+        (*role, *phase, *heals) == (Victim::Disk, Phase::Checkpoint, Heal::Snapshot)
     }
 
     /// Who is signalled; the launcher stands for what is no process.
@@ -79,7 +90,8 @@ impl Moment<'_> {
     fn who(&self, victim: Pid, link: Option<&HostLink>) -> Hurt {
         let Some((rank, role)) = self.cell.member() else {
             let there = link.map(|link| format!(", on {})", link.there()));
-            return Hurt { name: there };
+            let no_room = (self.cell.fault == Fault::FullDisk).then(|| NO_ROOM.to_string());
+            return Hurt { name: there.or(no_room) };
         };
         if self.cell.fault == Fault::OutOfMemory {
             // it lives, and others may say first what it refuses them
@@ -100,15 +112,10 @@ impl Moment<'_> {
             Phase::Meeting => job.member(0).is_some(),
             Phase::FirstStep => lines() > 0,
             Phase::Training => lines() >= IN_THE_MIDDLE,
+            Phase::Checkpoint if self.fills_disk() => lines() >= IN_THE_MIDDLE,
             Phase::Checkpoint => {
-                let is_one = |entry: std::io::Result<std::fs::DirEntry>| {
-                    entry.is_ok_and(|entry| {
-                        entry.file_name().to_string_lossy().starts_with(&format!("{CHECKPOINTS}."))
-                    })
-                };
                 let in_folder = std::fs::read_dir(folder.join(CHECKPOINTS));
-                let has_any = in_folder.is_ok_and(|mut entries| entries.next().is_some());
-                has_any || std::fs::read_dir(folder).is_ok_and(|mut all| all.any(is_one))
+                in_folder.is_ok_and(|mut entries| entries.next().is_some())
             }
             Phase::End => lines() >= STEPS,
         }

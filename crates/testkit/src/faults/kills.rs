@@ -1,0 +1,222 @@
+//! One job whose processes are killed again and again, each time once it makes steps: as often as is asked for, and it ends with the
+//! weights of a job that nobody disturbed, to the bit, and has said each time that it went on.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::job::{METRICS, OUTPUT, is_member, last_hash, spawn, started};
+use crate::machine::{processes, send};
+use crate::random::Random;
+
+/// Longer than that no step is waited for.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long behind a step, at most; the moment is drawn.
+const WITHIN_MS: usize = 100;
+/// How the launcher says that all of a job's processes have been started again.
+const RESTARTED: &str = "; restart ";
+/// How one says that it took over from another.
+const TAKEN_OVER: &str = "the job's processes go on with this launcher, in step ";
+
+/// Who is killed, again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Killed {
+    /// Workers and servers, by chance; all are started again from the last checkpoint.
+    Members,
+    /// The launcher; the same command takes its job over.
+    Launcher,
+}
+
+/// What is to be done to one job.
+#[derive(Clone, Debug)]
+pub struct Kills {
+    /// The program under test.
+    pub program: PathBuf,
+    /// How the job's strategy is asked for: `--strategy ps`.
+    pub strategy: String,
+    pub killed: Killed,
+    /// How often.
+    pub count: usize,
+    /// How many steps the job makes: enough to be killed so often.
+    pub steps: usize,
+    /// Decides who is killed, and when.
+    pub seed: u64,
+}
+
+/// A job that is being killed.
+struct Job<'a> {
+    kills: &'a Kills,
+    child: Child,
+    folder: tempfile::TempDir,
+    /// All launchers that it had.
+    launchers: Vec<u32>,
+}
+
+impl Kills {
+    /// Runs the job, and tells `on_kill` of each kill in a line. Returns the hash of its weights.
+    ///
+    /// # Errors
+    /// What is not as promised, with all that the job said.
+    pub fn run(&self, mut on_kill: impl FnMut(&str)) -> Result<String, String> {
+        let undisturbed = Job::start(self)?.end()?.0;
+        let mut job = Job::start(self)?;
+        let done = self.kill_all(&mut job, &mut on_kill);
+        if let Err(what) = done {
+            return Err(format!("{what}: {}", job.said()));
+        }
+        let (hash, said) = job.end()?;
+        let line = match self.killed {
+            Killed::Members => RESTARTED,
+            Killed::Launcher => TAKEN_OVER,
+        };
+        let lines = said.lines().filter(|said| said.contains(line)).count();
+        if lines != self.count {
+            return Err(format!("{} kills, and {lines} lines of them: {said}", self.count));
+        }
+        match hash == undisturbed {
+            true => Ok(hash),
+            false => Err(format!("{hash} where nobody disturbed is {undisturbed}: {said}")),
+        }
+    }
+
+    fn kill_all(&self, job: &mut Job<'_>, on_kill: &mut dyn FnMut(&str)) -> Result<(), String> {
+        let mut random = Random::new(self.seed);
+        let mut before = HashSet::new();
+        for number in 1..=self.count {
+            let (members, step) = job.makes_steps(&before)?;
+            std::thread::sleep(Duration::from_millis(random.below(WITHIN_MS) as u64));
+            let victim = match self.killed {
+                Killed::Members => members[random.below(members.len())],
+                Killed::Launcher => job.child.id(),
+            };
+            send(Pid::from_raw(victim as i32).ok_or("no process")?, Signal::KILL);
+            on_kill(&format!(
+                "kill {number} of {}: process {victim}, after step {step}",
+                self.count
+            ));
+            match self.killed {
+                Killed::Members => before = members.into_iter().collect(),
+                Killed::Launcher => job.take_over()?,
+            }
+        }
+        Ok(())
+    }
+
+    fn words(&self) -> Vec<String> {
+        let heals = match self.killed {
+            Killed::Members => format!("--restarts {}", 2 * self.count),
+            Killed::Launcher => "--launcher-patience 60 --resume auto".to_string(),
+        };
+        let words = format!(
+            "train --no-detect --json --model sentence-embedding --batch 4 --threads 1 --steps {} --metrics {METRICS} \
+             --checkpoint ck --checkpoint-every 10 {heals} {}",
+            self.steps, self.strategy
+        );
+        words.split_whitespace().map(str::to_string).collect()
+    }
+}
+
+impl<'a> Job<'a> {
+    fn start(kills: &'a Kills) -> Result<Job<'a>, String> {
+        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let child = spawn(Command::new(&kills.program), &kills.words(), folder.path())?;
+        let launchers = vec![child.id()];
+        Ok(Job { kills, child, folder, launchers })
+    }
+
+    /// Starts another launcher for the processes of one that was killed.
+    fn take_over(&mut self) -> Result<(), String> {
+        let _ = self.child.wait();
+        let command = Command::new(&self.kills.program);
+        self.child = spawn(command, &self.kills.words(), self.folder.path())?;
+        self.launchers.push(self.child.id());
+        Ok(())
+    }
+
+    /// Waits until there are members, none of them of `before`, and they have made a step; returns them in the order in which they
+    /// were started, and the step.
+    fn makes_steps(&mut self, before: &HashSet<u32>) -> Result<(Vec<u32>, u64), String> {
+        let start = Instant::now();
+        let mut least: Option<u64> = None;
+        while start.elapsed() < PATIENCE {
+            if self.child.try_wait().is_ok_and(|status| status.is_some()) {
+                return Err("the job has ended before it was killed so often".to_string());
+            }
+            let members = self.members();
+            let is_new = !members.is_empty() && members.iter().all(|pid| !before.contains(pid));
+            if is_new {
+                // where it begins again its file has fewer steps first
+                let step = last_step(&self.folder.path().join(METRICS));
+                match least {
+                    Some(first) if step > first => return Ok((members, step)),
+                    _ => least = Some(step),
+                }
+            }
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        Err("no step is made".to_string())
+    }
+
+    fn members(&self) -> Vec<u32> {
+        let is_of_job = |process: &crate::machine::Process| {
+            self.launchers.contains(&process.group)
+                && !self.launchers.contains(&process.pid)
+                && process.state != 'Z'
+                && is_member(process.pid)
+        };
+        let members = processes().into_iter().filter(is_of_job);
+        let mut members: Vec<(u64, u32)> =
+            members.map(|process| (started(process.pid), process.pid)).collect();
+        members.sort_unstable();
+        members.into_iter().map(|(_, pid)| pid).collect()
+    }
+
+    /// Waits for its end; returns the hash of its weights, and what it said.
+    fn end(mut self) -> Result<(String, String), String> {
+        let start = Instant::now();
+        // as long as a step is made now and then
+        let mut seen = (0, start);
+        while self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            let step = last_step(&self.folder.path().join(METRICS));
+            if step != seen.0 {
+                seen = (step, Instant::now());
+            }
+            if seen.1.elapsed() > PATIENCE {
+                return Err(format!("it hangs behind step {step}: {}", self.said()));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let said = self.said();
+        let left = self.members();
+        if !left.is_empty() {
+            return Err(format!("processes are left: {left:?}: {said}"));
+        }
+        let out = std::fs::read_to_string(self.folder.path().join(OUTPUT[0])).unwrap_or_default();
+        let hash = last_hash(&out).ok_or_else(|| format!("it is not done: {said}"))?;
+        Ok((hash, said))
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join(OUTPUT[1])).unwrap_or_default()
+    }
+}
+
+impl Drop for Job<'_> {
+    fn drop(&mut self) {
+        for launcher in self.launchers.iter().filter_map(|pid| Pid::from_raw(*pid as i32)) {
+            let _ = kill_process_group(launcher, Signal::KILL);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// The step of the last whole line of a job's metrics; 0 where there is none.
+fn last_step(path: &Path) -> u64 {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    // the last may be cut, and others are of no step
+    let step = |line| serde_json::from_str::<serde_json::Value>(line).ok()?["step"].as_u64();
+    text.lines().rev().find_map(step).unwrap_or_default()
+}
