@@ -1,5 +1,5 @@
-//! A thread that moves a group's operations while kernels run. Whoever waits for news moves them himself; between two kernels
-//! of a tenth of a second each a wire would stand still.
+//! A thread that moves what is under way in a group or over a store while kernels run. Whoever waits for news moves it himself;
+//! between two kernels of a tenth of a second each a wire would stand still.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,71 +9,113 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tensorwire_collectives::{Collectives, Group, GroupError};
 use tensorwire_fabric::pulse;
-
-use super::SharedGroup;
+use tensorwire_kvstore::{KvWorker, StoreError};
 
 /// How often the thread looks for what it can move. In half a millisecond 10 Gb/s carry 625 KB, less than what a group has under
 /// way at a time.
 const EVERY: Duration = Duration::from_micros(500);
 
+/// What moves when somebody calls it.
+pub(crate) trait Moves: Send + 'static {
+    type Error: std::fmt::Debug + Send;
+    /// Of its thread.
+    const NAME: &'static str;
+
+    /// Does what can be done now, and waits for nothing; true if something was.
+    ///
+    /// # Errors
+    /// When a peer is lost, or does what it may not.
+    fn progress(&mut self) -> Result<bool, Self::Error>;
+
+    /// Keeps what the thread met for whoever moves it next; returns what is to be asked of the thread.
+    fn keep(&mut self, failed: Self::Error) -> Option<Self::Error> {
+        Some(failed)
+    }
+}
+
+impl Moves for Group {
+    type Error = GroupError;
+    const NAME: &'static str = "group";
+
+    fn progress(&mut self) -> Result<bool, GroupError> {
+        Collectives::progress(self)
+    }
+}
+
+impl Moves for KvWorker {
+    type Error = StoreError;
+    const NAME: &'static str = "store";
+
+    fn progress(&mut self) -> Result<bool, StoreError> {
+        // it may connect to a server that took another's place
+        pulse::rest(|| KvWorker::progress(self))
+    }
+
+    /// Not its session alone moves it.
+    fn keep(&mut self, failed: StoreError) -> Option<StoreError> {
+        self.fail_with(failed);
+        None
+    }
+}
+
 /// Set in place of how often things were moved by who could not look.
 const UNKNOWN: u64 = u64::MAX;
 
-/// A group's operations, moved by a thread of their own until this is dropped.
+/// What is under way, moved by a thread of its own until this is dropped.
 #[derive(Debug)]
-pub(super) struct Mover {
-    moving: Arc<Moving>,
+pub(crate) struct Mover<M: Moves> {
+    moving: Arc<Moving<M>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// What the thread and the session know of each other.
 #[derive(Debug)]
-pub(super) struct Moving {
-    group: SharedGroup,
-    /// How often the thread has moved anything, and how often it had when the session last looked. Both change while the
-    /// group is locked.
+pub(crate) struct Moving<M: Moves> {
+    moved: Arc<Mutex<M>>,
+    /// How often the thread has moved anything, and how often it had when the session last looked. Both change while what it
+    /// moves is locked.
     moves: AtomicU64,
     seen: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<State<M::Error>>,
     called: Condvar,
 }
 
-#[derive(Debug, Default)]
-struct State {
+#[derive(Debug)]
+struct State<E> {
     has_work: bool,
     is_over: bool,
     /// What the thread met, for the session.
-    failed: Option<GroupError>,
+    failed: Option<E>,
 }
 
-impl Mover {
-    /// Has a thread move what is under way in a group. Where the system has no thread left the session moves it alone.
-    pub(super) fn new(group: SharedGroup) -> Mover {
+impl<M: Moves> Mover<M> {
+    /// Has a thread move what is under way. Where the system has no thread left the session moves it alone.
+    pub(crate) fn new(moved: Arc<Mutex<M>>) -> Mover<M> {
         let moving = Arc::new(Moving {
-            group,
+            moved,
             moves: AtomicU64::new(0),
             seen: AtomicU64::new(0),
-            state: Mutex::default(),
+            state: Mutex::new(State { has_work: false, is_over: false, failed: None }),
             called: Condvar::new(),
         });
-        let named = std::thread::Builder::new().name("group".to_string());
+        let named = std::thread::Builder::new().name(M::NAME.to_string());
         let there = moving.clone();
         let thread = named.spawn(move || there.run()).ok();
         Mover { moving, thread }
     }
 
-    /// True if there is a thread: the group moves though its session does not look.
-    pub(super) fn is_there(&self) -> bool {
+    /// True if there is a thread: it moves though its session does not look.
+    pub(crate) fn is_there(&self) -> bool {
         self.thread.is_some()
     }
 
     /// What a session's events ask.
-    pub(super) fn moving(&self) -> Arc<Moving> {
+    pub(crate) fn moving(&self) -> Arc<Moving<M>> {
         self.moving.clone()
     }
 
     /// Says whether anything is under way.
-    pub(super) fn has_work(&self, has_work: bool) {
+    pub(crate) fn has_work(&self, has_work: bool) {
         let mut state = self.moving.state.lock();
         if state.has_work != has_work {
             state.has_work = has_work;
@@ -81,26 +123,26 @@ impl Mover {
         }
     }
 
-    /// The group, moved as far as it goes, unless the thread moves it at this moment.
+    /// What is moved, as far as it goes, unless the thread moves it at this moment.
     ///
     /// # Errors
-    /// Those that the thread met, and those of [`Collectives::progress`].
-    pub(super) fn moved(&self) -> Result<Option<MutexGuard<'_, Group>>, GroupError> {
+    /// Those that the thread met, and those of [`Moves::progress`].
+    pub(crate) fn moved(&self) -> Result<Option<MutexGuard<'_, M>>, M::Error> {
         let moving = &*self.moving;
-        let Some(mut group) = moving.group.try_lock() else {
+        let Some(mut moved) = moving.moved.try_lock() else {
             moving.seen.store(UNKNOWN, Ordering::Relaxed);
             return Ok(None);
         };
         if let Some(failed) = moving.state.lock().failed.take() {
             return Err(failed);
         }
-        group.progress()?;
+        moved.progress()?;
         moving.seen.store(moving.moves.load(Ordering::Relaxed), Ordering::Relaxed);
-        Ok(Some(group))
+        Ok(Some(moved))
     }
 }
 
-impl Drop for Mover {
+impl<M: Moves> Drop for Mover<M> {
     fn drop(&mut self) {
         self.moving.state.lock().is_over = true;
         self.moving.called.notify_one();
@@ -111,15 +153,16 @@ impl Drop for Mover {
     }
 }
 
-impl Moving {
-    /// True if the thread has moved what the session does not know of; it is told so once. Whoever asks has locked the group.
-    pub(super) fn take_news(&self) -> bool {
+impl<M: Moves> Moving<M> {
+    /// True if the thread has moved what the session does not know of; it is told so once. Whoever asks has locked
+    /// what is moved.
+    pub(crate) fn take_news(&self) -> bool {
         let moves = self.moves.load(Ordering::Relaxed);
         self.seen.swap(moves, Ordering::Relaxed) != moves
     }
 
     fn run(&self) {
-        let _watched = pulse::watch_service("group");
+        let _watched = pulse::watch_service(M::NAME);
         let mut state = self.state.lock();
         while !state.is_over {
             pulse::beat();
@@ -127,16 +170,19 @@ impl Moving {
                 self.called.wait_for(&mut state, pulse::BEAT);
                 continue;
             }
-            // whoever has locked the group moves it himself
+            // whoever has locked it moves it himself
             MutexGuard::unlocked(&mut state, || {
-                let Some(mut group) = self.group.try_lock() else { return };
-                let moved = group.progress();
+                let Some(mut under_way) = self.moved.try_lock() else { return };
+                let moved = under_way.progress();
                 if !matches!(moved, Ok(false)) {
                     self.moves.fetch_add(1, Ordering::Relaxed);
                 }
                 // before the session may look
                 if let Err(failed) = moved {
-                    self.state.lock().failed = Some(failed);
+                    let failed = under_way.keep(failed);
+                    let mut state = self.state.lock();
+                    state.is_over = failed.is_none();
+                    state.failed = failed;
                 }
             });
             if !state.is_over {

@@ -92,18 +92,21 @@ fn show(rows: &[Vec<String>]) -> Result<(), Failure> {
         "push + pull",
         "p10",
         "p90",
+        "memcpy",
+        "of it",
         "of zmq",
         "reg. worker",
         "reg. server",
         "reg. all",
         "copied/step",
     ];
-    print(table(&header, rows, &[0, 1, 5, 6, 7, 8, 9, 10, 11, 12, 13]))?;
+    print(table(&header, rows, &[0, 1, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]))?;
     print(
         "medians of what worker 0 waits for, from a push to the end of the pull, all workers in step; pull: into a \
-         tensor of the\nworker's own, or shown where the server has it; of zmq: times as fast as over ZeroMQ; reg.: \
-         registered memory of the\nworker and the server that have most, and of all; copied/step: by all \
-         processes for a push and pull of all workers. The\nsums were compared whole.",
+         tensor of the\nworker's own, or shown where the server has it; memcpy: of the value, by all workers at a time, \
+         in the same run; of it:\npush and pull over one such copy; of zmq: times as fast as over ZeroMQ; reg.: registered \
+         memory of the worker and the\nserver that have most, and of all; copied/step: by all processes for a push and pull of \
+         all workers. The sums were\ncompared whole.",
     )
 }
 
@@ -127,6 +130,8 @@ fn row(result: &KvstoreResult) -> Vec<String> {
         human_seconds(result.median_s),
         human_seconds(result.p10_s),
         human_seconds(result.p90_s),
+        human_seconds(result.limit_ns * 1e-9),
+        format!("{:.2}", result.ratio_to_limit),
         result.ratio_to_zmq.map_or(String::new(), |ratio| format!("{ratio:.2}")),
         human_bytes(result.registered_bytes_worker),
         human_bytes(result.registered_bytes_server),
