@@ -207,7 +207,7 @@ impl Way {
         on_event: &mut dyn FnMut(StepEvent),
     ) -> Result<(), BenchError> {
         let prepared = &self.job;
-        let is_first = self.ms.is_empty();
+        let is_first = self.last.is_none();
         let outcome = launch_train(prepared, &ByName, job, &mut |update| match update {
             JobUpdate::Transport(choice) if is_first => on_event(StepEvent::Transport(choice)),
             _ => {}

@@ -181,7 +181,7 @@ impl<M: Moves> Moving<M> {
                 if let Err(failed) = moved {
                     let failed = under_way.keep(failed);
                     let mut state = self.state.lock();
-                    state.is_over = failed.is_none();
+                    state.is_over |= failed.is_none();
                     state.failed = failed;
                 }
             });

@@ -143,9 +143,11 @@ fn registered(job: &Job, elements: usize) -> u64 {
 /// What workers push over shared memory is reduced where they have it: a server has the value alone, and no place for each push.
 #[test]
 fn over_shared_memory_a_server_has_no_slots() {
+    // memory is registered in pieces of at least 1 MiB
     const BYTES: u64 = 4 << 20;
     let of_value = |job: Job| registered(&job, BYTES as usize / 4) - registered(&job, 4);
-    let (shm, tcp) = (of_value(Job::shm(3, 1, Mode::Sync)), of_value(Job::tcp(3, 1, Mode::Sync)));
-    assert!((BYTES - 64..BYTES + BYTES / 4).contains(&shm), "{shm}");
-    assert!(tcp >= 4 * BYTES - 64, "a slot for each worker: {tcp}");
+    let shm = of_value(Job::shm(3, 1, Mode::Sync));
+    assert!(shm <= BYTES, "{shm}");
+    let tcp = of_value(Job::tcp(3, 1, Mode::Sync));
+    assert!(tcp >= 3 * BYTES, "a slot for each worker: {tcp}");
 }
