@@ -88,6 +88,11 @@ pub struct KvstoreResult {
     pub median_s: f64,
     pub p10_s: f64,
     pub p90_s: f64,
+    /// A copy of the value into registered memory, all workers at a time; the median, in the same run. A pull that fills a tensor
+    /// of the worker's own moves as many bytes, over shared memory by such a copy.
+    pub limit_ns: f64,
+    /// A push and pull over one such copy.
+    pub ratio_to_limit: f64,
     /// Times as fast as over ZeroMQ, by the medians, where that was measured too.
     pub ratio_to_zmq: Option<f64>,
     /// Of the worker, and of the server, with most.
@@ -205,6 +210,7 @@ fn run(spec: &KvstoreSpec, job: &JobSpec) -> Result<Vec<MemberReport>, BenchErro
 fn summarise(spec: &KvstoreSpec, reports: &[MemberReport]) -> Option<KvstoreResult> {
     let seconds = reports.iter().flat_map(|report| &report.times_ns).map(|ns| ns / 1e9);
     let Quantiles { count, p10, median, p90 } = Quantiles::of(seconds)?;
+    let limit_ns = Quantiles::of(reports.iter().flat_map(|of| &of.limit_ns).copied())?.median;
     let registered = |of: &MemberReport| of.stats.registered_bytes;
     let workers = || reports.iter().filter(|report| report.is_worker);
     let servers = || reports.iter().filter(|report| !report.is_worker);
@@ -228,6 +234,8 @@ fn summarise(spec: &KvstoreSpec, reports: &[MemberReport]) -> Option<KvstoreResu
         median_s: median,
         p10_s: p10,
         p90_s: p90,
+        limit_ns,
+        ratio_to_limit: median * 1e9 / limit_ns,
         ratio_to_zmq: None,
         registered_bytes_worker: workers().map(registered).max().unwrap_or(0),
         registered_bytes_server: servers().map(registered).max().unwrap_or(0),
@@ -276,7 +284,8 @@ mod tests {
     fn report(is_worker: bool, times_ns: &[f64], steps: u64, bytes: u64) -> MemberReport {
         let stats = WireStats { registered_bytes: bytes, bytes_copied: 60, ..WireStats::default() };
         let (times_ns, values_verified) = (times_ns.to_vec(), u64::from(is_worker) * 2);
-        MemberReport { is_worker, times_ns, steps, values_verified, stats }
+        let limit_ns = times_ns.iter().map(|_| 5e8).collect();
+        MemberReport { is_worker, times_ns, steps, values_verified, limit_ns, stats }
     }
 
     #[test]
@@ -292,6 +301,7 @@ mod tests {
         let reports = [round(1.0), round(5.0)].concat();
         let result = summarise(&spec, &reports).unwrap();
         assert_eq!((result.repetitions, result.p10_s, result.median_s), (6, 1.0, 2.5));
+        assert_eq!((result.limit_ns, result.ratio_to_limit), (5e8, 5.0));
         assert_eq!((result.registered_bytes_worker, result.registered_bytes_server), (120, 1000));
         assert_eq!(result.registered_bytes, 1220);
         // 6 processes copied 60 bytes each in 2 rounds of 6 steps

@@ -22,6 +22,8 @@ use crate::statistics::Quantiles;
 pub struct StepOptions {
     /// Measurements of each kind, which alternate.
     pub repetitions: usize,
+    /// Of each kind before those, whose times do not count; their weights do.
+    pub warm_up: usize,
     /// Exchanges by which the same job is measured, too.
     pub against: Vec<Exchange>,
     /// Measure what the job computes and what it exchanges by themselves, too.
@@ -123,7 +125,7 @@ pub fn step(
     let mut ways = ways.collect::<Result<Vec<Way>, BenchError>>()?;
     let mut local_ms = Vec::new();
     let (mut weights, mut last) = (Weights::default(), TrainReport::default());
-    for _ in 0..options.repetitions {
+    for turn in 0..options.warm_up + options.repetitions {
         last = run_alone(&local, &options.alone)?;
         let alone = TrainOutcome::alone(last.clone());
         let ms = step_ms(&alone, &local);
@@ -132,6 +134,10 @@ pub fn step(
         weights.local(&alone)?;
         for way in &mut ways {
             way.measure(job, &mut weights, on_event)?;
+        }
+        if turn < options.warm_up {
+            local_ms.clear();
+            ways.iter_mut().for_each(Way::forget);
         }
     }
     if config.trace.is_some() && !ways.is_empty() {
@@ -201,7 +207,7 @@ impl Way {
         on_event: &mut dyn FnMut(StepEvent),
     ) -> Result<(), BenchError> {
         let prepared = &self.job;
-        let is_first = self.ms.is_empty();
+        let is_first = self.last.is_none();
         let outcome = launch_train(prepared, &ByName, job, &mut |update| match update {
             JobUpdate::Transport(choice) if is_first => on_event(StepEvent::Transport(choice)),
             _ => {}
@@ -225,6 +231,12 @@ impl Way {
             tell(kind.to_string(), all_ms, step_ms(&outcome, half));
         }
         Ok(())
+    }
+
+    /// What was measured so far does not count.
+    fn forget(&mut self) {
+        self.ms.clear();
+        self.halves_ms.iter_mut().for_each(Vec::clear);
     }
 
     /// None: nothing was measured.

@@ -55,6 +55,10 @@ pub struct WriteSpec {
     pub against_grpc: bool,
     /// A round is: round trips and throughput of writes, then both of calls. Noise meets all alike.
     pub rounds: usize,
+    /// How many round trips, writes under way, and calls of each kind a round has; none: as many as there is time for.
+    pub repetitions: Option<usize>,
+    /// Round trips before all, unmeasured.
+    pub warm_up: usize,
     /// How long each of them lasts, in milliseconds.
     pub least_ms: u64,
     /// How long it may last to come to a few repetitions.
@@ -119,9 +123,17 @@ impl WriteSpec {
             window: window.min((IN_FLIGHT_BYTES / bytes.max(1)).max(1)),
             against_grpc: false,
             rounds,
+            repetitions: None,
+            warm_up: 1,
             least_ms,
             most_ms,
         }
+    }
+
+    /// So many of each kind in all rounds together.
+    pub fn with_repetitions(self, repetitions: usize) -> WriteSpec {
+        let of_a_round = repetitions.div_ceil(self.rounds.max(1));
+        WriteSpec { repetitions: Some(of_a_round), ..self }
     }
 }
 

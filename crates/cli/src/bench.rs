@@ -208,6 +208,7 @@ fn transfer_row(result: &TransferResult) -> Vec<String> {
 
 fn run_step(args: StepArgs) -> Result<(), Failure> {
     let (repetitions, overlap, json) = (args.repetitions, args.overlap, args.json.clone());
+    let warm_up = args.warm_up;
     let against = args.against();
     let config = args.config()?;
     if config.strategy == Strategy::Local && !against.is_empty() {
@@ -218,7 +219,7 @@ fn run_step(args: StepArgs) -> Result<(), Failure> {
     let mut lines = Lines::open(json.as_deref())?;
     let alone = Arc::new(AtomicBool::new(false));
     end_at_once_while(&alone)?;
-    let options = StepOptions { repetitions, against, overlap, alone };
+    let options = StepOptions { repetitions, warm_up, against, overlap, alone };
     let job = job_spec()?;
     announce(&Machine::here());
     let results = step(&config, &options, &job, &mut |event| match event {

@@ -18,7 +18,9 @@
 //! | … where h < n, also | 2α | 2L | L |
 //! | `hierarchical` | 2α of each kind of way | within a host L + (k−1)·L/m, between 2(h−1)/h·L | (k−1)·L/m + (h−1)/h·L/m |
 //!
-//! In the last row h is the number of hosts, k members are on the fullest of them and m on the emptiest. Where several members share a
+//! In the last row h is the number of hosts, k members are on the fullest of them and m on the emptiest. Its lanes go in segments.
+//! Where cores do not move the bytes between hosts, the wire carries some segments while cores move and reduce others: what counts is the
+//! longer of both, and of the shorter what is done before the first segment leaves (3 segments of 8 or more). Where several members share a
 //! host, β of the others counts for all of them whose bytes leave it at a time.
 //!
 //! Two members take what was measured (`bench allreduce`, one machine of two cores, shm and TCP over loopback): `exchange`
@@ -36,7 +38,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::group::GroupOptions;
-use crate::schedule::Algorithm;
+use crate::schedule::{Algorithm, hierarchical};
 
 /// What a message costs between two members. Of links that differ, the slowest counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,7 +144,7 @@ impl LinkCost {
             return self.choose(hosts.len(), bytes, options);
         }
         let time = |of: &Algorithm| match of {
-            Algorithm::Hierarchical => self.hierarchical_ps(&crowd, bytes),
+            Algorithm::Hierarchical => self.hierarchical_ps(&crowd, bytes, options),
             of => {
                 let (streams, of_members) = crowd.leaving(*of);
                 // fits: members of a job; a price may be anything that somebody measured
@@ -157,23 +159,29 @@ impl LinkCost {
     }
 
     /// What a hierarchical all-reduce takes: two rounds within a host, two between hosts, in lanes whose owners share the
-    /// link of their host.
-    fn hierarchical_ps(&self, crowd: &Crowd, bytes: usize) -> u128 {
+    /// link of their host. Cores that do not move what is between hosts move and reduce some segments meanwhile.
+    fn hierarchical_ps(&self, crowd: &Crowd, bytes: usize, options: &GroupOptions) -> u128 {
         let near = LinkCost::SHARED_MEMORY;
         let (most, hosts) = (crowd.most as u128, crowd.hosts as u128);
-        let (bytes, lane) = (bytes as u128, bytes.div_ceil(crowd.least) as u128);
+        let lane_bytes = bytes.div_ceil(crowd.least);
+        let (bytes, lane) = (bytes as u128, lane_bytes as u128);
         let round = |link: &LinkCost, others: u128| {
             2000 * (link.latency_ns as u128 + (others - 1) * link.message_ns as u128)
         };
-        let within = round(&near, most - 1)
-            + (bytes + (most - 1) * lane) * near.wire_ps_per_byte as u128
+        let rounds = round(&near, most - 1).saturating_add(round(self, hosts - 1));
+        let within = (bytes + (most - 1) * lane) * near.wire_ps_per_byte as u128
             + (most - 1) * lane * near.reduce_ps_per_byte as u128;
+        let reduced = ((hosts - 1) * lane / hosts).saturating_mul(self.reduce_ps_per_byte as u128);
+        let cores = within.saturating_add(reduced);
         let moved = 2 * (hosts - 1) * bytes / hosts;
-        let reduced = (hosts - 1) * lane / hosts;
-        let between = round(self, hosts - 1)
-            .saturating_add(moved.saturating_mul(self.wire_ps_per_byte as u128))
-            .saturating_add(reduced.saturating_mul(self.reduce_ps_per_byte as u128));
-        between.saturating_add(within)
+        let wire = moved.saturating_mul(self.wire_ps_per_byte as u128);
+        let (alone, segments) = match self.overlaps {
+            true => hierarchical::before_the_first(lane_bytes, options.segment_bytes),
+            false => (1, 1),
+        };
+        // fits: saturated prices of bytes are far from the end, and 3 segments are few
+        let shorter = (wire.min(cores) / segments as u128).saturating_mul(alone as u128);
+        rounds.saturating_add(wire.max(cores)).saturating_add(shorter)
     }
 
     /// What an all-reduce among two or more members takes, in picoseconds.
@@ -432,14 +440,23 @@ mod tests {
         let options = GroupOptions::default();
         let choose =
             |link: LinkCost, hosts: &[usize], bytes| link.choose_on_hosts(hosts, bytes, &options);
-        // 1 Gb/s
+        // 1 Gb/s, and as Ethernet is assumed to be where nothing was measured
         let slow = LinkCost { wire_ps_per_byte: 8000, ..LinkCost::TCP };
-        for hosts in [&[0, 0, 0, 0, 4, 4, 4, 4][..], &[0, 1, 0, 1], &[0, 0, 0, 3, 3], &[0, 0, 2]] {
-            for bytes in [64 * KIB, MIB, 256 * MIB] {
-                assert_eq!(choose(slow, hosts, bytes), Hierarchical, "{hosts:?}, {bytes} bytes");
+        let pairs = [0, 0, 2, 2];
+        for link in [slow, LinkCost::TCP] {
+            for hosts in
+                [&[0, 0, 0, 0, 4, 4, 4, 4][..], &pairs, &[0, 1, 0, 1], &[0, 0, 0, 3, 3], &[0, 0, 2]]
+            {
+                for bytes in [MIB, 8 * MIB, 64 * MIB, 256 * MIB] {
+                    let chosen = choose(link, hosts, bytes);
+                    assert_eq!(chosen, Hierarchical, "{link:?}, {hosts:?}, {bytes} bytes");
+                }
+                assert_eq!(choose(slow, hosts, 64 * KIB), Hierarchical, "{hosts:?}");
+                assert_eq!(choose(link, hosts, 64), Exchange, "{hosts:?}");
             }
-            assert_eq!(choose(slow, hosts, 64), Exchange, "{hosts:?}");
         }
+        // a wire as fast as memory: what a host's cores do beside it takes longer than what a ring sends more
+        assert_eq!(choose(LinkCost::RDMA, &pairs, 256 * MIB), MultiRing);
         for (hosts, bytes) in [(&[0, 1, 2, 3][..], 64 * MIB), (&[0; 4], 64)] {
             assert_eq!(choose(slow, hosts, bytes), slow.choose(hosts.len(), bytes, &options));
         }
@@ -449,14 +466,36 @@ mod tests {
     #[test]
     fn between_hosts_the_price_is_that_of_owners() {
         let crowd = Crowd::of(&[0, 0, 2, 2]);
-        let within = FREE.hierarchical_ps(&crowd, 96);
-        let between = |link: LinkCost| link.hierarchical_ps(&crowd, 96) - within;
+        let options = GroupOptions::default();
+        let within = FREE.hierarchical_ps(&crowd, 96, &options);
+        let between = |link: LinkCost| link.hierarchical_ps(&crowd, 96, &options) - within;
         assert_eq!(between(LinkCost { latency_ns: 1, ..FREE }), 2000);
         assert_eq!(between(LinkCost { wire_ps_per_byte: 1, ..FREE }), 96);
         assert_eq!(between(LinkCost { reduce_ps_per_byte: 1, ..FREE }), 24);
         let near = LinkCost::SHARED_MEMORY;
         let moved = (96 + 48) * near.wire_ps_per_byte + 48 * near.reduce_ps_per_byte;
         assert_eq!(within, u128::from(2000 * near.latency_ns + moved));
+    }
+
+    /// Of a vector in many segments the wire carries all but what is moved before the first leaves; cores that carry it themselves
+    /// do one after the other.
+    #[test]
+    fn of_a_long_vector_the_longer_of_wire_and_cores_counts() {
+        let options = GroupOptions::default();
+        let crowd = Crowd::of(&[0, 0, 2, 2]);
+        let of = |wire_ps_per_byte, overlaps, bytes| {
+            let link = LinkCost { wire_ps_per_byte, overlaps, ..FREE };
+            link.hierarchical_ps(&crowd, bytes, &options)
+        };
+        // lanes of 32 segments and of 8
+        for (bytes, segments) in [(32 * MIB, 32), (MIB, 8)] {
+            let wire = 8000 * bytes as u128;
+            let cores = of(0, true, bytes);
+            assert_eq!(of(8000, false, bytes), wire + cores);
+            let begins = 2000 * u128::from(LinkCost::SHARED_MEMORY.latency_ns);
+            let beside = (cores - begins) / segments * 3;
+            assert_eq!(of(8000, true, bytes), begins + wire + beside, "{bytes} bytes");
+        }
     }
 
     #[test]

@@ -81,23 +81,37 @@ pub(crate) fn set_receive_low_water(socket: &OwnedFd, bytes: usize) {
     };
 }
 
+/// Frames that go in one call, at most; far fewer parts than a system takes (`IOV_MAX`, 1024).
+pub(crate) const FRAMES_MAX: usize = 16;
+
 /// Sends `head`, then `payload`, as much as the socket takes.
 pub(crate) fn send(
     socket: &OwnedFd,
     head: &[u8],
     payload: Option<Span<'_>>,
 ) -> Result<usize, Errno> {
-    let mut parts = [
-        libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
-        payload.map_or(EMPTY, Span::iovec),
-    ];
+    send_frames(socket, std::iter::once((head, payload)))
+}
+
+/// Sends heads, each with its payload behind it, as much as the socket takes of the first [`FRAMES_MAX`].
+pub(crate) fn send_frames<'a>(
+    socket: &OwnedFd,
+    frames: impl Iterator<Item = (&'a [u8], Option<Span<'a>>)>,
+) -> Result<usize, Errno> {
+    let mut parts = [[EMPTY; 2]; FRAMES_MAX];
+    let mut count = 0;
+    for (parts, (head, payload)) in parts.iter_mut().zip(frames) {
+        let head = libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() };
+        *parts = [head, payload.map_or(EMPTY, Span::iovec)];
+        count += 1;
+    }
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    let message = message(&mut parts);
+    let message = message(parts[..count].as_flattened_mut());
     #[cfg(loom)]
     tensorwire_base::sync::step_outside();
-    // SAFETY: both parts are readable for the whole call: `head` is borrowed, and the payload was
-    // checked to lie in a mapping that is borrowed. The kernel only reads them (so the cast of
-    // `head` to mutable is never used), and it may read bytes that others write.
+    // SAFETY: all parts are readable for the whole call: heads are borrowed for longer, and each payload was
+    // checked to lie in a mapping that is borrowed as long. The kernel only reads them (so the cast of a
+    // head to mutable is never used), and it may read bytes that others write.
     let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &message, flags) };
     outcome(sent)
 }
@@ -141,7 +155,7 @@ pub(crate) fn retry_linearly(socket: &OwnedFd) -> Result<(), Errno> {
 
 const EMPTY: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
-fn message(parts: &mut [libc::iovec; 2]) -> libc::msghdr {
+fn message(parts: &mut [libc::iovec]) -> libc::msghdr {
     // SAFETY: a msghdr is a C struct of integers and pointers, for which zero means "none".
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = parts.as_mut_ptr();

@@ -28,6 +28,7 @@ use crate::wire::{Loopback, Wire, WireError, WireStats};
 
 use self::alone::Alone;
 use self::core::Core;
+use self::link::Link;
 use self::on_device::OnDevice;
 use self::operations::{Pulling, Pushing};
 
@@ -394,6 +395,11 @@ impl KvWorker {
         }
     }
 
+    /// Has the next [`KvWorker::progress`] fail with what another that moves this end has met.
+    pub fn fail_with(&mut self, error: StoreError) {
+        self.core.failed.get_or_insert(error);
+    }
+
     /// From now on [`KvWorker::news`] has what happens, which is to be taken: it grows until then.
     pub fn tell_news(&mut self) {
         self.core.tell_news();
@@ -413,6 +419,18 @@ impl KvWorker {
     /// True if all that the handle stands for is done.
     pub fn is_done(&self, handle: KvHandle) -> bool {
         self.core.is_done(handle)
+    }
+
+    /// True if all that was asked for is done.
+    pub fn is_idle(&self) -> bool {
+        self.core.first_open().is_none()
+    }
+
+    /// True if values cross to a server that shares no memory with this process, in memory of the host.
+    pub fn is_over_wire(&self) -> bool {
+        let apart = |link: &Link| self.wire.mapped_from(link.rank).is_none();
+        let has_apart = self.server.is_none() && self.core.links.iter().any(apart);
+        has_apart && self.core.on_device.is_none()
     }
 
     /// Waits until all that the handle stands for is done.

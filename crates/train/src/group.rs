@@ -5,7 +5,6 @@
 mod early_tests;
 mod edges;
 mod exchange;
-mod mover;
 mod nccl;
 mod reducer;
 
@@ -75,17 +74,19 @@ impl ClientError {
     }
 }
 
-/// Opens this process's end of a group of `ranks`, to all of whom `fabric` is connected.
+/// Opens this process's end of a group of `ranks`, to all of whom `fabric` is connected. If it `measures` the way between its
+/// hosts, that is returned, where there are several.
 pub(crate) fn open_group(
     fabric: Fabric,
     ranks: &[Rank],
     me: Rank,
-    options: GroupOptions,
+    (options, measures): (GroupOptions, bool),
     deadline: Deadline,
-) -> Result<SharedGroup, ClientError> {
+) -> Result<(SharedGroup, Option<LinkCost>), ClientError> {
     let at = ranks.iter().position(|rank| *rank == me);
     let outside = || GroupError::Failed(format!("rank {me} is not of the group {ranks:?}"));
-    let group = Group::open(fabric, ranks, at.ok_or_else(outside)?, options, deadline)?;
+    let mut group = Group::open(fabric, ranks, at.ok_or_else(outside)?, options, deadline)?;
+    let measured = if measures { group.measure_link(deadline)? } else { None };
     if at == Some(0) {
         let by = |bytes: usize| group.algorithm(bytes).name();
         tracing::info!(
@@ -96,7 +97,7 @@ pub(crate) fn open_group(
             by(64 << 20)
         );
     }
-    Ok(Arc::new(Mutex::new(group)))
+    Ok((Arc::new(Mutex::new(group)), measured))
 }
 
 /// What the nodes of a part do in its group.

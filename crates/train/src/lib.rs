@@ -19,6 +19,7 @@ mod job;
 mod messages;
 #[cfg(test)]
 mod mounted;
+mod mover;
 mod open_part;
 mod rates;
 mod report;

@@ -11,6 +11,7 @@ directions at once as --rate says (a token bucket at both ends: tc-tbf). Everyth
 nsenter and unshare; root, or a system that lets users have namespaces.
 
   --rate RATE    Of each link, as tc has it: 1gbit, 10gbit, 200mbit [default: 1gbit]
+  --delay TIME   Each way takes so much longer: 500us, 2ms, 20ms (tc-netem, which not every kernel has) [default: nothing]
   --hosts N      How many hosts, from 2 to 16 [default: 2]
   --slots N      How many processes in a row go to a host (--hosts A:N,B:N) [default: 1]
   --plain        Leave the command as it is. Without this it is given --hosts, --rsh and --listen, as commands of tensorwire take
@@ -32,10 +33,10 @@ wrong() {
   exit 2
 }
 
-rate=1gbit hosts=2 slots=1 plain=false
+rate=1gbit delay=0us hosts=2 slots=1 plain=false
 while [ $# -gt 0 ]; do
   case "$1" in
-    --rate | --hosts | --slots)
+    --rate | --delay | --hosts | --slots)
       [ $# -ge 2 ] || wrong "$1 needs a value"
       declare "${1#--}=$2"
       shift 2
@@ -50,6 +51,7 @@ done
 [[ $hosts =~ ^[0-9]+$ ]] && [ "$hosts" -ge 2 ] && [ "$hosts" -le 16 ] || wrong "--hosts must be from 2 to 16, not '$hosts'"
 [[ $slots =~ ^[1-9][0-9]?$ ]] || wrong "--slots must be from 1 to 99, not '$slots'"
 [[ $rate =~ ^[1-9][0-9]{0,3}(gbit|mbit)$ ]] || wrong "--rate must be as 1gbit or 200mbit, not '$rate'"
+[[ $delay =~ ^[0-9]{1,5}(us|ms)$ ]] || wrong "--delay must be as 500us or 20ms, not '$delay'"
 case "$rate" in
   *gbit) bits=$((${rate%gbit} * 1000000000)) ;;
   *) bits=$((${rate%mbit} * 1000000)) ;;
@@ -63,7 +65,7 @@ if [ -z "${LINK_INSIDE:-}" ]; then
   options=(--net)
   [ "$(id -u)" -eq 0 ] || options+=(--map-root-user)
   unshare "${options[@]}" true 2>/dev/null || { echo "link.sh: this system gives no network namespace (unshare --net)" >&2; exit 1; }
-  arguments=(--rate "$rate" --hosts "$hosts" --slots "$slots")
+  arguments=(--rate "$rate" --delay "$delay" --hosts "$hosts" --slots "$slots")
   ! $plain || arguments+=(--plain)
   LINK_INSIDE=1 exec unshare "${options[@]}" bash "$0" "${arguments[@]}" -- "$@"
 fi
@@ -82,8 +84,16 @@ trap 'exit 143' INT TERM
 burst=$((bits / 8 / 1000))
 [ "$burst" -ge 262144 ] || burst=262144
 pace() {
-  "${@:2}" tc qdisc add dev "$1" root tbf rate "$rate" burst "$burst" latency 500ms || {
+  "${@:2}" tc qdisc add dev "$1" root handle 1: tbf rate "$rate" burst "$burst" latency 500ms || {
     echo "link.sh: this kernel paces no link (tc-tbf: its module sch_tbf)" >&2
+    exit 1
+  }
+}
+
+# what a host sends waits; what it is sent has waited there. So many packets as are under way at 10 Gb/s in a tenth of a second
+hold() {
+  "${@:2}" tc qdisc add dev "$1" parent 1:1 handle 2: netem delay "$delay" limit 100000 || {
+    echo "link.sh: this kernel holds up no packet (tc-netem: its module sch_netem); without --delay there are links" >&2
     exit 1
   }
 }
@@ -110,6 +120,7 @@ for number in $(seq 1 "$hosts"); do
   "${inside[@]}" ip link set eth0 up
   pace "host$number"
   pace eth0 "${inside[@]}"
+  [ "${delay//[^1-9]/}" = "" ] || hold eth0 "${inside[@]}"
   echo "$address) exec nsenter --net=/proc/$!/ns/net sh -c \"\$2\" ;;" >>"$folder/hosts"
 done
 {

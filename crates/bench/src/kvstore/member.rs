@@ -15,6 +15,7 @@ use tensorwire_tensor::DType;
 use tensorwire_train::{OpenStoreError, Rates, StoreEnd, StoreOptions, open_store};
 
 use super::{KVSTORE, KvstoreSpec, Pull, payload};
+use crate::limit::Limit;
 use crate::machine::cores;
 
 /// How long a wait spins before it sleeps, if every member has a core.
@@ -26,6 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const KEY: Key = Key(0);
 /// Measured steps between two comparisons.
 const BLOCK: usize = 500;
+/// Copies of the value behind each comparison, to hold pulls against.
+const LIMITS: usize = 5;
 
 /// Why a process of the measurement gave up.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +62,8 @@ pub(super) struct MemberReport {
     /// Those that were not measured too.
     pub(super) steps: u64,
     pub(super) values_verified: u64,
+    /// What a copy of the value into memory of servers' and workers' kind took, between the steps; worker 0 alone says it.
+    pub(super) limit_ns: Vec<f64>,
     pub(super) stats: WireStats,
 }
 
@@ -127,8 +132,8 @@ fn serve(mut store: KvServer) -> Result<MemberReport, KvstoreError> {
     store.serve()?;
     let stats = store.stats();
     store.close(Deadline::after(PATIENCE))?;
-    let (times_ns, steps, values_verified) = (Vec::new(), 0, 0);
-    Ok(MemberReport { is_worker: false, times_ns, steps, values_verified, stats })
+    let (times_ns, limit_ns, steps, values_verified) = (Vec::new(), Vec::new(), 0, 0);
+    Ok(MemberReport { is_worker: false, times_ns, steps, values_verified, limit_ns, stats })
 }
 
 fn work(rank: Rank, mut store: KvWorker, spec: &KvstoreSpec) -> Result<MemberReport, KvstoreError> {
@@ -144,6 +149,7 @@ fn work(rank: Rank, mut store: KvWorker, spec: &KvstoreSpec) -> Result<MemberRep
     store.wait(handle, soon())?;
     let (mut times_ns, mut steps, mut values_verified) = (Vec::new(), 0, 0);
     let (mut value, mut measured) = (pulled.clone(), 0);
+    let mut limit_ns = Vec::new();
     while measured < spec.repetitions {
         store.barrier(soon())?;
         // the barrier lets workers go at different times, which the first steps make up for
@@ -168,13 +174,20 @@ fn work(rank: Rank, mut store: KvWorker, spec: &KvstoreSpec) -> Result<MemberRep
             return Err(KvstoreError::WrongSum { step: last, index });
         }
         values_verified += 1;
+        // all workers at a time, as they fill what they pull
+        store.barrier(soon())?;
+        for _ in 0..LIMITS {
+            let mut target = pulled.write()?;
+            limit_ns.push(Limit::Memcpy { target: &mut target }.measure(&sources[0])?);
+        }
     }
     if rank != Rank(0) {
         times_ns.clear();
+        limit_ns.clear();
     }
     let stats = store.stats();
     store.close(soon())?;
-    Ok(MemberReport { is_worker: true, times_ns, steps, values_verified, stats })
+    Ok(MemberReport { is_worker: true, times_ns, steps, values_verified, limit_ns, stats })
 }
 
 /// A step whose result is in a tensor of the worker's own.

@@ -47,7 +47,9 @@ pub(super) fn send(end: End, spec: &WriteSpec) -> Result<SenderReport, WriteErro
     let mut writer = Writer { end, spec, theirs };
     let mut caller = grpc.map(|at| Caller::connect(at, spec)).transpose()?;
     // the first of everything is slow, and measures nothing
-    writer.round_trips(Pace::start(Duration::ZERO, Duration::ZERO))?;
+    if spec.warm_up > 0 {
+        writer.round_trips(Pace::of(spec.warm_up as u64))?;
+    }
     let (mut writes, mut calls) = (Samples::default(), Samples::default());
     for _ in 0..spec.rounds {
         writes.round_trips_ns.extend(writer.round_trips(pace(spec))?);
@@ -105,7 +107,12 @@ impl Run {
 }
 
 pub(super) fn pace(spec: &WriteSpec) -> Pace {
-    Pace::start(Duration::from_millis(spec.least_ms), Duration::from_millis(spec.most_ms))
+    match spec.repetitions {
+        Some(count) => Pace::of(count as u64), // fits: usize is 64 bits wide
+        None => {
+            Pace::start(Duration::from_millis(spec.least_ms), Duration::from_millis(spec.most_ms))
+        }
+    }
 }
 
 /// Writes from its own registered memory into the receiver's.

@@ -76,6 +76,12 @@ pub(crate) struct ClientArgs {
     /// model that chooses. [default: a model of the transport]
     #[arg(long, value_name = "FILE", hide_short_help = true, conflicts_with = "algorithm")]
     table: Option<PathBuf>,
+    /// allreduce, mpi-...: measure the way between hosts, once
+    ///
+    /// In at most 200 ms when the workers meet; it is printed, and kept in this file, which is read as by --table. A job that finds it
+    /// there does not measure again, and so has the same bits. [default: what such a transport usually has]
+    #[arg(long, value_name = "FILE", hide_short_help = true, conflicts_with_all = ["algorithm", "table"])]
+    measure_link: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -108,14 +114,17 @@ pub(super) enum AlgorithmArg {
 
 impl ClientArgs {
     pub(crate) fn config(self) -> Result<ClientConfig, ConfigError> {
-        let ClientArgs { clients, interval, alpha, collectives, deterministic, algorithm, table } =
+        let ClientArgs { clients, interval, alpha, collectives, deterministic, algorithm, .. } =
             self;
+        let ClientArgs { table, measure_link, .. } = self;
         let collectives = match collectives {
             CollectivesArg::Own => CollectivesChoice::Own,
             CollectivesArg::Nccl => CollectivesChoice::Nccl,
         };
         let algorithm = algorithm.map(Algorithm::from);
+        let table = table.or(measure_link.clone().filter(|path| path.exists()));
         let (table, links) = table.map_or(Ok(Default::default()), |path| read_table(&path))?;
+        let here = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
         Ok(ClientConfig {
             clients,
             interval,
@@ -125,6 +134,7 @@ impl ClientArgs {
             algorithm,
             table,
             links,
+            measured_link: measure_link.map(here),
         })
     }
 }

@@ -9,10 +9,10 @@ use super::headings::MEASUREMENT;
 #[derive(Args, Clone, Copy, Debug)]
 #[command(next_help_heading = MEASUREMENT)]
 pub(crate) struct RepeatArgs {
-    /// Measured repetitions of each size [default: by the size]
+    /// Measured repetitions of each size [default: by the size, or by time]
     #[arg(long, value_name = "N", alias = "times")]
     pub(crate) iterations: Option<NonZeroUsize>,
-    /// Repetitions before those [default: 2 or 3]
+    /// Repetitions before those [default: from 1 to 3]
     ///
     /// In each job of new processes, unmeasured.
     #[arg(long, value_name = "N")]

@@ -24,6 +24,11 @@ pub(crate) struct StepArgs {
     /// Of each kind.
     #[arg(long, value_name = "N", help_heading = MEASUREMENT, default_value_t = 5)]
     pub(crate) repetitions: usize,
+    /// Measurements before those
+    ///
+    /// Of each kind. Their times do not count; the first step of every measurement never does.
+    #[arg(long, value_name = "N", help_heading = MEASUREMENT, default_value_t = 0)]
+    pub(crate) warm_up: usize,
     /// Measure by these exchanges, too, in turns
     ///
     /// The same job.

@@ -8,6 +8,7 @@ use tensorwire_bench::parse_size;
 
 use super::headings::{MEASUREMENT, OUTPUT, WIRE};
 use super::hosts::HostArgs;
+use super::repeat::RepeatArgs;
 use super::{TransportArg, WireArgs};
 
 #[derive(Args, Debug)]
@@ -34,6 +35,8 @@ pub(crate) struct WriteArgs {
     /// Or calls, when throughput is measured; of large ones fewer.
     #[arg(long, help_heading = MEASUREMENT, value_name = "N", default_value_t = 16)]
     pub(crate) window: usize,
+    #[command(flatten)]
+    pub(crate) repeat: RepeatArgs,
     /// Where both processes listen
     ///
     /// The address of this host: of the RDMA NIC's interface, to compare both on one wire.

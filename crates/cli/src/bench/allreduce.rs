@@ -154,15 +154,10 @@ fn links(
 
 /// What was measured, and what follows for processes by the number of each one's host.
 fn shown(found: &TunedLink, hosts: &[usize]) -> String {
-    let LinkCost { latency_ns, wire_ps_per_byte, .. } = found.link;
     let by = |bytes| found.link.choose_on_hosts(hosts, bytes, &GroupOptions::default()).name();
     let ranks = hosts.len();
-    // fits: for people
-    let (latency_s, gb_per_s) = (latency_ns as f64 * 1e-9, 1e3 / wire_ps_per_byte as f64);
     format!(
-        "{}: {} one way, {gb_per_s:.3} GB/s; {ranks} processes reduce 4 KiB by {}, 1 MiB by {}, 64 MiB by {}",
-        found.transport.name(),
-        human_seconds(latency_s),
+        "{found}; {ranks} processes reduce 4 KiB by {}, 1 MiB by {}, 64 MiB by {}",
         by(4 << 10),
         by(1 << 20),
         by(64 << 20),

@@ -17,7 +17,7 @@ const WORKERS: &[u32] = &[1, 2, 4, 8, 16, 32];
 const QUICK_WORKERS: &[u32] = &[1, 2, 4];
 
 /// Of the table, and above rows as they come.
-const HEADER: [&str; 14] = [
+const HEADER: [&str; 16] = [
     "workers",
     "servers",
     "transport",
@@ -27,6 +27,8 @@ const HEADER: [&str; 14] = [
     "push + pull",
     "p10",
     "p90",
+    "memcpy",
+    "of it",
     "of zmq",
     "reg. worker",
     "reg. server",
@@ -101,12 +103,13 @@ fn jobs(args: &KvstoreArgs) -> Result<Vec<(u32, u32)>, Failure> {
 }
 
 fn show(rows: &[Vec<String>]) -> Result<(), Failure> {
-    print(table(&HEADER, rows, &[0, 1, 5, 6, 7, 8, 9, 10, 11, 12, 13]))?;
+    print(table(&HEADER, rows, &[0, 1, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]))?;
     print(
         "medians of what worker 0 waits for, from a push to the end of the pull, all workers in step; pull: into a \
-         tensor of the\nworker's own, or shown where the server has it; of zmq: times as fast as over ZeroMQ; reg.: \
-         registered memory of the\nworker and the server that have most, and of all; copied/step: by all \
-         processes for a push and pull of all workers. The\nsums were compared whole.",
+         tensor of the\nworker's own, or shown where the server has it; memcpy: of the value, by all workers at a time, \
+         in the same run; of it:\npush and pull over one such copy; of zmq: times as fast as over ZeroMQ; reg.: registered \
+         memory of the worker and the\nserver that have most, and of all; copied/step: by all processes for a push and pull of \
+         all workers. The sums were\ncompared whole.",
     )
 }
 
@@ -130,6 +133,8 @@ fn row(result: &KvstoreResult) -> Vec<String> {
         human_seconds(result.median_s),
         human_seconds(result.p10_s),
         human_seconds(result.p90_s),
+        human_seconds(result.limit_ns * 1e-9),
+        format!("{:.2}", result.ratio_to_limit),
         result.ratio_to_zmq.map_or(String::new(), |ratio| format!("{ratio:.2}")),
         human_bytes(result.registered_bytes_worker),
         human_bytes(result.registered_bytes_server),

@@ -38,7 +38,11 @@ pub(super) fn run(args: &WriteArgs) -> Result<(), Failure> {
     }
     for &transport in &transports {
         for &bytes in sizes {
-            let spec = WriteSpec::new(transport, bytes, args.window, args.quick);
+            let mut spec = WriteSpec::new(transport, bytes, args.window, args.quick);
+            if let Some(iterations) = args.repeat.iterations {
+                spec = spec.with_repetitions(iterations.get());
+            }
+            spec.warm_up = args.repeat.warm_up.unwrap_or(spec.warm_up);
             let (against_grpc, hosts) = (args.against.is_some(), hosts.clone());
             let spec = WriteSpec { against_grpc, hosts, ..spec };
             let spec = match transport {

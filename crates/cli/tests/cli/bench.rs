@@ -109,7 +109,7 @@ fn a_step_gives_the_same_weights_with_and_without_communication() {
         let copies = line["exchange"] == "grpc-rdma";
         assert_eq!(line["bytes_copied"].as_u64().unwrap() > 0, copies, "{line}");
     }
-    let lines = bench("step --steps 3 --repetitions 1 --batch 8");
+    let lines = bench("step --steps 3 --warm-up 1 --repetitions 1 --batch 8");
     assert_eq!(lines.len(), 1);
     let line = &lines[0];
     assert_eq!(
@@ -168,6 +168,15 @@ fn writes_are_measured_alone_too() {
 }
 
 #[test]
+fn writes_are_repeated_as_often_as_is_said() {
+    let lines = bench("write --transport shm --quick --sizes 4KiB --iterations 30 --warm-up 0");
+    let number = |field: &str| lines[0][field].as_u64().unwrap();
+    // in three rounds, each kind as often; nothing before them
+    assert_eq!((number("round_trips"), number("writes")), (30, 60), "{}", lines[0]);
+    assert_eq!(number("writes_verified"), 6, "{}", lines[0]);
+}
+
+#[test]
 fn the_store_is_verified_and_its_copies_counted() {
     // the second size is over the bound from which values are split over servers
     let lines = bench("kvstore --quick --workers 1,3 --servers 2 --times 9 --sizes 4KiB,6MB");
@@ -194,6 +203,8 @@ fn the_store_is_verified_and_its_copies_counted() {
         assert!(0.0 < number("p10_s") && number("p10_s") <= number("median_s"), "{line}");
         assert!(number("median_s") <= number("p90_s"), "{line}");
         let (bytes, workers) = (number("bytes"), number("workers"));
+        let copies = number("median_s") * 1e9 / number("limit_ns");
+        assert!((number("ratio_to_limit") / copies - 1.0).abs() < 1e-6, "{line}");
         if line["exchange"] == "zmq" {
             assert!(line["ratio_to_zmq"].is_null() && line["registered_bytes"] == 0, "{line}");
             // a push and a pull of each worker, each copied where it is sent

@@ -149,17 +149,35 @@ fn mpirun_trains_to_the_same_bits() {
     trains_to_the_same_bits("mpirun", mpirun(program));
 }
 
-/// One of them measures; the others do not measure beside it.
+const WRITES: &str = "bench write --quick --sizes 4KiB --transport shm --json lines";
+
+/// One of four that a launcher started measures; the others do not measure beside it.
+pub(crate) fn is_measured_once(by: &str, launch: impl Fn(&[&str]) -> Command) {
+    let arguments: Vec<&str> = WRITES.split_whitespace().collect();
+    let Left { ended, processes } = end(Job::start_command(launch(&arguments)), LIMIT);
+    assert!(ended.status.success(), "{}", ended.stderr);
+    let said = format!("{by} started 4 processes; a benchmark");
+    assert_eq!(ended.stderr.matches(&said).count(), 1, "{}", ended.stderr);
+    assert_eq!(ended.stdout.matches("round trip: a write").count(), 1, "{}", ended.stdout);
+    assert!(processes.is_empty(), "{processes:?}");
+}
+
 #[test]
 fn a_benchmark_that_mpirun_started_is_measured_once() {
     let Some(program) = installed("mpirun") else { return };
-    let bench = "bench write --quick --sizes 4KiB --transport shm --json lines";
-    let arguments: Vec<&str> = bench.split_whitespace().collect();
-    let Left { ended, processes } = end(Job::start_command(mpirun(program)(&arguments)), LIMIT);
-    assert!(ended.status.success(), "{}", ended.stderr);
-    assert!(ended.stderr.contains("mpirun started 4 processes; a benchmark"), "{}", ended.stderr);
-    assert_eq!(ended.stdout.matches("round trip: a write").count(), 1, "{}", ended.stdout);
-    assert!(processes.is_empty(), "{processes:?}");
+    is_measured_once("mpirun", mpirun(program));
+}
+
+#[test]
+fn a_benchmark_with_the_variables_of_torchrun_is_measured_once() {
+    let jobs = started_by_hand(WRITES, &torchs(4, port(), "bench"));
+    let ended: Vec<Ended> = jobs.into_iter().map(|job| job.end(LIMIT)).collect();
+    for (rank, ended) in ended.iter().enumerate() {
+        assert!(ended.status.success(), "{}", ended.stderr);
+        let (measured, said) = ("round trip: a write", "torchrun started 4 processes; a benchmark");
+        assert_eq!(ended.stdout.contains(measured), rank == 0, "{rank}: {}", ended.stdout);
+        assert_eq!(ended.stderr.contains(said), rank == 0, "{rank}: {}", ended.stderr);
+    }
 }
 
 #[test]

@@ -36,6 +36,7 @@ fn what_cannot_be_right_is_said_first() {
         (&["true"][..], "the command comes behind --"),
         (&["--rate"][..], "--rate needs a value"),
         (&["--rate", "fast", "--", "true"][..], "--rate must be as 1gbit"),
+        (&["--delay", "2", "--", "true"][..], "--delay must be as 500us"),
         (&["--hosts", "1", "--", "true"][..], "--hosts must be from 2 to 16"),
         (&["--slots", "0", "--", "true"][..], "--slots must be from 1 to 99"),
     ] {
@@ -65,6 +66,24 @@ fn hosts_have_addresses_a_rate_and_a_shell_and_nothing_is_left() {
     assert!(!std::path::Path::new(shell).exists(), "{shell} is left");
 }
 
+/// As long as is said each way, where the kernel can; else that is said, and no link without it is taken for one.
+#[test]
+fn a_link_may_take_longer() {
+    if let Some(why) = obstacle() {
+        return skip(None, &why);
+    }
+    let look = "$LINK_RSH 10.77.0.2 'tc qdisc show dev eth0'; tc qdisc show dev eth0";
+    let ended = link(&["--delay", "20ms", "--plain", "--", "sh", "-c", look]).end(LIMIT);
+    match ended.status.code() {
+        Some(0) => assert_eq!(ended.stdout.matches("delay 20ms").count(), 2, "{}", ended.stdout),
+        code => {
+            assert_eq!(code, Some(1), "{}", ended.stderr);
+            assert!(ended.stderr.contains("this kernel holds up no packet"), "{}", ended.stderr);
+            assert!(ended.stdout.is_empty(), "the command was started: {}", ended.stdout);
+        }
+    }
+}
+
 #[test]
 fn a_job_over_a_link_ends_with_the_bits_of_one_host() {
     if let Some(why) = obstacle() {
@@ -89,6 +108,35 @@ fn a_job_over_a_link_ends_with_the_bits_of_one_host() {
     let line = std::fs::read_to_string(path).unwrap();
     let line: serde_json::Value = serde_json::from_str(line.trim()).unwrap();
     assert_eq!((&line["link"], &line["hosts"]), (&"10gbit".into(), &2.into()), "{line}");
+}
+
+/// What a group measures when it is made is kept, and not measured again.
+#[test]
+fn a_group_measures_its_link_once() {
+    if let Some(why) = obstacle() {
+        return skip(None, &why);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let table = folder.path().join("table.txt");
+    let file = table.to_str().unwrap();
+    let train = || {
+        let job = ["train", "--strategy", "allreduce", "--steps", "2", "--batch", "16"];
+        let options = ["--threads", "1", "--json", "--measure-link", file];
+        let link_of = ["--rate", "200mbit", "--", PROGRAM];
+        link(&[&link_of[..], &job, &options].concat()).end(LIMIT)
+    };
+    let first = train();
+    let said = format!(" GB/s, measured and kept in {file}");
+    assert_eq!(first.stderr.matches(&said).count(), 1, "{}", first.stderr);
+    let kept = std::fs::read_to_string(&table).unwrap();
+    let line: serde_json::Value = serde_json::from_str(kept.trim_end()).unwrap();
+    assert_eq!((&line["transport"], &line["several_hosts"]), (&"tcp".into(), &true.into()));
+    // no faster than the link, whose bucket may be full at first
+    assert!(line["link"]["wire_ps_per_byte"].as_u64().unwrap() > 10_000, "{kept}");
+    let second = train();
+    assert!(!second.stderr.contains("measured and kept"), "{}", second.stderr);
+    assert_eq!(std::fs::read_to_string(&table).unwrap(), kept);
+    assert_eq!(first.json()["weights_sha256"], second.json()["weights_sha256"]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::launchers::{
     BINARY, LIMIT, LONG_LIMIT, Left, STEPPING, a_killed_process_ends_all, await_file, end,
-    skip_without, trains_to_the_same_bits,
+    is_measured_once, skip_without, trains_to_the_same_bits,
 };
 use crate::support::{Job, process_with, send};
 use rustix::process::Signal;
@@ -27,6 +27,7 @@ fn srun_trains_to_the_same_bits_and_ends_when_a_process_is_killed() {
         command
     };
     trains_to_the_same_bits("srun", launch);
+    is_measured_once("srun", launch);
     let job = Job::start_command(launch(&STEPPING));
     let victim = process_with(job.folder(), "train", "SLURM_PROCID=1");
     await_file(&job, "m.jsonl");

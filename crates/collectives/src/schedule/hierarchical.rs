@@ -20,6 +20,21 @@ const SEGMENTS: usize = 8;
 /// How much shorter a segment may be than what is sent at a time.
 const SHORTEST: usize = 8;
 
+/// Of a lane of so many elements or bytes, where so many are sent at a time: how long its segments are, and how many.
+fn segments(lane: usize, sent: usize) -> (usize, usize) {
+    let shortest = (sent / SHORTEST).max(1);
+    let segment = lane.div_ceil(SEGMENTS).clamp(shortest, sent.max(shortest));
+    let segment = segment.min(lane.max(1));
+    (segment, lane.div_ceil(segment).max(1))
+}
+
+/// How much of a lane of so many bytes has moved within its host before the first of it leaves, as a fraction: of so many
+/// segments, these.
+pub(crate) fn before_the_first(lane: usize, sent: usize) -> (usize, usize) {
+    let (_, segments) = segments(lane, sent);
+    ((LAG + 1).min(segments), segments)
+}
+
 /// All-reduces; everything else, and whatever is to be reduced in the order of members, is done directly.
 pub(super) fn schedule(kind: OperationKind, shape: GroupShape) -> Schedule {
     let is_all_reduce = kind == OperationKind::AllReduce && !shape.deterministic;
@@ -62,10 +77,7 @@ impl<'a> Layout<'a> {
             hosts.iter().enumerate().find_map(|(at, host)| Some((at, position(host)?)))?;
         let lanes = hosts.iter().map(Vec::len).min().unwrap_or(1);
         let longest = shape.len.div_ceil(lanes);
-        let shortest = (shape.segment / SHORTEST).max(1);
-        let segment = longest.div_ceil(SEGMENTS).clamp(shortest, shape.segment.max(shortest));
-        let segment = segment.min(longest.max(1));
-        let segments = longest.div_ceil(segment).max(1);
+        let (segment, segments) = segments(longest, shape.segment);
         Some(Layout { shape, hosts, host, place, lanes, segment, segments })
     }
 

@@ -1,5 +1,6 @@
 //! A frame on its way to the socket: a sealed header, and payload as it lies or in sealed records.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -7,12 +8,15 @@ use rustix::io::Errno;
 
 use super::frame::{HEADER_BYTES, Header};
 use crate::api::Signal;
-use crate::raw_io::{self, Span};
+use crate::raw_io::{self, FRAMES_MAX, Span};
 use crate::region::RegionMemory;
 use crate::seal::Sealer;
 
 /// Payload of a sealed record, but for the last of a frame: it stays in the caches between one pass and the next.
 pub(super) const RECORD_BYTES: usize = 64 << 10;
+/// Behind so many bytes no other frame goes in the same call: no socket takes more at a time.
+const TOGETHER_BYTES: u64 = 4 << 20;
+const HEAD: u64 = HEADER_BYTES as u64;
 
 #[derive(Debug)]
 pub(super) struct Outgoing {
@@ -49,14 +53,42 @@ impl Outgoing {
         Outgoing { header, sealed: None, payload, sent: 0, then }
     }
 
-    pub(super) fn send(&mut self, socket: &OwnedFd, sealer: &mut Sealer) -> Result<usize, Errno> {
-        const HEAD: u64 = HEADER_BYTES as u64;
-        let sealed = self.sealed.get_or_insert_with(|| self.header.seal(sealer));
-        let head = sealed.get(self.sent.min(HEAD) as usize..).unwrap_or_default();
-        let payload = self.payload.as_ref().map(|bytes| bytes.span(self.sent.saturating_sub(HEAD)));
-        let count = raw_io::send(socket, head, payload)?;
-        self.sent += count as u64; // fits: usize is 64 bits wide
+    /// Sends of the first frames of a queue, in one call, as much as the socket takes: each goes behind the one before it.
+    /// Their headers are sealed in that order.
+    pub(super) fn send_first(
+        queue: &mut VecDeque<Outgoing>,
+        socket: &OwnedFd,
+        sealer: &mut Sealer,
+    ) -> Result<usize, Errno> {
+        let (mut together, mut bytes) = (0, 0);
+        for frame in queue.iter_mut().take(FRAMES_MAX) {
+            frame.sealed.get_or_insert_with(|| frame.header.seal(sealer));
+            (together, bytes) = (together + 1, bytes + frame.left());
+            if bytes >= TOGETHER_BYTES {
+                break;
+            }
+        }
+        let count = raw_io::send_frames(socket, queue.iter().take(together).map(Outgoing::rest))?;
+        let mut taken = count as u64; // fits: usize is 64 bits wide
+        for frame in queue.iter_mut().take(together) {
+            let of_it = taken.min(frame.left());
+            frame.sent += of_it;
+            taken -= of_it;
+        }
         Ok(count)
+    }
+
+    /// What is left of a header that is sealed, and of the payload; nothing of both is encrypted.
+    fn rest(&self) -> (&[u8], Option<Span<'_>>) {
+        let sealed = self.sealed.as_ref();
+        let head = sealed.and_then(|sealed| sealed.get(self.sent.min(HEAD) as usize..));
+        let sent = self.sent.saturating_sub(HEAD);
+        (head.unwrap_or_default(), self.payload.as_ref().map(|bytes| bytes.span(sent)))
+    }
+
+    /// How many bytes that are.
+    fn left(&self) -> u64 {
+        HEAD + self.payload.as_ref().map_or(0, |bytes| bytes.bytes) - self.sent
     }
 
     /// Sends what is left of `record`, of which `done` is sent; before that, puts the next part of this frame there.
@@ -94,7 +126,7 @@ impl Outgoing {
     pub(super) fn is_sent(&self, record: Option<&(Vec<u8>, usize)>) -> bool {
         let payload = self.payload.as_ref().map_or(0, |bytes| bytes.bytes);
         match record {
-            None => self.sent == HEADER_BYTES as u64 + payload,
+            None => self.left() == 0,
             Some((record, done)) => self.sent == payload && *done == record.len(),
         }
     }
@@ -118,5 +150,89 @@ impl Bytes {
         self.offset += taken;
         self.bytes -= taken;
         taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::api::ArrivalSlot;
+    use crate::mapping::Mapping;
+    use crate::region::{Exposure, RegionTable};
+    use crate::seal::Opener;
+    use crate::tcp::frame::Kind;
+
+    const KEY: [u8; 32] = [7; 32];
+
+    /// Bytes that go with frame `at`: in turns none and all of its part of a region.
+    fn payload(at: u64, bytes: u64) -> Vec<u8> {
+        let bytes = if at.is_multiple_of(2) { bytes } else { 0 };
+        (0..bytes).map(|i| (at * 31 + i % 251) as u8).collect()
+    }
+
+    fn queue(frames: u64, bytes: u64) -> VecDeque<Outgoing> {
+        let mapping = Mapping::private(frames * bytes).unwrap();
+        (0..frames).for_each(|at| mapping.fill_at(at * bytes, &payload(at, bytes)));
+        let region = Arc::new(RegionTable::default()).enter(mapping, Exposure::default());
+        let frame = |at: u64| {
+            let signal = Some(Signal { slot: ArrivalSlot(3), epoch: at });
+            let part = payload(at, bytes).len() as u64;
+            let header = Header { bytes: part, signal, ..Header::bare(Kind::Write) };
+            let source = Bytes { region: region.memory().clone(), offset: at * bytes, bytes: part };
+            Outgoing::new(header, Some(source), Sent::Nothing)
+        };
+        (0..frames).map(frame).collect()
+    }
+
+    /// Sends a queue and reads it at the other end; returns the calls that took.
+    fn calls(frames: u64, bytes: u64) -> usize {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let ours = OwnedFd::from(ours);
+        let (mut queue, mut sealer) = (queue(frames, bytes), Sealer::new(&KEY));
+        let (mut calls, mut read, mut some) = (0, Vec::new(), vec![0; 1 << 20]);
+        while !queue.is_empty() {
+            match Outgoing::send_first(&mut queue, &ours, &mut sealer) {
+                Ok(_) => calls += 1,
+                Err(Errno::AGAIN) => {
+                    let count = theirs.read(&mut some).unwrap();
+                    read.extend_from_slice(&some[..count]);
+                }
+                Err(error) => panic!("{error}"),
+            }
+            while queue.front().is_some_and(|first| first.is_sent(None)) {
+                queue.pop_front();
+            }
+        }
+        drop(ours);
+        theirs.read_to_end(&mut read).unwrap();
+        let (mut rest, mut opener) = (read.as_slice(), Opener::new(&KEY));
+        for at in 0..frames {
+            let (head, behind) = rest.split_first_chunk::<HEADER_BYTES>().unwrap();
+            let header = Header::open(&mut head.clone(), &mut opener).unwrap();
+            assert_eq!(header.signal.map(|signal| signal.epoch), Some(at));
+            let (bytes, behind) = behind.split_at(header.bytes as usize);
+            assert_eq!(bytes, payload(at, bytes.len() as u64), "frame {at}");
+            rest = behind;
+        }
+        assert!(rest.is_empty());
+        calls
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no sendmsg")]
+    fn small_frames_that_wait_go_in_one_call() {
+        assert_eq!(calls(1, 100), 1);
+        assert_eq!(calls(FRAMES_MAX as u64, 100), 1);
+        assert_eq!(calls(2 * FRAMES_MAX as u64 + 1, 100), 3);
+    }
+
+    /// A socket takes parts of them: what comes is the same.
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no sendmsg")]
+    fn frames_that_a_socket_takes_in_parts_arrive_whole() {
+        assert!(calls(9, 300_000) > 1);
     }
 }

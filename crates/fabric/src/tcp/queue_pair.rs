@@ -19,7 +19,7 @@ use crate::control::{Link, Suspicion};
 use crate::device::Work;
 use crate::error::{CompletionError, PostError};
 use crate::mesh::Connection;
-use crate::raw_io::{self, Span};
+use crate::raw_io::{self, FRAMES_MAX, Span};
 use crate::seal::{Opener, Sealer, Seals, TAG_BYTES};
 
 #[cfg(test)]
@@ -407,7 +407,7 @@ impl QueuePair {
         {
             let sent = match record {
                 Some((record, done)) => first.send_encrypted(&self.socket, sealer, record, done),
-                None => first.send(&self.socket, sealer),
+                None => Outgoing::send_first(frames, &self.socket, sealer),
             };
             match sent {
                 Ok(count) => turn += count,
@@ -415,10 +415,15 @@ impl QueuePair {
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(Broken::Io(error)),
             }
-            if first.is_sent(record.as_ref())
-                && let Some(frame) = sending.frames.pop_front()
-            {
-                self.sent(frame.then);
+            // of a record no other frame is a part
+            let together = if record.is_some() { 1 } else { FRAMES_MAX };
+            for _ in 0..together {
+                if !frames.front().is_some_and(|first| first.is_sent(record.as_ref())) {
+                    break;
+                }
+                if let Some(frame) = frames.pop_front() {
+                    self.sent(frame.then);
+                }
             }
         }
         let unsent = !sending.frames.is_empty();

@@ -64,7 +64,7 @@ pub(super) struct Core {
     /// Memory of servers that is to be opened before anything is written there.
     to_open: Vec<(usize, RemotePlace)>,
     opened: Vec<(usize, PlaceKey)>,
-    failed: Option<StoreError>,
+    pub(super) failed: Option<StoreError>,
     /// Values that are to be read where a server has them.
     pub(super) to_read: Vec<ToRead>,
     /// What servers leave as it is, because it is read there.

@@ -1,5 +1,7 @@
 //! Workers in groups (Mamidala et al.): which process is what, whose weights are where, and how often they meet.
 
+use std::path::{Path, PathBuf};
+
 use serde::{Deserialize, Serialize};
 use tensorwire_collectives::{Algorithm, GroupOptions};
 use tensorwire_graph::AllReduceBy;
@@ -58,6 +60,10 @@ pub struct ClientConfig {
     /// By which the model chooses, where they are of the job's transport.
     #[serde(default)]
     pub links: Vec<TunedLink>,
+    /// Has a group that spans hosts measure the way between them when it is made, unless `links` has it, and its first worker keep
+    /// it in this file. What is measured differs from time to time, and with it the algorithm and the order of sums.
+    #[serde(default)]
+    pub measured_link: Option<PathBuf>,
 }
 
 /// Weights of its own for each client, and a centre that all are drawn to.
@@ -90,6 +96,12 @@ impl TrainConfig {
         GroupOptions { algorithm, table, link, deterministic, posted_bytes_max, ..others }
     }
 
+    /// Where a group is to keep the way between hosts over this transport, if it is to measure it.
+    pub(crate) fn measured_link(&self, transport: Transport) -> Option<&Path> {
+        let known = TunedLink::link(&self.clients.links, transport, self.spread());
+        self.clients.measured_link.as_deref().filter(|_| known.is_none())
+    }
+
     /// Who does a plan's all-reduces, if that is the GPUs of groups by themselves.
     pub(crate) fn all_reduce_by_nccl(&self) -> Option<AllReduceBy> {
         let is_nccl = self.clients.collectives == CollectivesChoice::Nccl;
@@ -116,6 +128,7 @@ impl TrainConfig {
         }
         let own = [
             ("--algorithm", algorithm.is_some()),
+            ("--measure-link", self.clients.measured_link.is_some()),
             ("--table", !table.is_empty() || !links.is_empty()),
             ("--deterministic", *deterministic),
         ];
@@ -146,6 +159,7 @@ impl TrainConfig {
             ("--interval", interval.is_some(), strategy.is_averaging(), averaging),
             ("--alpha", alpha.is_some(), strategy.is_averaging(), averaging),
             ("--algorithm", algorithm.is_some(), strategy.has_groups(), any),
+            ("--measure-link", self.clients.measured_link.is_some(), strategy.has_groups(), any),
             ("--table", has_table, strategy.has_groups(), any),
             // what else is reduced at once is reduced in order
             ("--deterministic", *deterministic, !is_alone, "allreduce or mpi-sgd"),
@@ -217,7 +231,19 @@ mod tests {
         let link = |transport| config.group_options(transport).link;
         assert_eq!(link(Transport::Verbs), LinkCost::RDMA);
         assert_eq!(link(Transport::Tcp), LinkCost::LOOPBACK, "all are on one host");
+        // what is known is not measured again
+        let file = Some(PathBuf::from("/table"));
+        let known = |links: Vec<TunedLink>| {
+            let clients = ClientConfig { links, measured_link: file.clone(), ..Default::default() };
+            let config = TrainConfig { clients, ..config.clone() };
+            config.measured_link(Transport::Tcp).is_none()
+        };
+        assert_eq!(
+            (config.measured_link(Transport::Tcp), known(vec![of_hosts.clone()])),
+            (None, false)
+        );
         let here = TunedLink { several_hosts: false, ..of_hosts };
+        assert!(known(vec![here.clone()]));
         let clients = ClientConfig { links: vec![here], ..ClientConfig::default() };
         let config = TrainConfig { clients, ..config.clone() };
         assert_eq!(config.group_options(Transport::Tcp).link, measured);

@@ -1,6 +1,11 @@
 //! Which algorithm of a group is fastest, as `tensorwire bench allreduce --tune FILE` writes it: a line of JSON a row.
 
+use std::fmt;
+use std::io::Write;
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
+use tensorwire_base::human_seconds;
 use tensorwire_collectives::{Algorithm, LinkCost, Row, Table};
 
 use super::Transport;
@@ -23,6 +28,14 @@ pub struct TunedLink {
 }
 
 impl TunedLink {
+    /// Writes it behind what a file has; a file that is not there is made.
+    pub(crate) fn append(&self, path: &Path) -> std::io::Result<()> {
+        let line = serde_json::to_string(self).map_err(std::io::Error::other)?;
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
+        // at once: the line is whole or not there
+        file.write_all(format!("{line}\n").as_bytes())
+    }
+
     /// The links of a file.
     pub fn read(text: &str) -> Vec<TunedLink> {
         text.lines().filter_map(TunedLink::of_line).collect()
@@ -42,6 +55,16 @@ impl TunedLink {
         let is_it =
             |of: &&TunedLink| (of.transport, of.several_hosts) == (transport, several_hosts);
         links.iter().rev().find(is_it).map(|of| of.link)
+    }
+}
+
+impl fmt::Display for TunedLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LinkCost { latency_ns, wire_ps_per_byte, .. } = self.link;
+        // fits: for people
+        let (latency_s, gb_per_s) = (latency_ns as f64 * 1e-9, 1e3 / wire_ps_per_byte as f64);
+        let (name, one_way) = (self.transport.name(), human_seconds(latency_s));
+        write!(f, "{name}: {one_way} one way, {gb_per_s:.3} GB/s")
     }
 }
 

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tensorwire_base::Deadline;
-use tensorwire_collectives::{CollectiveCall, Collectives, GroupError, Handle};
+use tensorwire_collectives::{CollectiveCall, Collectives, Group, GroupError, Handle};
 use tensorwire_graph::{EdgeId, NodeId};
 use tensorwire_memory::{Buffer, Slab, SlabError};
 use tensorwire_runtime::{Events, ExchangeError, GroupOps, Ports, Sending, TensorExchange};
 use tensorwire_tensor::TensorSpec;
 
-use super::mover::{Mover, Moving};
 use super::{Bound, SharedGroup};
 use crate::carried::Carried;
+use crate::mover::{Mover, Moving};
 use crate::store::{StoreEvents, StoreExchange};
 
 /// How long one of two is waited for while the other may have news too.
@@ -30,7 +30,7 @@ struct Operations {
     bound: Bound,
     under_way: UnderWay,
     carried: Carried,
-    mover: Option<Mover>,
+    mover: Option<Mover<Group>>,
 }
 
 impl Operations {
@@ -41,7 +41,7 @@ impl Operations {
         Operations { group, bound, under_way: UnderWay::default(), carried, mover }
     }
 
-    fn moving(&self) -> Option<Arc<Moving>> {
+    fn moving(&self) -> Option<Arc<Moving<Group>>> {
         self.mover.as_ref().map(Mover::moving)
     }
 
@@ -130,7 +130,7 @@ impl GroupOps for Operations {
 /// What happens in a group, as a source of [`Events`].
 struct GroupEvents {
     group: SharedGroup,
-    moving: Option<Arc<Moving>>,
+    moving: Option<Arc<Moving<Group>>>,
 }
 
 impl Events for GroupEvents {
@@ -148,7 +148,7 @@ impl Events for GroupEvents {
 }
 
 /// Takes note of this moment, unless another thread moves the group: then there is news in any case.
-fn observe(group: &SharedGroup, moving: Option<&Moving>) {
+fn observe(group: &SharedGroup, moving: Option<&Moving<Group>>) {
     match moving {
         None => group.lock().observe(),
         Some(_) => {
@@ -164,7 +164,7 @@ struct MasterEvents {
     group: SharedGroup,
     store: StoreEvents,
     under_way: UnderWay,
-    moving: Option<Arc<Moving>>,
+    moving: Option<Arc<Moving<Group>>>,
 }
 
 impl Events for MasterEvents {
@@ -259,7 +259,7 @@ mod tests {
     use std::collections::HashMap;
 
     use tensorwire_base::Rank;
-    use tensorwire_collectives::{Group, GroupOptions};
+    use tensorwire_collectives::GroupOptions;
     use tensorwire_fabric::{Backend, Fabric, FabricConfig, Identity, JobCredentials, Secret};
     use tensorwire_kernels::FoldKind;
     use tensorwire_memory::{Arena, Place};

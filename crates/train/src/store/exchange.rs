@@ -19,6 +19,7 @@ use tensorwire_tensor::{DType, TensorSpec};
 use super::rows::sorted_rows;
 use crate::carried::Carried;
 use crate::config::SendOrder;
+use crate::mover::Mover;
 
 /// The tensors of a job by the names of its variables: a variable's key is its place in this list.
 #[derive(Clone, Debug)]
@@ -106,6 +107,8 @@ pub(crate) struct StoreExchange {
     news: Vec<KvProgress>,
     carried: Carried,
     order: SendOrder,
+    /// Where something is on a wire: answers come, and what waits for them goes, while kernels run.
+    mover: Option<Mover<KvWorker>>,
 }
 
 #[derive(Debug)]
@@ -217,12 +220,27 @@ impl StoreExchange {
                 inbound.insert(edge.id, Inbound { name, key, bytes, into, follows, wide });
             }
         }
-        worker.lock().tell_news();
-        Ok(StoreExchange {
+        let exchange = StoreExchange::over(worker, outbound, inbound);
+        Ok(StoreExchange { staged: staging.edges, carried, ..exchange })
+    }
+
+    /// Of these edges, all of whose tensors lie where servers reach them.
+    fn over(
+        worker: Arc<Mutex<KvWorker>>,
+        outbound: HashMap<EdgeId, (String, Key, Sent)>,
+        inbound: HashMap<EdgeId, Inbound>,
+    ) -> StoreExchange {
+        let has_wire = {
+            let mut worker = worker.lock();
+            worker.tell_news();
+            worker.is_over_wire()
+        };
+        let mover = has_wire.then(|| Mover::new(worker.clone()));
+        StoreExchange {
             worker,
             outbound,
             inbound,
-            staged: staging.edges,
+            staged: HashMap::new(),
             pulls: HashMap::new(),
             pushes: HashMap::new(),
             progressed: HashMap::new(),
@@ -230,9 +248,10 @@ impl StoreExchange {
             over: Vec::new(),
             failed: None,
             news: Vec::new(),
-            carried,
+            carried: Carried::default(),
             order: SendOrder::default(),
-        })
+            mover,
+        }
     }
 
     /// It with pushes and pulls in this order.
@@ -246,10 +265,15 @@ impl StoreExchange {
     }
 
     fn progress(&mut self) {
-        if let Err(error) = self.worker.lock().progress() {
+        let mut worker = self.worker.lock();
+        if let Err(error) = worker.progress() {
             self.failed.get_or_insert(error);
         }
-        self.worker.lock().news(&mut self.news);
+        worker.news(&mut self.news);
+        if let Some(mover) = &self.mover {
+            mover.has_work(!worker.is_idle());
+        }
+        drop(worker);
         for news in self.news.drain(..) {
             if let KvProgress::Sent(handle) = news {
                 self.over.extend(self.pushes.remove(&handle));
@@ -499,6 +523,7 @@ impl Events for StoreEvents {
     fn wait(&mut self, deadline: Deadline) -> Result<(), ExchangeError> {
         let mut worker = self.worker.lock();
         worker.progress().map_err(store_error)?;
+        // what the thread moved is news as well
         if !worker.has_news() {
             worker.wait_for_news(deadline);
         }
@@ -511,3 +536,7 @@ impl From<StoreExchange> for Ports {
         Ports::new(exchange.events()).with_exchange(exchange)
     }
 }
+
+#[cfg(test)]
+#[path = "moved_tests.rs"]
+mod moved_tests;

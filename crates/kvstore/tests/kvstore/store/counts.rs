@@ -110,3 +110,44 @@ fn a_worker_whose_news_nobody_takes_keeps_none() {
         }
     });
 }
+
+/// Bytes that a server of three workers has registered, once each has pushed one value of so many elements.
+fn registered(job: &Job, elements: usize) -> u64 {
+    let spec = ValueSpec::dense(DType::F32, elements);
+    let (workers, mut servers) = job.ends();
+    let server = servers.remove(0);
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            let mut server = server.server();
+            server.serve().unwrap();
+            let bytes = server.stats().registered_bytes;
+            server.close(soon()).unwrap();
+            bytes
+        });
+        for end in workers {
+            scope.spawn(move || {
+                let (number, mut store) = (end.number, end.worker());
+                let first = [tensor(&mut store, &spec, |_| 0.0)];
+                let handle = store.init(&[(Key(0), spec)], (number == 0).then_some(&first));
+                store.wait(handle.unwrap(), soon()).unwrap();
+                let from = tensor(&mut store, &spec, |_| 1.0);
+                store.push(&[Key(0)], &[vec![from]], 0).unwrap();
+                store.wait_all(soon()).unwrap();
+                store.close(soon()).unwrap();
+            });
+        }
+        serving.join().unwrap()
+    })
+}
+
+/// What workers push over shared memory is reduced where they have it: a server has the value alone, and no place for each push.
+#[test]
+fn over_shared_memory_a_server_has_no_slots() {
+    // memory is registered in pieces of at least 1 MiB
+    const BYTES: u64 = 4 << 20;
+    let of_value = |job: Job| registered(&job, BYTES as usize / 4) - registered(&job, 4);
+    let shm = of_value(Job::shm(3, 1, Mode::Sync));
+    assert!(shm <= BYTES, "{shm}");
+    let tcp = of_value(Job::tcp(3, 1, Mode::Sync));
+    assert!(tcp >= 3 * BYTES, "a slot for each worker: {tcp}");
+}

@@ -19,7 +19,7 @@ use tensorwire_runtime::Computing;
 use super::averaging::GpusOfCentre;
 use super::values::stored_shards;
 use crate::checkpoint::CheckpointFolder;
-use crate::config::{ConfigError, DeviceChoice, Exchange};
+use crate::config::{ConfigError, DeviceChoice, Exchange, TunedLink};
 use crate::crossings::reduces_by_edges;
 use crate::figures::StoreGauge;
 use crate::group::{ClientError, NcclLibrary, NcclPlace, SharedGroup, open_group};
@@ -271,7 +271,18 @@ fn connect(member: &Member, part: &Part, wires: &[WireOptions; 2]) -> Result<Met
     let transport = transport_of(&client.endpoint());
     let (ranks, options) = (topology.group_of(worker), config.group_options(transport));
     let nccl = library.map(|library| library.place(member.rank(), &ranks, &words)).transpose()?;
-    let group = open_group(client.clone(), &ranks, member.rank(), options, deadline)?;
+    let kept_in = config.measured_link(transport);
+    let told = (options, kept_in.is_some());
+    let (group, measured) = open_group(client.clone(), &ranks, member.rank(), told, deadline)?;
+    if let (0, Some(link), Some(path)) = (worker, measured, kept_in) {
+        let found = TunedLink { transport, several_hosts: config.spread(), link };
+        let line = match found.append(path) {
+            Ok(()) => format!("{found}, measured and kept in {}", path.display()),
+            Err(error) => format!("{found}, measured; keeping it in {}: {error}", path.display()),
+        };
+        // a launcher that is gone is noticed by the thread that watches it
+        let _ = member.say(&line);
+    }
     let client = ranks.first().map(|first| (client, *first));
     Ok(Met { store: across, group: Some(group), client, edges, nccl })
 }

@@ -1,0 +1,159 @@
+//! A store over a wire moves while its session does other things.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tensorwire_base::Rank;
+use tensorwire_fabric::Backend;
+use tensorwire_kernels::{KernelChoice, Kernels};
+use tensorwire_kvstore::proto::Mode;
+use tensorwire_kvstore::wire::{RingOptions, Rings};
+use tensorwire_kvstore::{
+    KvServer, KvServerOptions, KvWorkerOptions, Membership, MembershipEvent, Partition, ServerPorts,
+};
+use tensorwire_testkit::mesh::{member, mesh, soon};
+
+use super::*;
+use crate::store::{Arithmetic, SnapshotFiles};
+
+/// More than may be under way to a server at a time: the last part goes once an answer has come for others.
+const PIECES: u32 = 6;
+const ELEMENTS: usize = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Nobody comes or goes.
+struct Alone;
+
+impl Membership for Alone {
+    fn enter_barrier(&mut self) -> Result<u64, String> {
+        Ok(0)
+    }
+
+    fn is_released(&mut self, _: u64) -> bool {
+        true
+    }
+
+    fn events(&mut self) -> Result<Vec<MembershipEvent>, String> {
+        Ok(Vec::new())
+    }
+}
+
+fn arithmetic() -> Box<Arithmetic> {
+    Box::new(Arithmetic::new(Arc::new(Kernels::open(KernelChoice::Cpu, 1).unwrap())))
+}
+
+/// A worker, and a thread that serves it until it leaves.
+fn store(backend: fn() -> Backend) -> (Arc<Mutex<KvWorker>>, std::thread::JoinHandle<()>) {
+    let fabrics = mesh(backend, 2);
+    let rings = |at: usize| {
+        // fits: two
+        let peer = [Rank(1 - at as u32)];
+        Rings::open(fabrics[at].clone(), &peer, RingOptions::default(), soon()).unwrap()
+    };
+    let (ours, theirs) = std::thread::scope(|scope| {
+        let theirs = scope.spawn(|| rings(1));
+        (rings(0), theirs.join().unwrap())
+    });
+    let partition = Partition::new(1, usize::MAX);
+    let serving = std::thread::spawn(move || {
+        let options = KvServerOptions {
+            mode: Mode::Sync,
+            partition,
+            server: 0,
+            workers: vec![member(0)],
+            elastic: false,
+            checkpoint: None,
+            patience: PATIENCE,
+        };
+        let ports = ServerPorts {
+            wire: Box::new(theirs),
+            membership: Box::new(Alone),
+            update: arithmetic(),
+            keep: Box::new(SnapshotFiles),
+            device: None,
+        };
+        let mut server = KvServer::new(ports, options);
+        server.serve().unwrap();
+        server.close(Deadline::after(PATIENCE)).unwrap();
+    });
+    let options = KvWorkerOptions {
+        partition,
+        servers: vec![Rank(1)],
+        servers_come_back: false,
+        patience: PATIENCE,
+    };
+    let worker = KvWorker::new(Box::new(ours), Box::new(Alone), arithmetic(), options);
+    (Arc::new(Mutex::new(worker)), serving)
+}
+
+/// An exchange that pushes to [`PIECES`] keys, whose values are zeros, by as many edges.
+fn exchange(worker: &Arc<Mutex<KvWorker>>) -> (StoreExchange, Vec<Buffer>) {
+    let spec = ValueSpec::dense(DType::F32, ELEMENTS);
+    let keys = || (0..PIECES).map(|at| (EdgeId(at), Key(at.into())));
+    let tensors: Vec<Buffer> = keys().map(|_| worker.lock().alloc(&spec).unwrap()).collect();
+    tensors.iter().for_each(|tensor| tensor.write().unwrap().fill(0));
+    let values: Vec<(Key, ValueSpec)> = keys().map(|(_, key)| (key, spec)).collect();
+    let first = worker.lock().init(&values, Some(&tensors)).unwrap();
+    worker.lock().wait(first, soon()).unwrap();
+    let outbound = keys().map(|(edge, key)| (edge, (String::new(), key, Sent::Whole)));
+    let exchange = StoreExchange::over(worker.clone(), outbound.collect(), HashMap::new());
+    (exchange, tensors)
+}
+
+#[test]
+fn over_a_wire_pushes_go_and_are_answered_while_the_session_does_other_things() {
+    let (worker, serving) = store(|| Backend::Tcp);
+    let (mut exchange, tensors) = exchange(&worker);
+    for (at, tensor) in (0..).zip(&tensors) {
+        tensor.write().unwrap().fill(1);
+        exchange.send(EdgeId(at), 1, Some(tensor)).unwrap();
+    }
+    assert!(!worker.lock().is_idle());
+    let late = soon();
+    while !worker.lock().is_idle() {
+        assert!(!late.passed(), "nobody moved the store: {}", worker.lock().missing());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // the session hears of it without waiting for more
+    exchange.events().wait(Deadline::after(PATIENCE * 30)).unwrap();
+    let mut finished = Vec::new();
+    exchange.finished(&mut finished).unwrap();
+    assert_eq!(finished.len(), PIECES as usize);
+    drop(exchange);
+    worker.lock().close(soon()).unwrap();
+    serving.join().unwrap();
+}
+
+#[test]
+fn what_shares_memory_with_its_servers_needs_no_thread() {
+    let (worker, serving) = store(|| Backend::Shm);
+    let (exchange, _) = exchange(&worker);
+    assert!(exchange.mover.is_none());
+    drop(exchange);
+    worker.lock().close(soon()).unwrap();
+    serving.join().unwrap();
+}
+
+#[test]
+fn what_the_thread_meets_is_told_to_whoever_moves_the_store_next() {
+    let (worker, serving) = store(|| Backend::Tcp);
+    let (mut exchange, tensors) = exchange(&worker);
+    // no server knows of such a function
+    worker.lock().call(0, 77, &[]);
+    let told = exchange.send(EdgeId(0), 1, Some(&tensors[0])).err().map(|error| error.to_string());
+    let late = soon();
+    let told = told.unwrap_or_else(|| {
+        loop {
+            // the thread looks a hundred times meanwhile
+            std::thread::sleep(Duration::from_millis(50));
+            if let Err(error) = worker.lock().progress() {
+                return error.to_string();
+            }
+            assert!(!late.passed(), "what the thread met is lost");
+        }
+    });
+    assert!(told.contains("no function 77"), "{told}");
+    drop(exchange);
+    worker.lock().close(soon()).unwrap();
+    serving.join().unwrap();
+}
