@@ -2,14 +2,16 @@
 //! data, the same bits, once in one process with all cores and once as a job of workers and servers; or, by
 //! [`Strategy::Local`], the one process alone, to be compared with another framework.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 use tensorwire_launch::{Hosts, JobSpec, JobUpdate, Transport, TransportChoice, VerbsOptions};
+use tensorwire_memory::{Copies, CopyPurpose};
 use tensorwire_train::{
     Budget, ClientConfig, Exchange, Prepared, StoreConfig, Strategy, TrainConfig, TrainOutcome,
-    TrainReport, launch_train, train_local,
+    TrainReport, copies_key, launch_train, train_local,
 };
 
 use crate::by_name::ByName;
@@ -59,6 +61,8 @@ pub struct StepResult {
     pub local_ms: Quantiles,
     /// The most memory that the one process had at once, its data included.
     pub local_peak_bytes: u64,
+    /// What its devices copied to the host's memory in a measurement: what is shown of it.
+    pub local_bytes_copied_to_host: u64,
     #[serde(flatten)]
     pub ps: Option<PsResult>,
     /// The same of every measurement; of the job's where that is promised (`promises_bits`).
@@ -75,6 +79,11 @@ pub struct PsResult {
     /// What communication costs: a step of the job over a step of one process.
     pub ratio: f64,
     pub bytes_copied: u64,
+    /// All bytes that the runtime copied in the last measurement, those of `bytes_copied` among them: a key
+    /// `bytes_copied_…` for each purpose.
+    #[serde(flatten)]
+    pub copies: BTreeMap<String, u64>,
+    pub bytes_written: u64,
     /// Of all members in the last measurement: times a Recv was asked in vain, and times there was
     /// nothing to do but wait, a step.
     pub poll_misses_per_step: f64,
@@ -156,6 +165,7 @@ pub fn step(
         kernels: last.kernels,
         local_ms: Quantiles::of(local_ms).ok_or_else(none)?,
         local_peak_bytes: last.peak_bytes,
+        local_bytes_copied_to_host: last.copies.of(CopyPurpose::ToHost),
         ps: None,
         weights_sha256: weights.first.unwrap_or_default(),
         machine: Machine::here(),
@@ -256,12 +266,17 @@ impl Way {
         let sum = |of: fn(&TrainReport) -> u64| last.reports.values().map(of).sum::<u64>();
         // fits: counts far below 2^53
         let per_step = |count: u64| count as f64 / prepared.steps() as f64;
+        let mut copies = Copies::default();
+        last.reports.values().for_each(|report| copies.merge(&report.copies));
+        let by_purpose = CopyPurpose::ALL.map(|purpose| (copies_key(purpose), copies.of(purpose)));
         Some(PsResult {
             transport: last.transport,
             exchange: prepared.config.exchange,
             ps_ms,
             ratio: ps_ms.median / local_ms,
             bytes_copied: sum(|report| report.bytes_copied),
+            copies: BTreeMap::from(by_purpose),
+            bytes_written: sum(|report| report.bytes_written),
             poll_misses_per_step: per_step(sum(|report| report.polling.poll_misses)),
             waits_per_step: per_step(sum(|report| report.polling.waits)),
             overlap,

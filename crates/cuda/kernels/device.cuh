@@ -30,6 +30,8 @@ typedef unsigned short u16;
 #define PRAGMA(words) _Pragma(#words)
 #define UNROLL_BY(n) PRAGMA(unroll n)
 #define SHARED(Type, name) __shared__ Type name
+// Threads of a GPU that have nothing to keep take no time of the others; on a processor each takes its own.
+#define IDLE_ON_CPU(is_idle) false
 #endif
 
 #define OF_FLOATS(define, kernel, Args) \

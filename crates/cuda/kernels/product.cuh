@@ -81,6 +81,7 @@ DEVICE void tile_product(Room<typename A::T, Q> &room, const A &a, const B &b, c
     UNROLL for (i32 i = 0; i < OWN; i++) UNROLL for (i32 j = 0; j < OWN; j++) sums[i][j] = T(0);
     Bringer<A, Q> from_a(a, row);
     Bringer<B, Q> from_b(b, column);
+    bool is_idle = IDLE_ON_CPU(!out.keeps(row + down * QUAD, column + across * QUAD));
     // what is brought in one turn is in shared memory in the next, and read there while more is brought
     i32 turn = 0;
     bool holds = false;
@@ -97,7 +98,7 @@ DEVICE void tile_product(Room<typename A::T, Q> &room, const A &a, const B &b, c
             from_b.bring(depth);
         }
         if (holds) {
-            UNROLL_BY(2) for (i32 k = 0; k < SLICE; k++) {
+            if (!is_idle) UNROLL_BY(2) for (i32 k = 0; k < SLICE; k++) {
                 T left[OWN], right[OWN];
                 UNROLL for (i32 i = 0; i < OWN; i++) {
                     left[i] = room.slices.a[turn][k][i / QUAD * SIDE * QUAD + down * QUAD + i % QUAD];
@@ -181,6 +182,7 @@ template <class Real> struct Matrix {
 template <class T> struct IntoRows {
     Into<T> y;
     i64 rows, columns, step;
+    DEVICE_IN bool keeps(i64 row, i64 column) const { return row < rows && column < columns; }
     DEVICE_IN void operator()(i64 row, i64 column, T sum) const {
         if (row < rows && column < columns) y.put(row * step + column, sum);
     }

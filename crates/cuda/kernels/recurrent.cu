@@ -157,6 +157,7 @@ template <class T, i32 CELL> DEVICE void recurrent_step(const Step &a) {
     i32 own_unit = place % TILE_UNITS, own_row = place / TILE_UNITS * OWN;
     T sums[GATES][OWN];
     UNROLL for (i32 g = 0; g < GATES; g++) UNROLL for (i32 i = 0; i < OWN; i++) sums[g][i] = T(0);
+    bool is_idle = IDLE_ON_CPU(row_first + own_row >= rows || unit_first + own_unit >= hidden);
     i32 k = thread % STEP_SLICE, line = thread / STEP_SLICE;
     const i32 LINES = THREADS / STEP_SLICE;
     UNROLL_BY(1) for (i64 first = 0; first < hidden; first += STEP_SLICE) {
@@ -175,7 +176,7 @@ template <class T, i32 CELL> DEVICE void recurrent_step(const Step &a) {
             }
         }
         __syncthreads();
-        UNROLL_BY(2) for (i32 j = 0; j < STEP_SLICE / 2; j++) {
+        if (!is_idle) UNROLL_BY(2) for (i32 j = 0; j < STEP_SLICE / 2; j++) {
             i32 at = half * (STEP_SLICE / 2) + j;
             T h[OWN];
             UNROLL for (i32 i = 0; i < OWN; i++) h[i] = room.slices.h[at][own_row + i];
@@ -268,6 +269,7 @@ DEVICE void flowing_back(const Back &a, BackRoom<T> &room, i64 row_first, i64 ro
     i32 thread = (i32)threadIdx.x, own_row = lane() / GROUPS * OWN, own_unit = lane() % GROUPS * OWN;
     T sums[OWN][OWN];
     UNROLL for (i32 i = 0; i < OWN; i++) UNROLL for (i32 j = 0; j < OWN; j++) sums[i][j] = T(0);
+    bool is_idle = IDLE_ON_CPU(row_first + own_row >= rows || unit_first + own_unit >= hidden);
     UNROLL_BY(1) for (i64 first = 0; first < depth; first += BACK_SLICE) {
         __syncthreads();
         {
@@ -287,7 +289,7 @@ DEVICE void flowing_back(const Back &a, BackRoom<T> &room, i64 row_first, i64 ro
                 is_there ? Factors<T>{a.matrices[gate], a.narrow ? 1 : a.rounding, 0}[at % hidden * hidden + unit] : T(0);
         }
         __syncthreads();
-        UNROLL_BY(2) for (i32 j = 0; j < BACK_SLICE / WARPS; j++) {
+        if (!is_idle) UNROLL_BY(2) for (i32 j = 0; j < BACK_SLICE / WARPS; j++) {
             i32 k = warp() * (BACK_SLICE / WARPS) + j;
             T left[OWN], right[OWN];
             UNROLL for (i32 i = 0; i < OWN; i++) {

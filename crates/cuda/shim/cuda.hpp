@@ -39,6 +39,7 @@
     static void shim_run_##name(const void *a) { __VA_ARGS__(*static_cast<const Args *>(a)); } \
     static shim::Entry shim_entry_##name(#name, sizeof(Args), shim_run_##name, meets);
 #define SHARED(Type, name) Type &name = shim::shared<Type>()
+#define IDLE_ON_CPU(is_idle) (is_idle)
 
 // The kernels of a user's program are a library of their own, of which there may be many: the block of a thread's memory that
 // is found fastest has no room for all.

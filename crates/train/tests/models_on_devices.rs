@@ -64,20 +64,20 @@ fn small(name: &str) -> (Arc<dyn Model>, SampleKind) {
         ("mlp" | "fcn5", _) => of(SampleKind::Images { dims: [4, 4, 1], classes: 5 }),
         ("cifar", _) => of(SampleKind::Images { dims: [8, 8, 3], classes: 5 }),
         ("gpt-mini", _) => {
-            let small = Gpt { layers: 2, heads: 2, width: 16, ..Gpt::MINI };
+            let small = Gpt { heads: 2, width: 16, ..Gpt::MINI };
             (Arc::new(small), SampleKind::Tokens { vocabulary: 11, length: 8 })
         }
         ("gpt2-small", _) => {
             let vocabulary = Some(23);
-            let small = Gpt { layers: 2, heads: 2, width: 16, vocabulary, ..Gpt::SMALL };
+            let small = Gpt { heads: 2, width: 16, vocabulary, ..Gpt::SMALL };
             (Arc::new(small), SampleKind::Tokens { vocabulary: 11, length: 8 })
         }
         ("bert-mini", _) => {
-            let small = Bert { layers: 2, heads: 2, width: 16, ..Bert::MINI };
+            let small = Bert { heads: 2, width: 16, ..Bert::MINI };
             (Arc::new(small), SampleKind::Masked { vocabulary: 40, length: 16 })
         }
         ("vit-small", kind) => {
-            let small = Vit { layers: 2, heads: 2, width: 16, patch: 56, ..Vit::SMALL };
+            let small = Vit { heads: 2, width: 16, patch: 56, ..Vit::SMALL };
             (Arc::new(small), kind)
         }
         (_, SampleKind::Sequences { .. }) => {

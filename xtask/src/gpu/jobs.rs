@@ -86,7 +86,7 @@ fn same_bits_of(bench: &mut Bench<'_, '_>, tensorwire: &Path) -> Result<Outcome,
 }
 
 /// What a job whose tensors are read where they lie moved of them all the same, beside one that writes them; none: nothing.
-fn moved(by_reference: &Value, by_write: &Value) -> Option<String> {
+pub(super) fn moved(by_reference: &Value, by_write: &Value) -> Option<String> {
     let none = ["bytes_copied", "bytes_copied_from_peers", "bytes_written"];
     let moved = none.into_iter().filter(|key| by_reference[key] != 0);
     let mut moved: Vec<String> = moved.map(|key| format!("{key} {}", by_reference[key])).collect();

@@ -74,7 +74,7 @@ const PARTS: &[Part] = &[
     Part { name: "torch-losses", limit_s: 600, run: torch_losses::losses },
     Part { name: "rates", limit_s: 60, run: speeds::rates },
     Part { name: "collectives", limit_s: 120, run: collectives::vectors },
-    Part { name: "crossings", limit_s: 120, run: speeds::crossings },
+    Part { name: "crossings", limit_s: 300, run: speeds::crossings },
     Part { name: "gpudirect", limit_s: 300, run: speeds::gpudirect },
     Part { name: "steps", limit_s: 900, run: steps::steps },
     Part { name: "sanitizer", limit_s: 300, run: sanitizer::sanitizer },

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::{Bench, Outcome};
 use crate::soft_roce::tools;
 
-/// Of the operators' suite, what is run where kernels are slow: on the stand-in, and under a checker of memory.
-pub(super) const FEW_OPERATORS: &str = "closed_form";
+/// Of the operators' suite, what is run where kernels are slow.
+const FEW_OPERATORS: &[&str] = &["closed_form"];
 
 /// Makes an outcome of whatever may go wrong on the way.
 pub(super) fn outcome(done: Result<Outcome, String>) -> Outcome {
@@ -123,27 +123,36 @@ pub(super) fn lines(
 /// The driver's suite.
 pub(super) fn driver(bench: &mut Bench<'_, '_>) -> Outcome {
     let suite = built!(bench.programs.driver_suite, "the suite of crate device");
-    outcome(suite_of(bench, bench.command(&suite), &suite, "device", ""))
+    let run = suite_of(bench, bench.command(&suite), &suite, "device", &[]);
+    outcome(run.map(|run| run.outcome))
 }
 
 /// The operators' suite.
 pub(super) fn operators(bench: &mut Bench<'_, '_>) -> Outcome {
     let suite = built!(bench.programs.operators_suite, "the suite of crate cuda");
-    let filter = if bench.is_stand_in() { FEW_OPERATORS } else { "" };
-    outcome(suite_of(bench, bench.command(&suite), &suite, "cuda", filter))
+    let filters = if bench.is_stand_in() { FEW_OPERATORS } else { &[] };
+    let run = suite_of(bench, bench.command(&suite), &suite, "cuda", filters);
+    outcome(run.map(|run| run.outcome))
 }
 
-/// Runs a suite; passes if tests ran and none failed.
+/// A suite that ran.
+pub(super) struct SuiteRun {
+    pub(super) outcome: Outcome,
+    /// None of one that was killed.
+    pub(super) code: Option<i32>,
+}
+
+/// Runs of a suite what one of the filters names, or all; passes if tests ran and none failed.
 pub(super) fn suite_of(
     bench: &mut Bench<'_, '_>,
     mut command: std::process::Command,
     suite: &Path,
     name: &str,
-    filter: &str,
-) -> Result<Outcome, String> {
+    filters: &[&str],
+) -> Result<SuiteRun, String> {
     let folder = crate::root().join("crates").join(name);
     command.current_dir(&folder).env("CARGO_MANIFEST_DIR", &folder);
-    command.args((!filter.is_empty()).then_some(filter));
+    command.args(filters);
     if !bench.is_stand_in() {
         // tests hold the memory that the GPU has left against what they took
         command.arg("--test-threads=1");
@@ -153,17 +162,21 @@ pub(super) fn suite_of(
     let Counts { passed, failed } = Counts::of(&said).ok_or_else(|| ended.why())?;
     let skipped = said.lines().filter(|line| line.starts_with("skipped")).count();
     bench.say(json!({
-        "suite": name, "filter": filter, "passed": passed, "failed": failed, "skips": skipped,
+        "suite": name, "filter": filters.join(" "), "passed": passed, "failed": failed, "skips": skipped,
     }))?;
-    if failed > 0 || !ended.succeeded {
-        let names = failures(&ended.stdout).join(", ");
-        return Ok(Outcome::Failed(format!("{failed} of {} failed: {names}", passed + failed)));
-    }
     let suite = suite.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    Ok(match passed {
-        0 => Outcome::Failed(format!("{suite} ran no test")),
+    let outcome = match (passed, failed) {
+        (_, 1..) => {
+            let names = failures(&ended.stdout).join(", ");
+            Outcome::Failed(format!("{failed} of {} failed: {names}", passed + failed))
+        }
+        _ if !ended.succeeded => {
+            Outcome::Failed(format!("none of {passed} tests failed, and {suite} {}", ended.why()))
+        }
+        (0, _) => Outcome::Failed(format!("{suite} ran no test")),
         _ => Outcome::Passed(format!("{passed} tests of {suite}, {skipped} skips")),
-    })
+    };
+    Ok(SuiteRun { outcome, code: ended.code })
 }
 
 /// What the test harness counted.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
 
 mod clusters;
+mod gpu;
 mod licences;
 mod release;
 mod soft_roce;

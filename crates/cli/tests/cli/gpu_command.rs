@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use tensorwire_testkit::long;
+use tensorwire_testkit::program;
 use tensorwire_testkit::shim::cuda_shim;
 use tensorwire_testkit::skip::skip;
 use xtask::gpu::{GpuDriver, GpuRun, Programs, run};
@@ -73,6 +74,57 @@ fn a_part_that_fails_stops_no_other_and_fails_the_run() {
     assert_eq!(failed["outcome"], "failed");
     assert!(failed["said"].as_str().unwrap().contains("/nonexistent/kernels.so"), "{said}");
     assert!(lines.iter().any(|line| line["part"] == "sanitizer"), "{said}");
+}
+
+/// True of lines that say, of a part, what it was that was measured.
+fn of_part<'a>(lines: &'a [Value], part: &'a str) -> impl Iterator<Item = &'a Value> {
+    lines.iter().filter(move |line| line["part"] == part && line["outcome"].is_null())
+}
+
+/// Parts that hold jobs beside each other, as small as they are on the stand-in.
+#[test]
+fn jobs_are_held_beside_each_other() {
+    let kernels = match cuda_shim() {
+        Ok(kernels) => kernels,
+        Err(reason) => return skip(None, &reason),
+    };
+    let (passed, said, lines) =
+        parts(&["losses", "collectives", "crossings", "steps"], programs(kernels));
+    assert!(passed, "{said}");
+    assert!(of_part(&lines, "losses").count() == 2, "{said}");
+    for line in of_part(&lines, "losses") {
+        assert!(line["apart"].as_f64().is_some_and(|apart| apart < 1e-5), "{line}");
+    }
+    let by: Vec<&str> =
+        of_part(&lines, "collectives").filter_map(|line| line["by"].as_str()).collect();
+    assert!(by.contains(&"nccl") && by.len() >= 2, "{said}");
+    // each way of the model, and what it moved
+    let ways = if cfg!(feature = "baselines") { 4 } else { 3 };
+    assert_eq!(of_part(&lines, "crossings").count(), ways, "{said}");
+    let to_host = |way: &str| {
+        let line = of_part(&lines, "crossings").find(|line| line["way"] == way);
+        line.and_then(|line| line["bytes_copied_to_host"].as_u64()).unwrap()
+    };
+    assert!(to_host("staged over tcp") > 1000 * to_host("read where it lies"), "{said}");
+    let steps = of_part(&lines, "steps").next().unwrap();
+    assert!(steps["tensorwire_ms"].is_f64() && steps["eager_ms"].is_null(), "{steps}");
+}
+
+/// The example that asks a GPU first questions, and measures how it copies.
+#[test]
+fn first_questions_and_rates_are_judged() {
+    let kernels = match cuda_shim() {
+        Ok(kernels) => kernels,
+        Err(reason) => return skip(None, &reason),
+    };
+    let programs = Programs { gpu: Some(program::example("gpu")), ..programs(kernels) };
+    let (passed, said, lines) = parts(&["questions", "rates"], programs);
+    assert!(passed, "{said}");
+    let answers = of_part(&lines, "questions").filter(|line| line["answer"] == "yes");
+    assert_eq!(answers.count(), 5, "{said}");
+    let rates = of_part(&lines, "rates");
+    let shares = rates.filter(|line| line["of_copy"].is_f64() || line["of_pinned"].is_f64());
+    assert_eq!(shares.count(), 3, "{said}");
 }
 
 /// What the stand-in computes is what PyTorch does, from the same weights and batches.

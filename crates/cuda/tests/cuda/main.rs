@@ -6,6 +6,7 @@
 
 mod custom;
 mod engine;
+mod example;
 mod faults;
 mod gpu;
 mod large;

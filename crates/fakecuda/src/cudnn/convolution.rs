@@ -149,10 +149,16 @@ impl Convolution {
             }
             let target = self.tensors[made];
             let mut sums = Sums::zeros(x.kind == Kind::F64, target.dims.iter().product());
-            let read = |of: usize, at: usize| {
-                let value = self.tensors[of].kind.read(places[of], at);
-                if rounds { f64::from(to_tf32(value as f32)) } else { value }
+            // each number is read once, and rounded once
+            let read = |of: usize| -> Vec<f64> {
+                let tensor = self.tensors[of];
+                let value = |at| match tensor.kind.read(places[of], at) {
+                    value if rounds => f64::from(to_tf32(value as f32)),
+                    value => value,
+                };
+                (0..tensor.dims.iter().product()).map(value).collect()
             };
+            let (read_a, read_b) = (read(a), read(b));
             let (group_channels, group_outputs) = (w.dims[1], w.dims[0] / self.groups);
             let [images, outputs, rows, columns] = y.dims;
             for image in 0..images {
@@ -165,13 +171,15 @@ impl Convolution {
                         };
                         for output in 0..outputs {
                             let first = output / group_outputs * group_channels;
-                            for channel in 0..group_channels {
-                                let at = [
-                                    x.at([image, first + channel, at_row, at_column]),
-                                    w.at([output, channel, tap_row, tap_column]),
-                                    y.at([image, output, row, column]),
-                                ];
-                                sums.add(at[made], read(a, at[a]), read(b, at[b]));
+                            let mut at = [
+                                x.at([image, first, at_row, at_column]),
+                                w.at([output, 0, tap_row, tap_column]),
+                                y.at([image, output, row, column]),
+                            ];
+                            for _ in 0..group_channels {
+                                sums.add(at[made], read_a[at[a]], read_b[at[b]]);
+                                at[0] += x.steps[1];
+                                at[1] += w.steps[1];
                             }
                         }
                     }

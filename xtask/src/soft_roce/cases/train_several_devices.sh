@@ -6,7 +6,8 @@ export FAKE_CUDA_KERNELS FAKE_CUDA_DEVICES=8
 job="--device cuda --cuda-driver $driver --devices-per-worker 2 --model cifar --data synthetic:8,8x8x1"
 job+=" --batch 2 --steps 2 --deadline 240 --json"
 number() { sed -n "s/.*\"$1\":\"\?\([0-9a-f]*\).*/\1/p" "$2"; }
-tensorwire train --strategy local $job | tee /tmp/local
+# nobody is waited for there
+tensorwire train --strategy local ${job/ --deadline 240/} | tee /tmp/local
 reached="the NIC reaches the GPU's memory by nvidia-peermem"
 staged='tensors of GPUs go by way of pinned host memory: '
 for way in ps 'ps --design reg' allreduce 'allreduce --design reg' 'mpi-sgd --clients 1' 'mpi-sgd --clients 1 --design reg' \
