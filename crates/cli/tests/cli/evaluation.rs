@@ -228,7 +228,7 @@ fn tensors_go_over_links_of_each_rate() {
     let page = tempfile::NamedTempFile::new().unwrap();
     let only = format!("--only transfer-links --report {}", page.path().display());
     let (lines, ended) = bench(&format!("evaluation --quick {only}"));
-    let of = |rate: &str| lines.iter().filter(move |line| line["link"] == rate);
+    let of = |rate: &'static str| lines.iter().filter(move |line| line["link"] == rate);
     let missing = |rate: &str| {
         let mut all = lines.iter().filter(|line| line["bench"] == "not-measured");
         all.any(|line| line["subject"][0] == rate && line["figure"] == "xue-8")
