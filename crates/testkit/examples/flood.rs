@@ -77,7 +77,7 @@ fn main() -> ExitCode {
     let (ports, hellos) = (ports(pid), hellos(&keys));
     println!("{} ports, {} hellos", ports.len(), hellos.len());
     let (mut quiet, mut crowded, mut calls) = (Vec::new(), Vec::new(), 0);
-    let mut watch = |all: &mut Vec<f64>| {
+    let watch = |all: &mut Vec<f64>| {
         let (_, from) = steps(&metrics, 0);
         std::thread::sleep(Duration::from_secs(window));
         let (found, _) = steps(&metrics, from);

@@ -3,7 +3,8 @@
 //! the job ends in time, with words.
 
 use std::collections::BTreeSet;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -64,27 +65,38 @@ fn listening() -> BTreeSet<u16> {
     table.lines().filter_map(port).collect()
 }
 
-/// Until it is told to stop: whoever listens here from now on is called through `middle` by the processes of `host`.
-fn stand_between(host: &Host, middle: &mut Proxy, known: &BTreeSet<u16>, stop: &AtomicBool) {
-    let namespace = std::fs::File::open(format!("/run/netns/{}", host.0)).unwrap();
-    let mut known = known.clone();
-    while !stop.load(Ordering::Relaxed) {
-        for port in listening() {
-            if !known.insert(port) {
-                continue;
-            }
-            let at = SocketAddr::from(([127, 0, 0, 1], port));
-            let listen = || {
-                let network = Some(LinkNameSpaceType::Network);
-                move_into_link_name_space(std::os::fd::AsFd::as_fd(&namespace), network)?;
-                TcpListener::bind(at)
-            };
-            // the thread stays on that host, and ends
-            let listener = std::thread::scope(|scope| scope.spawn(listen).join().unwrap());
-            middle.serve(listener.unwrap(), at);
-        }
-        std::thread::sleep(LOOK_EVERY);
+impl Host {
+    /// Listens on that host, at its own address.
+    fn listen(&self, port: u16) -> TcpListener {
+        let listen = || {
+            let namespace = std::fs::File::open(format!("/run/netns/{}", self.0))?;
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+            TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+        };
+        // the thread stays on that host, and ends
+        std::thread::scope(|scope| scope.spawn(listen).join().unwrap()).unwrap()
     }
+
+    /// Until it is told to stop: whoever listens here from now on is called through `middle` by the processes of that host.
+    fn stand_between(&self, middle: &mut Proxy, mut known: BTreeSet<u16>, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            for port in listening() {
+                if known.insert(port) {
+                    middle.serve(self.listen(port), here(port));
+                }
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+fn here(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+/// A port on which nobody listens.
+fn free_port() -> u16 {
+    TcpListener::bind(here(0)).unwrap().local_addr().unwrap().port()
 }
 
 /// What came of a job of two workers, the second of which speaks to nobody but through him.
@@ -92,13 +104,17 @@ fn run(host: &Host, attack: Option<Attack>, options: &str, deadlines: &str) -> (
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("rsh.sh");
     std::fs::write(&script, format!("exec ip netns exec {} sh -c \"$2\"\n", host.0)).unwrap();
-    let (mut middle, stop, known) = (Proxy::new(attack), AtomicBool::new(false), listening());
+    let (mut middle, stop, mut known) = (Proxy::new(attack), AtomicBool::new(false), listening());
+    // who starts calls its launcher once
+    let port = free_port();
+    middle.serve(host.listen(port), here(port));
+    known.insert(port);
     let ended = std::thread::scope(|scope| {
-        let (between, told, known) = (&mut middle, &stop, &known);
-        scope.spawn(move || stand_between(host, between, known, told));
+        let (between, told) = (&mut middle, &stop);
+        scope.spawn(move || host.stand_between(between, known, told));
         let options = format!(
             "train --strategy allreduce --transport tcp --steps 12 --batch 16 {deadlines} --json \
-             --hosts 127.0.0.1,other --listen 127.0.0.1:0 {options}"
+             --hosts 127.0.0.1,other --listen 127.0.0.1:{port} {options}"
         );
         let rsh = format!("sh {}", script.display());
         let job = Job::start_with(options.split_whitespace().chain(["--rsh", &rsh]));
