@@ -6,7 +6,9 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use tensorwire_testkit::faults::{Fault, FaultCell, FaultOutcome, FaultRunner, Phase};
+use tensorwire_testkit::faults::{
+    Fault, FaultCell, FaultOutcome, FaultRunner, Killed, Kills, Phase,
+};
 use tensorwire_testkit::skip::skip_part;
 
 /// Most of them wait most of the time.
@@ -56,5 +58,26 @@ fn a_sample_of_the_failure_matrix_is_as_promised() {
     assert!(of("spared") < done.len() / 8, "{done:?}");
     if let Some(skipped) = done.iter().find(|one| one.outcome == "skipped") {
         skip_part(&format!("{} of {} cells: {}", of("skipped"), done.len(), skipped.cause));
+    }
+}
+
+/// Each time with a line, and to the bits of a job that nobody disturbed.
+#[test]
+fn a_job_goes_on_however_often_its_processes_or_its_launcher_are_killed() {
+    let few = [("ps", Killed::Members, 8), ("ps", Killed::Launcher, 2)];
+    let all = ["ps", "allreduce", "dist-sgd"].map(|strategy| (strategy, Killed::Members, 20));
+    for (strategy, killed, count) in
+        tensorwire_testkit::long::of(few.to_vec(), [&few[1..], &all].concat())
+    {
+        let kills = Kills {
+            program: env!("CARGO_BIN_EXE_tensorwire").into(),
+            strategy: format!("--strategy {strategy}"),
+            killed,
+            count,
+            steps: count * if killed == Killed::Members { 60 } else { 125 },
+            seed: 19,
+        };
+        let done = kills.run(|_| {});
+        assert!(done.is_ok(), "{strategy}, {killed:?}: {}", done.unwrap_err());
     }
 }

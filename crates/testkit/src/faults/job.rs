@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::files;
 use super::moment::Hurt;
 use super::{Fault, FaultCell, FaultRunner, Heal, HostLink, Phase, Promise, Victim};
-use crate::machine::{on_path, processes, send};
+use crate::machine::{on_path, processes, processes_of, send};
 
 pub(super) const STEPS: usize = 80;
 /// Steps between two checkpoints, or snapshots.
@@ -30,6 +30,8 @@ pub(super) const FROM_DISK: &str = "from-disk";
 pub(super) const SHELL: &str = "rsh.sh";
 /// Where launchers write what others need.
 pub(super) const RUNTIME: &str = "run";
+/// What tells all of a job's processes of it, and is of no other job.
+const RUNTIME_VARIABLE: &str = "XDG_RUNTIME_DIR";
 pub(super) const OUTPUT: [&str; 2] = ["out", "err"];
 /// After a fault, a job that goes on may take so long to make all of its steps again, beside what it may take to notice: thirty times as
 /// long as on an idle machine, so that only one that waits for what never comes takes longer.
@@ -131,8 +133,7 @@ impl Running {
             .filter(|process| is_member(process.pid))
             .map(|process| (started(process.pid), process.pid))
             .collect();
-        // numbers of processes begin anew now and then
-        members.sort_unstable();
+        in_order(&mut members);
         let all = members.len() == self.members;
         members.get(rank).filter(|_| all).and_then(|(_, pid)| Pid::from_raw(*pid as i32))
     }
@@ -153,7 +154,13 @@ impl Running {
                 && !self.launchers.contains(&process.pid)
                 && process.state != 'Z'
         };
-        processes().into_iter().filter(is_other).map(|process| process.pid).collect()
+        let of_group = processes().into_iter().filter(is_other).map(|process| process.pid);
+        // those that outlive a launcher are in no group of it
+        let of_job = members_of(self.folder());
+        let mut others: Vec<u32> = of_group.chain(of_job).collect();
+        others.sort_unstable();
+        others.dedup();
+        others
     }
 
     /// Waits so long, or until it has ended.
@@ -201,6 +208,9 @@ impl Running {
         let status = self.child.try_wait().unwrap();
         for launcher in self.launchers.iter().filter_map(|pid| Pid::from_raw(*pid as i32)) {
             let _ = kill_process_group(launcher, Signal::KILL);
+        }
+        for pid in left.iter().filter_map(|pid| Pid::from_raw(*pid as i32)) {
+            send(pid, Signal::KILL);
         }
         let _ = self.child.wait();
         let read = |name| std::fs::read(self.folder().join(name)).unwrap_or_default();
@@ -377,7 +387,7 @@ pub(super) fn spawn(
     command
         .args(words)
         .current_dir(folder)
-        .env("XDG_RUNTIME_DIR", runtime)
+        .env(RUNTIME_VARIABLE, runtime)
         .stdin(Stdio::null())
         .stdout(out)
         .stderr(err)
@@ -409,6 +419,13 @@ fn on_a_small_disk(program: &Path, cell: &FaultCell) -> Result<Command, String> 
     Ok(command)
 }
 
+/// The members of the job in a folder, whoever's children they are.
+pub(super) fn members_of(folder: &Path) -> Vec<u32> {
+    let runtime = format!("{RUNTIME_VARIABLE}={}", folder.join(RUNTIME).display());
+    let all = processes_of(&runtime).into_iter().map(|pid| pid.as_raw_nonzero().get() as u32);
+    all.filter(|pid| is_member(*pid)).collect()
+}
+
 /// True if a process runs the program as a member, here or in the place of what starts it on another host.
 pub(super) fn is_member(pid: u32) -> bool {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -422,9 +439,38 @@ pub(super) fn last_hash(stdout: &str) -> Option<String> {
     summary["weights_sha256"].as_str().map(str::to_string)
 }
 
+/// Puts processes, each with the tick in which it was started, into the order in which they were started: their numbers grow, and begin
+/// anew now and then, also within a tick.
+fn in_order(processes: &mut [(u64, u32)]) {
+    /// Fewer are started meanwhile, and more numbers are there.
+    const FAR: u32 = 1 << 14;
+    let highest = processes.iter().map(|(_, pid)| *pid).max().unwrap_or_default();
+    // those far below the highest came behind it
+    processes.sort_unstable_by_key(|&(tick, pid)| (tick, highest - pid >= FAR, pid));
+}
+
 /// When a process was started, in ticks.
 pub(super) fn started(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit_once(") ").map(|(_, fields)| fields).unwrap_or_default();
     fields.split(' ').nth(19).and_then(|field| field.parse().ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_processes_that_begin_anew_are_in_the_order_of_their_start() {
+        for (all, ordered) in [
+            (vec![(7, 32766), (7, 310), (7, 32767), (8, 311)], vec![32766, 32767, 310, 311]),
+            (vec![(9, 12), (8, 14), (9, 13)], vec![14, 12, 13]),
+            (vec![], vec![]),
+        ] {
+            let mut processes: Vec<(u64, u32)> = all;
+            in_order(&mut processes);
+            let pids: Vec<u32> = processes.into_iter().map(|(_, pid)| pid).collect();
+            assert_eq!(pids, ordered);
+        }
+    }
 }

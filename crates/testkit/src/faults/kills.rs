@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal};
 
-use super::job::{METRICS, OUTPUT, is_member, last_hash, spawn, started};
-use crate::machine::{processes, send};
+use super::job::{METRICS, OUTPUT, last_hash, members_of, spawn};
+use crate::machine::send;
 use crate::random::Random;
 
 /// Longer than that no step is waited for.
@@ -51,8 +51,6 @@ struct Job<'a> {
     kills: &'a Kills,
     child: Child,
     folder: tempfile::TempDir,
-    /// All launchers that it had.
-    launchers: Vec<u32>,
 }
 
 impl Kills {
@@ -123,8 +121,7 @@ impl<'a> Job<'a> {
     fn start(kills: &'a Kills) -> Result<Job<'a>, String> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let child = spawn(Command::new(&kills.program), &kills.words(), folder.path())?;
-        let launchers = vec![child.id()];
-        Ok(Job { kills, child, folder, launchers })
+        Ok(Job { kills, child, folder })
     }
 
     /// Starts another launcher for the processes of one that was killed.
@@ -132,12 +129,10 @@ impl<'a> Job<'a> {
         let _ = self.child.wait();
         let command = Command::new(&self.kills.program);
         self.child = spawn(command, &self.kills.words(), self.folder.path())?;
-        self.launchers.push(self.child.id());
         Ok(())
     }
 
-    /// Waits until there are members, none of them of `before`, and they have made a step; returns them in the order in which they
-    /// were started, and the step.
+    /// Waits until there are members, none of them of `before`, and they have made a step; returns them, and the step.
     fn makes_steps(&mut self, before: &HashSet<u32>) -> Result<(Vec<u32>, u64), String> {
         let start = Instant::now();
         let mut least: Option<u64> = None;
@@ -161,17 +156,7 @@ impl<'a> Job<'a> {
     }
 
     fn members(&self) -> Vec<u32> {
-        let is_of_job = |process: &crate::machine::Process| {
-            self.launchers.contains(&process.group)
-                && !self.launchers.contains(&process.pid)
-                && process.state != 'Z'
-                && is_member(process.pid)
-        };
-        let members = processes().into_iter().filter(is_of_job);
-        let mut members: Vec<(u64, u32)> =
-            members.map(|process| (started(process.pid), process.pid)).collect();
-        members.sort_unstable();
-        members.into_iter().map(|(_, pid)| pid).collect()
+        members_of(self.folder.path())
     }
 
     /// Waits for its end; returns the hash of its weights, and what it said.
@@ -206,8 +191,10 @@ impl<'a> Job<'a> {
 
 impl Drop for Job<'_> {
     fn drop(&mut self) {
-        for launcher in self.launchers.iter().filter_map(|pid| Pid::from_raw(*pid as i32)) {
-            let _ = kill_process_group(launcher, Signal::KILL);
+        let _ = self.child.kill();
+        // those that outlive a launcher are in no group of it
+        for pid in self.members().into_iter().filter_map(|pid| Pid::from_raw(pid as i32)) {
+            send(pid, Signal::KILL);
         }
         let _ = self.child.wait();
     }
