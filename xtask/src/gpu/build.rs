@@ -26,6 +26,8 @@ pub struct Programs {
     pub gpu: Option<PathBuf>,
     /// The driver without a GPU, and the kernels that it runs.
     pub stand_in: Option<(PathBuf, PathBuf)>,
+    /// A Python with PyTorch; looked for where the programs are built.
+    pub python: Option<PathBuf>,
     /// compute-sanitizer, or what stands in its place; none: this machine's, or a wheel's, where there is a GPU.
     pub sanitizer: Option<PathBuf>,
     /// It has what it is measured beside: gRPC.

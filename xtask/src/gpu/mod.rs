@@ -140,7 +140,8 @@ pub fn run(run: GpuRun<'_>, stop: &Stop, out: &mut dyn Write) -> Result<bool, Gp
     if is_stand_in {
         report.line("on the stand-in: no GPU is here, sizes are small, and NOTHING IS MEASURED")?;
     }
-    let programs = match run.programs {
+    let is_built = run.programs.is_none();
+    let mut programs = match run.programs {
         Some(programs) => programs,
         None => build::build(run.features, is_stand_in, stop)?,
     };
@@ -150,7 +151,9 @@ pub fn run(run: GpuRun<'_>, stop: &Stop, out: &mut dyn Write) -> Result<bool, Gp
         .collect();
     // on a GPU all parts take the libraries that PyTorch brings
     let wants_torch = !is_stand_in || chosen.iter().any(|part| BESIDE_TORCH.contains(&part.name));
-    let python = if wants_torch { build::python(run.with_torch, stop) } else { None };
+    if is_built && wants_torch {
+        programs.python = build::python(run.with_torch, stop);
+    }
     let (mut passed, mut failed, mut not_run) = (0, 0, 0);
     let started = Instant::now();
     for part in chosen {
@@ -159,7 +162,7 @@ pub fn run(run: GpuRun<'_>, stop: &Stop, out: &mut dyn Write) -> Result<bool, Gp
             programs: &programs,
             driver: &run.driver,
             stop,
-            python: python.as_deref(),
+            python: programs.python.as_deref(),
             report: &mut report,
             part: part.name,
             until: begun + Duration::from_secs(part.limit_s),

@@ -105,7 +105,8 @@ fn jobs_are_held_beside_each_other() {
         let line = of_part(&lines, "crossings").find(|line| line["way"] == way);
         line.and_then(|line| line["bytes_copied_to_host"].as_u64()).unwrap()
     };
-    assert!(to_host("staged over tcp") > 1000 * to_host("read where it lies"), "{said}");
+    // gradients of two workers in three steps, beside weights that are hashed once
+    assert!(to_host("staged over tcp") > 4 * to_host("read where it lies"), "{said}");
     let steps = of_part(&lines, "steps").next().unwrap();
     assert!(steps["tensorwire_ms"].is_f64() && steps["eager_ms"].is_null(), "{steps}");
 }
@@ -144,8 +145,12 @@ fn long_losses_are_held_beside_pytorch() {
         Ok(kernels) => kernels,
         Err(reason) => return skip(None, &reason),
     };
-    let (passed, said, lines) = parts(&["torch-losses"], programs(kernels));
+    let python = std::env::var_os("TENSORWIRE_PYTORCH").map(PathBuf::from);
+    let programs = Programs { python, ..programs(kernels) };
+    let (passed, said, lines) = parts(&["torch-losses", "steps"], programs);
     assert!(passed, "{said}");
+    let steps = of_part(&lines, "steps").next().unwrap();
+    assert!(steps["eager_ms"].is_f64(), "{said}");
     let compared: Vec<&Value> = lines.iter().filter(|line| line["worst_apart"].is_f64()).collect();
     assert_eq!(compared.len(), 2, "{said}");
     for line in compared {
