@@ -269,11 +269,9 @@ fn a_job_that_does_not_fit_this_host() {
     assert!(found.contains("of memory on this host"), "{found}");
 
     // it may be looked at
-    let mut graph = Command::new(PROGRAM);
-    graph.args("graph --strategy local".split(' ')).args(job.split(' '));
-    let graph = graph.output().unwrap();
-    let said = String::from_utf8_lossy(&graph.stderr);
-    assert!(graph.status.success() && said.starts_with("note: this job needs"), "{said}");
+    let graph = Job::start(&format!("graph --strategy local {job}")).end(LIMIT);
+    let is_noted = graph.stderr.starts_with("note: this job needs");
+    assert!(graph.status.success() && is_noted, "{}", graph.stderr);
 }
 
 #[test]
