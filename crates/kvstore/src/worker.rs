@@ -28,7 +28,6 @@ use crate::wire::{Loopback, Wire, WireError, WireStats};
 
 use self::alone::Alone;
 use self::core::Core;
-use self::link::Link;
 use self::on_device::OnDevice;
 use self::operations::{Pulling, Pushing};
 
@@ -405,8 +404,7 @@ impl KvWorker {
         self.core.tell_news();
     }
 
-    /// What happened to handles since the last call, once that is asked for ([`KvWorker::tell_news`]); [`KvWorker::wait`] does not
-    /// need it.
+    /// What happened to handles since the last call, once that is asked for: [`KvWorker::tell_news`].
     pub fn news(&mut self, news: &mut Vec<KvProgress>) {
         self.core.news(news);
     }
@@ -428,9 +426,8 @@ impl KvWorker {
 
     /// True if values cross to a server that shares no memory with this process, in memory of the host.
     pub fn is_over_wire(&self) -> bool {
-        let apart = |link: &Link| self.wire.mapped_from(link.rank).is_none();
-        let has_apart = self.server.is_none() && self.core.links.iter().any(apart);
-        has_apart && self.core.on_device.is_none()
+        let is_alone = self.server.is_some() || self.core.on_device.is_some();
+        !is_alone && self.core.links.iter().any(|link| self.wire.mapped_from(link.rank).is_none())
     }
 
     /// Waits until all that the handle stands for is done.
