@@ -369,7 +369,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_measured() {
         ("modes --modes local", "local cannot be looked at epoch by epoch"),
         ("modes --modes mpi-sgd --clients 3", "--clients 3 does not divide --workers 4"),
         ("modes --interval 0", "--interval must be at least 1"),
-        ("evaluation --only fig8", "possible values: transfer, throughput"),
+        ("evaluation --only fig8", "possible values: transfer, transfer-links, throughput"),
         ("step --repetitions 0", "--repetitions must be at least 1"),
         ("step --steps 0", "--steps must be at least 1"),
         #[cfg(feature = "baselines")]
