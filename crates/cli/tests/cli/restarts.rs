@@ -26,6 +26,21 @@ fn members_after(job: &Job, before: &[Pid], count: usize) -> Vec<Pid> {
     }
 }
 
+/// Waits until no thread of a process that was sent SIGSTOP runs any more.
+fn wait_until_stopped(process: Pid) {
+    let start = Instant::now();
+    // proc(5): the state is behind the name, which is in brackets
+    let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(thread.unwrap().path().join("stat"));
+        stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T")))
+    };
+    let threads = format!("/proc/{}/task", process.as_raw_nonzero());
+    while !std::fs::read_dir(&threads).unwrap().all(is_stopped) {
+        assert!(start.elapsed() < LIMIT, "{threads}: not all are stopped");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn wait_for(path: &std::path::Path) {
     let start = Instant::now();
     while !path.exists() {
@@ -150,6 +165,8 @@ fn a_disk_that_does_not_answer_for_a_while_is_waited_for() {
     wait_for(&crate::checkpoint::step(&path, 5));
     let away = folder.path().join("away");
     members.iter().for_each(|member| send(*member, Signal::STOP));
+    // whoever still writes a checkpoint makes the folder anew
+    members.iter().for_each(|member| wait_until_stopped(*member));
     std::fs::rename(&path, &away).unwrap();
     send(members[1], Signal::KILL);
     let text = || std::fs::read_to_string(&said).unwrap_or_default();

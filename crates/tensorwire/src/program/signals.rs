@@ -27,12 +27,21 @@ pub fn end_at_once() -> ! {
     signal_hook::low_level::exit(status_by_signal().map_or(1, i32::from))
 }
 
-/// Has a signal set `flag`, once it is known which one came.
-fn register(signal: i32, flag: &Arc<AtomicBool>) -> Result<(), ProgramError> {
+/// Has a signal set `flag`, once it is known which one came. `meanwhile` is called when it ends nothing any more, and sets no flag yet.
+fn register(
+    signal: i32,
+    flag: &Arc<AtomicBool>,
+    meanwhile: impl FnOnce(),
+) -> Result<(), ProgramError> {
     // fits: a signal's number is positive
-    let heard = signal_hook::flag::register_usize(signal, HEARD.clone(), signal as usize);
-    heard.map_err(refused)?;
-    signal_hook::flag::register(signal, flag.clone()).map_err(refused).map(drop)
+    let number = signal as usize;
+    signal_hook::flag::register_usize(signal, HEARD.clone(), number).map_err(refused)?;
+    meanwhile();
+    signal_hook::flag::register(signal, flag.clone()).map_err(refused)?;
+    if HEARD.load(Ordering::SeqCst) == number {
+        flag.store(true, Ordering::SeqCst);
+    }
+    Ok(())
 }
 
 /// What tells a program to end: Ctrl-C, whoever started it, a scheduler whose time is over, and a terminal that hangs up, unless nohup has that ignored.
@@ -66,7 +75,7 @@ fn interrupt_by(
     let [early, interrupt] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
     // what comes while the rest is registered is heard, too
     for signal in signals {
-        register(*signal, &early)?;
+        register(*signal, &early, || {})?;
     }
     end_by(signals, &interrupt)?;
     meanwhile();
@@ -87,7 +96,7 @@ fn interrupt_by(
 pub fn told_to_end() -> Result<Arc<AtomicBool>, ProgramError> {
     let told = Arc::new(AtomicBool::new(false));
     for signal in ending() {
-        register(signal, &told)?;
+        register(signal, &told, || {})?;
     }
     Ok(told)
 }
@@ -117,18 +126,31 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_signal_that_comes_while_it_is_registered_is_not_lost() {
-        // one that nobody else here takes
-        let signal = Signal::USR2;
-        let send = || kill_process(getpid(), signal).unwrap();
-        let interrupt = interrupt_by(&[signal.as_raw()], send).unwrap();
-        // it comes to some thread of this process soon
+    /// Waits for what a signal does, which comes to some thread of this process soon.
+    fn wait_until(is_there: impl Fn() -> bool) {
         let start = std::time::Instant::now();
-        while !interrupt.load(Ordering::SeqCst) {
+        while !is_there() {
             assert!(start.elapsed() < std::time::Duration::from_secs(20), "the signal was lost");
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        assert_eq!(status_by_signal(), u8::try_from(128 + signal.as_raw()).ok());
+    }
+
+    #[test]
+    fn a_signal_that_comes_while_it_is_registered_is_not_lost() {
+        // two that nobody else here takes
+        let [signal, other] = [Signal::USR2, Signal::URG];
+        let status = |of: Signal| u8::try_from(128 + of.as_raw()).ok();
+        let send = || kill_process(getpid(), signal).unwrap();
+        let interrupt = interrupt_by(&[signal.as_raw()], send).unwrap();
+        wait_until(|| interrupt.load(Ordering::SeqCst));
+        assert_eq!(status_by_signal(), status(signal));
+
+        let flag = Arc::new(AtomicBool::new(false));
+        let send = || {
+            kill_process(getpid(), other).unwrap();
+            wait_until(|| status_by_signal() == status(other));
+        };
+        register(other.as_raw(), &flag, send).unwrap();
+        assert!(flag.load(Ordering::SeqCst));
     }
 }
