@@ -80,13 +80,12 @@ fn hosts_send_what_one_member_would_where_an_all_reduce_is_hierarchical() {
         // of a ring one member of each host sends to the other
         let n = f64::from(2 * a_host);
         is_near(of(Algorithm::Ring), 2.0 * (n - 1.0) / n * bytes(&Fcn5) / 1e9);
-        // what such a job chooses does not know the link: it is told of one of 25 Gb/s
+        // and so does what such a job chooses, which does not know the link: it is told of one of 25 Gb/s
         let mut ethernet = hosts(a_host);
         ethernet.link.core_gbs = Some(1e6);
         let job = job(&plan, SimulatedStrategy::AllReduce, 2 * a_host, 0);
         let job = SimulatedJob { compute_s: COMPUTE_S, ..job };
-        let times = if a_host == 2 { 2.0 * (n - 1.0) / n } else { 1.0 };
-        is_near(estimate(&job, &ethernet).unwrap().step_s, times * bytes(&Fcn5) / 1e9);
+        is_near(estimate(&job, &ethernet).unwrap().step_s, bytes(&Fcn5) / 1e9);
     }
 }
 
