@@ -137,7 +137,7 @@ pub fn step(
     for turn in 0..options.warm_up + options.repetitions {
         last = run_alone(&local, &options.alone)?;
         let alone = TrainOutcome::alone(last.clone());
-        let ms = step_ms(&alone, &local);
+        let ms = step_ms(&alone);
         local_ms.push(ms);
         on_event(StepEvent::Measured { kind: "local".to_string(), ms });
         weights.local(&alone)?;
@@ -231,14 +231,14 @@ impl Way {
             all_ms.push(ms);
             on_event(StepEvent::Measured { kind, ms });
         };
-        tell(format!("{kind} {exchange}"), &mut self.ms, step_ms(&outcome, prepared));
+        tell(format!("{kind} {exchange}"), &mut self.ms, step_ms(&outcome));
         self.last = Some(outcome);
         let kinds = ["compute", "communication"];
         for ((half, all_ms), kind) in
             self.halves.iter().flatten().zip(&mut self.halves_ms).zip(kinds)
         {
             let outcome = launch_train(half, &ByName, job, &mut |_| {})?;
-            tell(kind.to_string(), all_ms, step_ms(&outcome, half));
+            tell(kind.to_string(), all_ms, step_ms(&outcome));
         }
         Ok(())
     }
@@ -343,16 +343,14 @@ pub(crate) fn promises_bits(prepared: &Prepared) -> bool {
     prepared.has_bits_of_one() && has_order && in_step
 }
 
-/// The slowest member's, as the others wait for it; the first step is the warm-up.
-pub(crate) fn step_ms(outcome: &TrainOutcome, prepared: &Prepared) -> f64 {
-    let slowest =
-        |of: fn(&TrainReport) -> f64| outcome.reports.values().map(of).fold(0.0, f64::max);
-    let (seconds, steps) = match prepared.steps() {
-        1 => (slowest(|report| report.train_seconds), 1),
-        steps => (slowest(|report| report.warm_seconds), steps - 1),
+/// The slowest member's, as the others wait for it; the first step is the warm-up, if there is another.
+pub(crate) fn step_ms(outcome: &TrainOutcome) -> f64 {
+    let of = |report: &TrainReport| match report.warm_steps {
+        0 => report.train_seconds * 1e3,
+        // fits: a count far below 2^53
+        steps => report.warm_seconds * 1e3 / steps as f64,
     };
-    // fits: a count far below 2^53
-    seconds * 1e3 / steps as f64
+    outcome.reports.values().map(of).fold(0.0, f64::max)
 }
 
 /// Holds every measurement's weights against the first one's.

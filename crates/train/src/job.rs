@@ -8,6 +8,7 @@ mod feeding;
 mod keeping;
 mod listener;
 mod loader;
+mod pace;
 mod resuming;
 mod strategy;
 mod taking_over;

@@ -107,8 +107,10 @@ pub struct TrainReport {
     pub final_loss: Option<f64>,
     /// From a worker's first step to the end of its last; 0 from servers that only answer, and know not what is trained.
     pub train_seconds: f64,
-    /// The same without the first step, which waits until all processes have set up.
+    /// What `warm_steps` steps took behind the first one, which waits until all processes have set up; 0 of fewer than two.
     pub warm_seconds: f64,
+    #[serde(default)]
+    pub warm_steps: u64,
     /// Bytes that the runtime copied from memory to memory on their way from one process to another.
     pub bytes_copied: u64,
     /// All bytes that the runtime copied, those of `bytes_copied` among them: a key `bytes_copied_…` for each purpose.

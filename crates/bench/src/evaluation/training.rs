@@ -122,7 +122,7 @@ impl Runner<'_> {
         while all_ms.is_empty() || again(self, all_ms.len(), begun.elapsed()) {
             let outcome = launch_train(&prepared, &ByName, self.job, &mut |_| {})?;
             transport = outcome.transport;
-            all_ms.push(step_ms(&outcome, &prepared));
+            all_ms.push(step_ms(&outcome));
             sha256 = Some(self.same_bits(&prepared, &outcome)?);
             let of_workers = outcome.reports.values().map(|report| report.kernels.clone());
             kernels =
@@ -205,7 +205,7 @@ impl Runner<'_> {
             self.alone.store(true, Ordering::SeqCst);
             let report = train_local(&prepared, &self.job.interrupt, &mut |_| {}, &|_| {});
             self.alone.store(false, Ordering::SeqCst);
-            all_ms.push(step_ms(&TrainOutcome::alone(report?), &prepared));
+            all_ms.push(step_ms(&TrainOutcome::alone(report?)));
         }
         let median = Quantiles::of(all_ms).map(|summary| summary.median);
         let median = median.ok_or(BenchError::Zero { what: "repetitions" })?;

@@ -18,6 +18,7 @@ use super::feeding::FedAhead;
 use super::keeping::PartFiles;
 use super::listener::Listener;
 use super::loader::Loader;
+use super::pace::Pace;
 use super::whereabouts::{Phase, ProcessStanding};
 use super::worker::Link;
 use super::{JobShape, TrainError, batches};
@@ -224,7 +225,7 @@ impl Trainer<'_> {
             self.session.leave_out_kernels();
         }
         let mut begun = Begun::now();
-        let mut warm = begun.at;
+        let mut pace = Pace::default();
         let mut final_loss = None;
         let mut polling = Polling::default();
         let mut gauge = Gauge::new(begun.at, polling, 0);
@@ -274,9 +275,7 @@ impl Trainer<'_> {
             if step == traced {
                 self.session.stop_timeline();
             }
-            if step == done + 1 {
-                warm = Instant::now();
-            }
+            pace.step(Instant::now(), step, leaves_tail);
             let now = Polling::from(self.session.counters());
             if let Some(loss) = self.loss()? {
                 if !loss.is_finite() {
@@ -306,12 +305,12 @@ impl Trainer<'_> {
         }
         self.standing.enters(Phase::Ends);
         let train_seconds = begun.at.elapsed().as_secs_f64();
-        let warm_seconds = warm.elapsed().as_secs_f64();
+        let (warm_seconds, warm_steps) = pace.warm();
         pulse::rest(|| self.finish_checkpoints(listener))?;
-        let report = TrainReport { final_loss, train_seconds, warm_seconds, ..Default::default() };
+        let pace = TrainReport { train_seconds, warm_seconds, warm_steps, ..Default::default() };
         let early_kernels = self.session.counters().early_kernels;
-        let ended = (ended.steps, ended.interrupted);
-        Ok(TrainReport { polling, steps: ended.0, interrupted: ended.1, early_kernels, ..report })
+        let Ended { steps, interrupted } = ended;
+        Ok(TrainReport { final_loss, polling, steps, interrupted, early_kernels, ..pace })
     }
 
     /// Samples that this process trains on in a step.

@@ -243,7 +243,7 @@ impl Runner<'_> {
                 let mut all_ms = Vec::new();
                 for _ in 0..self.repetitions.min(spec.repetitions_max) {
                     let outcome = launch_train(&prepared, &ByName, self.job, &mut |_| {})?;
-                    all_ms.push(step_ms(&outcome, &prepared));
+                    all_ms.push(step_ms(&outcome));
                 }
                 let median = Quantiles::of(all_ms).map(|ms| ms.median);
                 let median = median.ok_or(BenchError::Zero { what: "repetitions" })?;
