@@ -61,10 +61,14 @@ fn a_sample_of_the_failure_matrix_is_as_promised() {
     }
 }
 
-/// Each time with a line, and to the bits of a job that nobody disturbed.
+/// Each time with a line, and to the bits of a job that nobody disturbed, or to its accuracy.
 #[test]
 fn a_job_goes_on_however_often_its_processes_or_its_launcher_are_killed() {
-    let few = [("ps", Killed::Members, 8), ("ps", Killed::Launcher, 2)];
+    let few = [
+        ("ps", Killed::Members, 8),
+        ("ps", Killed::Launcher, 2),
+        ("allreduce", Killed::Elastic, 3),
+    ];
     let all = ["ps", "allreduce", "dist-sgd"].map(|strategy| (strategy, Killed::Members, 20));
     for (strategy, killed, count) in
         tensorwire_testkit::long::of(few.to_vec(), [&few[1..], &all].concat())
@@ -74,7 +78,7 @@ fn a_job_goes_on_however_often_its_processes_or_its_launcher_are_killed() {
             strategy: format!("--strategy {strategy}"),
             killed,
             count,
-            steps: count * if killed == Killed::Members { 60 } else { 125 },
+            steps: count * killed.steps_for_each(),
             seed: 19,
         };
         let done = kills.run(|_| {});

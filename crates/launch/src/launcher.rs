@@ -94,6 +94,7 @@ pub(crate) fn run(
         identity,
         members: Vec::new(),
         last_beat: Instant::now(),
+        last_look: Instant::now(),
         ends: 0,
         fatal: false,
         negotiated: None,
@@ -126,6 +127,8 @@ struct Launcher<'a> {
     members: Vec<MemberState>,
     /// When they were last told that it is alive.
     last_beat: Instant,
+    /// When it last saw to its members: a gap is time in which this process did not run.
+    last_look: Instant,
     /// Ends noticed so far.
     ends: u32,
     /// A member has ended without which the job cannot go on.
@@ -158,7 +161,6 @@ impl Launcher<'_> {
         inbox: &Receiver<Event>,
         on_update: &mut OnUpdate<'_>,
     ) -> Result<JobOutcome<Value>, JobError> {
-        let mut last_look = Instant::now();
         let mut failing: Option<Instant> = None;
         loop {
             if self.is_to_end() && !self.winds_down(on_update)? {
@@ -172,7 +174,7 @@ impl Launcher<'_> {
             // should this process be stopped from here on, the next look forgives what it did not hear
             let looked = Instant::now();
             self.listen(acceptor, inbox, on_update)?;
-            self.forgive_suspension(&mut last_look);
+            self.forgive_suspension();
             self.reap();
             self.notice_silence(looked);
             self.standstill.notice(&self.members, on_update)?;
@@ -189,7 +191,7 @@ impl Launcher<'_> {
                 // who was told to end is killed soon
                 let settle = if self.interrupted.is_some() { SETTLE / 3 } else { SETTLE };
                 if all_over || since.elapsed() >= settle {
-                    self.forgive_suspension(&mut last_look);
+                    self.forgive_suspension();
                     self.find_still();
                     let failure = first_failure(&self.seen());
                     self.stop("another member failed");
@@ -431,9 +433,9 @@ impl Launcher<'_> {
     }
 
     /// If this process itself did not run (Ctrl-Z, a suspended machine), silence meant nothing.
-    fn forgive_suspension(&mut self, last_look: &mut Instant) {
-        let gap = last_look.elapsed();
-        *last_look = Instant::now();
+    fn forgive_suspension(&mut self) {
+        let gap = self.last_look.elapsed();
+        self.last_look = Instant::now();
         // a member gives its launcher up after half the liveness at the earliest, with status 1
         let given_up_after = self.spec.liveness / 2;
         if gap >= SUSPENDED.min(given_up_after) {

@@ -52,6 +52,9 @@ struct Arguments {
     /// Instead of cells, run one job in which processes are killed so often, at random moments, and started again
     #[arg(long, value_name = "N", conflicts_with = "launcher_kills")]
     kills: Option<usize>,
+    /// The same of an elastic job: half of its workers go on each time, until all are asked for again
+    #[arg(long, value_name = "N", conflicts_with_all = ["kills", "launcher_kills"])]
+    elastic_kills: Option<usize>,
     /// The same of launchers, whose job the same command takes over
     #[arg(long, value_name = "N")]
     launcher_kills: Option<usize>,
@@ -75,20 +78,19 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let of_one_job = match (arguments.kills, arguments.launcher_kills) {
-        (Some(count), _) => Some((Killed::Members, count, 60)),
-        (_, Some(count)) => Some((Killed::Launcher, count, 125)),
-        (None, None) => None,
-    };
-    if let Some((killed, count, each)) = of_one_job {
-        let steps = arguments.steps.unwrap_or(each * count);
+    let of_one_job = [
+        (Killed::Members, arguments.kills),
+        (Killed::Elastic, arguments.elastic_kills),
+        (Killed::Launcher, arguments.launcher_kills),
+    ];
+    let of_one_job = of_one_job.into_iter().find_map(|(killed, count)| Some((killed, count?)));
+    if let Some((killed, count)) = of_one_job {
+        let steps = arguments.steps.unwrap_or(killed.steps_for_each() * count);
         let strategy = format!("--strategy {}", arguments.strategy);
         let kills = Kills { program, strategy, killed, count, steps, seed: arguments.seed };
         return match kills.run(|line| println!("{line}")) {
-            Ok(hash) => {
-                println!(
-                    "{count} kills, {steps} steps: done with the weights of an undisturbed job, {hash}"
-                );
+            Ok(how) => {
+                println!("{count} kills, {steps} steps: done with {how}");
                 ExitCode::SUCCESS
             }
             Err(what) => {

@@ -1,7 +1,9 @@
 //! What a crowd of strangers costs a job: steps with it and without, in turn: `cargo run -p tensorwire-testkit --example flood -- --help`.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a program that people run")]
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -12,7 +14,8 @@ use tensorwire_testkit::crowd::{Crowd, hellos, ports};
 use tensorwire_testkit::machine::send;
 
 /// Trains over TCP, and has strangers call all ports of the job: silent ones, noise, and hellos of members without the key.
-/// Windows with and without them take turns, so that a machine that slows down slows both.
+/// Windows without them, with them at a port of nobody's, and with them at the job's take turns, so that a machine that slows down
+/// slows all. The strangers run on this host: what calling costs is in both of the latter.
 #[derive(Parser)]
 struct Arguments {
     /// The program under test
@@ -41,6 +44,24 @@ fn steps(metrics: &Path, from: usize) -> (Vec<f64>, usize) {
         line["samples_per_second"].as_f64().filter(|rate| *rate > 0.0)
     };
     (lines[from.min(lines.len())..].iter().filter_map(rate).map(f64::recip).collect(), lines.len())
+}
+
+/// A port that takes whoever calls, and says nothing.
+fn nobodys() -> SocketAddr {
+    /// Connections that stay open.
+    const OPEN: usize = 64;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let at = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut open = VecDeque::new();
+        for caller in listener.incoming().flatten() {
+            open.push_back(caller);
+            if open.len() > OPEN {
+                open.pop_front();
+            }
+        }
+    });
+    at
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -76,7 +97,9 @@ fn main() -> ExitCode {
     }
     let (ports, hellos) = (ports(pid), hellos(&keys));
     println!("{} ports, {} hellos", ports.len(), hellos.len());
-    let (mut quiet, mut crowded, mut calls) = (Vec::new(), Vec::new(), 0);
+    let nobodys = vec![nobodys()];
+    let (mut quiet, mut elsewhere, mut crowded) = (Vec::new(), Vec::new(), Vec::new());
+    let mut calls = 0;
     let watch = |all: &mut Vec<f64>| {
         let (_, from) = steps(&metrics, 0);
         std::thread::sleep(Duration::from_secs(window));
@@ -87,22 +110,33 @@ fn main() -> ExitCode {
     };
     for _ in 0..windows {
         let without = watch(&mut quiet);
+        let crowd = Crowd::start(nobodys.clone(), rate, hellos.clone());
+        let beside = watch(&mut elsewhere);
+        crowd.stop();
         let crowd = Crowd::start(ports.clone(), rate, hellos.clone());
         let with = watch(&mut crowded);
         calls += crowd.stop();
         // what was left open is given up meanwhile
         std::thread::sleep(Duration::from_secs(1));
-        println!("with strangers {:+.1} %", (with / without - 1.0) * 100.0);
+        let over = |other: f64| (with / other - 1.0) * 100.0;
+        println!(
+            "with strangers {:+.1} %, over strangers elsewhere {:+.1} %",
+            over(without),
+            over(beside)
+        );
     }
-    let counts = (quiet.len(), crowded.len());
-    let slower = (median(crowded) / median(quiet) - 1.0) * 100.0;
+    let counts = (quiet.len(), elsewhere.len(), crowded.len());
+    let crowded = median(crowded);
+    let over = |other: Vec<f64>| (crowded / median(other) - 1.0) * 100.0;
+    let (slower, than_elsewhere) = (over(quiet), over(elsewhere));
     send(pid, Signal::INT);
     launcher.wait().unwrap();
     let said = listening.join().unwrap();
     let seconds = u64::from(windows) * window;
     println!(
-        "{calls} calls in {seconds} s: the median step {slower:+.1} % ({} steps without, {} with), {said} lines of refusals",
-        counts.0, counts.1
+        "{calls} calls in {seconds} s: the median step {slower:+.1} %, {than_elsewhere:+.1} % over that with strangers elsewhere \
+         ({} steps without, {} with them elsewhere, {} with them), {said} lines of refusals",
+        counts.0, counts.1, counts.2
     );
     ExitCode::SUCCESS
 }

@@ -44,6 +44,7 @@ impl Launcher<'_> {
                 }
                 let place = spec.store.and_then(|store| store.place(rank));
                 self.start(rank, rank, place, on_update)?;
+                self.forgive_suspension();
             }
         } else {
             self.write_record();
@@ -77,6 +78,7 @@ impl Launcher<'_> {
                 return Ok(false);
             }
             self.listen(acceptor, inbox, on_update)?;
+            self.forgive_suspension();
         }
     }
 

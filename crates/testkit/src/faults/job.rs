@@ -236,12 +236,12 @@ impl Ended {
     }
 
     fn summary(&self) -> Option<serde_json::Value> {
-        serde_json::from_str(self.stdout.lines().last()?).ok()
+        summary_of(&self.stdout)
     }
 
     /// Of the weights of a job that is done.
     fn hash(&self) -> Option<String> {
-        last_hash(&self.stdout).filter(|_| self.is_done())
+        hash_of(&self.summary().filter(|_| self.is_done())?)
     }
 
     /// True if the job was not hurt after all, as far as it says itself: nobody started it again, no disk was full.
@@ -433,9 +433,13 @@ pub(super) fn is_member(pid: u32) -> bool {
     has("member")
 }
 
-/// The hash of the weights in what a job printed that is done.
-pub(super) fn last_hash(stdout: &str) -> Option<String> {
-    let summary: serde_json::Value = serde_json::from_str(stdout.lines().last()?).ok()?;
+/// The summary in what a job printed that is done.
+pub(super) fn summary_of(stdout: &str) -> Option<serde_json::Value> {
+    serde_json::from_str(stdout.lines().last()?).ok()
+}
+
+/// The hash of the weights in a summary.
+pub(super) fn hash_of(summary: &serde_json::Value) -> Option<String> {
     summary["weights_sha256"].as_str().map(str::to_string)
 }
 

@@ -1,5 +1,5 @@
-//! One job whose processes are killed again and again, each time once it makes steps: as often as is asked for, and it ends with the
-//! weights of a job that nobody disturbed, to the bit, and has said each time that it went on.
+//! One job whose processes are killed again and again, each time once it makes steps: as often as is asked for, and it ends as a job that
+//! nobody disturbed, and has said each time that it went on.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,9 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
+use serde_json::Value;
 
-use super::job::{METRICS, OUTPUT, last_hash, members_of, spawn};
+use super::job::{METRICS, OUTPUT, hash_of, members_of, spawn, summary_of};
 use crate::machine::send;
 use crate::random::Random;
 
@@ -18,16 +19,36 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const WITHIN_MS: usize = 100;
 /// How the launcher says that all of a job's processes have been started again.
 const RESTARTED: &str = "; restart ";
+/// How it says that they have been with half of the workers.
+const FEWER: &str = "; 2 workers go on, from step ";
 /// How one says that it took over from another.
 const TAKEN_OVER: &str = "the job's processes go on with this launcher, in step ";
+/// How far the accuracy of an elastic job may be from that of an undisturbed one. Seeds differ by 0.006.
+const ACCURACY: f64 = 0.01;
+/// The workers of an elastic job.
+const WORKERS: &str = "4";
 
 /// Who is killed, again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Killed {
-    /// Workers and servers, by chance; all are started again from the last checkpoint.
+    /// Workers and servers, by chance; all are started again from the last checkpoint. The bits are those of an undisturbed job.
     Members,
-    /// The launcher; the same command takes its job over.
+    /// The same; half of the workers go on, until all are asked for again. The sums of a step are in another order then, and the accuracy
+    /// is that of an undisturbed job.
+    Elastic,
+    /// The launcher; the same command takes its job over. The bits are those of an undisturbed job.
     Launcher,
+}
+
+impl Killed {
+    /// How many steps a job needs for each kill, so that it is not done before.
+    #[must_use]
+    pub fn steps_for_each(self) -> usize {
+        match self {
+            Killed::Members | Killed::Elastic => 60,
+            Killed::Launcher => 125,
+        }
+    }
 }
 
 /// What is to be done to one job.
@@ -54,29 +75,43 @@ struct Job<'a> {
 }
 
 impl Kills {
-    /// Runs the job, and tells `on_kill` of each kill in a line. Returns the hash of its weights.
+    /// Runs the job, and tells `on_kill` of each kill in a line. Returns how it ended, beside an undisturbed one.
     ///
     /// # Errors
     /// What is not as promised, with all that the job said.
     pub fn run(&self, mut on_kill: impl FnMut(&str)) -> Result<String, String> {
-        let undisturbed = Job::start(self)?.end()?.0;
+        let (undisturbed, _) = Job::start(self)?.end()?;
         let mut job = Job::start(self)?;
         let done = self.kill_all(&mut job, &mut on_kill);
         if let Err(what) = done {
             return Err(format!("{what}: {}", job.said()));
         }
-        let (hash, said) = job.end()?;
+        let (done, said) = job.end()?;
         let line = match self.killed {
             Killed::Members => RESTARTED,
+            Killed::Elastic => FEWER,
             Killed::Launcher => TAKEN_OVER,
         };
         let lines = said.lines().filter(|said| said.contains(line)).count();
         if lines != self.count {
             return Err(format!("{} kills, and {lines} lines of them: {said}", self.count));
         }
-        match hash == undisturbed {
-            true => Ok(hash),
-            false => Err(format!("{hash} where nobody disturbed is {undisturbed}: {said}")),
+        self.beside(&done, &undisturbed).map_err(|what| format!("{what}: {said}"))
+    }
+
+    /// Says what is the same of two jobs' summaries.
+    fn beside(&self, done: &Value, undisturbed: &Value) -> Result<String, String> {
+        if self.killed == Killed::Elastic {
+            let of = |summary: &Value| summary["test_accuracy"].as_f64().ok_or("no accuracy");
+            let (accuracy, other) = (of(done)?, of(undisturbed)?);
+            let what = format!("an accuracy of {accuracy}, an undisturbed job's is {other}");
+            return if (accuracy - other).abs() <= ACCURACY { Ok(what) } else { Err(what) };
+        }
+        let hash = hash_of(done).ok_or("no weights")?;
+        let other = hash_of(undisturbed).ok_or("no weights")?;
+        match hash == other {
+            true => Ok(format!("the weights of an undisturbed job, {hash}")),
+            false => Err(format!("{hash} where nobody disturbed is {other}")),
         }
     }
 
@@ -87,7 +122,7 @@ impl Kills {
             let (members, step) = job.makes_steps(&before)?;
             std::thread::sleep(Duration::from_millis(random.below(WITHIN_MS) as u64));
             let victim = match self.killed {
-                Killed::Members => members[random.below(members.len())],
+                Killed::Members | Killed::Elastic => members[random.below(members.len())],
                 Killed::Launcher => job.child.id(),
             };
             send(Pid::from_raw(victim as i32).ok_or("no process")?, Signal::KILL);
@@ -97,6 +132,11 @@ impl Kills {
             ));
             match self.killed {
                 Killed::Members => before = members.into_iter().collect(),
+                Killed::Elastic => {
+                    let (fewer, _) = job.makes_steps(&members.into_iter().collect())?;
+                    job.scale()?;
+                    before = fewer.into_iter().collect();
+                }
                 Killed::Launcher => job.take_over()?,
             }
         }
@@ -106,10 +146,16 @@ impl Kills {
     fn words(&self) -> Vec<String> {
         let heals = match self.killed {
             Killed::Members => format!("--restarts {}", 2 * self.count),
+            Killed::Elastic => format!("--workers 2..{WORKERS}"),
             Killed::Launcher => "--launcher-patience 60 --resume auto".to_string(),
         };
+        // the first has an accuracy, the other's steps are shorter
+        let model = match self.killed {
+            Killed::Elastic => "cifar",
+            Killed::Members | Killed::Launcher => "sentence-embedding",
+        };
         let words = format!(
-            "train --no-detect --json --model sentence-embedding --batch 4 --threads 1 --steps {} --metrics {METRICS} \
+            "train --no-detect --json --model {model} --batch 4 --threads 1 --steps {} --metrics {METRICS} \
              --checkpoint ck --checkpoint-every 10 {heals} {}",
             self.steps, self.strategy
         );
@@ -130,6 +176,17 @@ impl<'a> Job<'a> {
         let command = Command::new(&self.kills.program);
         self.child = spawn(command, &self.kills.words(), self.folder.path())?;
         Ok(())
+    }
+
+    /// Asks for all workers again.
+    fn scale(&self) -> Result<(), String> {
+        let name = self.child.id().to_string();
+        let asked = Command::new(&self.kills.program).args(["scale", &name, WORKERS]).output();
+        let asked = asked.map_err(|error| error.to_string())?;
+        match asked.status.success() {
+            true => Ok(()),
+            false => Err(String::from_utf8_lossy(&asked.stderr).into_owned()),
+        }
     }
 
     /// Waits until there are members, none of them of `before`, and they have made a step; returns them, and the step.
@@ -159,8 +216,8 @@ impl<'a> Job<'a> {
         members_of(self.folder.path())
     }
 
-    /// Waits for its end; returns the hash of its weights, and what it said.
-    fn end(mut self) -> Result<(String, String), String> {
+    /// Waits for its end; returns its summary, and what it said.
+    fn end(mut self) -> Result<(Value, String), String> {
         let start = Instant::now();
         // as long as a step is made now and then
         let mut seen = (0, start);
@@ -180,8 +237,8 @@ impl<'a> Job<'a> {
             return Err(format!("processes are left: {left:?}: {said}"));
         }
         let out = std::fs::read_to_string(self.folder.path().join(OUTPUT[0])).unwrap_or_default();
-        let hash = last_hash(&out).ok_or_else(|| format!("it is not done: {said}"))?;
-        Ok((hash, said))
+        let summary = summary_of(&out).ok_or_else(|| format!("it is not done: {said}"))?;
+        Ok((summary, said))
     }
 
     fn said(&self) -> String {
@@ -204,6 +261,6 @@ impl Drop for Job<'_> {
 fn last_step(path: &Path) -> u64 {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     // the last may be cut, and others are of no step
-    let step = |line| serde_json::from_str::<serde_json::Value>(line).ok()?["step"].as_u64();
+    let step = |line| serde_json::from_str::<Value>(line).ok()?["step"].as_u64();
     text.lines().rev().find_map(step).unwrap_or_default()
 }
