@@ -10,8 +10,8 @@ use serde::Serialize;
 use tensorwire_launch::{Hosts, JobSpec, JobUpdate, Transport, TransportChoice, VerbsOptions};
 use tensorwire_memory::{Copies, CopyPurpose};
 use tensorwire_train::{
-    Budget, ClientConfig, Exchange, Prepared, StoreConfig, Strategy, TrainConfig, TrainOutcome,
-    TrainReport, copies_key, launch_train, train_local,
+    Budget, ClientConfig, Exchange, Prepared, SendOrder, StoreConfig, Strategy, TrainConfig,
+    TrainOutcome, TrainReport, copies_key, launch_train, train_local,
 };
 
 use crate::by_name::ByName;
@@ -293,6 +293,7 @@ pub(crate) fn alone(config: &TrainConfig) -> TrainConfig {
         arrival: None,
         transport: Transport::Auto,
         exchange: Exchange::ZeroCopy,
+        send_order: SendOrder::default(),
         store: StoreConfig::default(),
         clients: ClientConfig::default(),
         trace: None,
@@ -308,6 +309,7 @@ pub(crate) fn compute(config: &TrainConfig) -> TrainConfig {
         servers: 1,
         clients,
         exchange: Exchange::ZeroCopy,
+        send_order: SendOrder::default(),
         store: StoreConfig::default(),
         ..config.clone()
     }

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_graph::{GraphError, NodeId, Plan};
@@ -21,6 +22,9 @@ use crate::machine::cores;
 const SPIN: Duration = Duration::from_micros(200);
 /// Longest that a run may wait for the other member, which may be measuring the limit.
 const STEP_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Steps that a report, which is one message to the launcher, has room for.
+const REPORTED_MAX: u64 = 32 << 10;
 
 /// What a dynamic arena may take beyond two tensors, in bytes: it grows in pieces.
 const DYNAMIC_SLACK: usize = 1 << 20;
@@ -114,8 +118,9 @@ fn take_part(member: &Member) -> Result<(), TransferError> {
     let spec: TransferSpec = member.payload()?;
     // fits: counts of repetitions
     let steps = spec.rounds as u64 * (spec.warm_up + spec.repetitions) as u64;
-    if steps > payload::STEPS_MAX {
-        return Err(TransferError::TooManySteps { steps, most: payload::STEPS_MAX });
+    let most = payload::STEPS_MAX.min(REPORTED_MAX);
+    if steps > most {
+        return Err(TransferError::TooManySteps { steps, most });
     }
     let plan = program::transfer_plan(&spec)?;
     let spin = if member.members_here() > cores() { Duration::ZERO } else { SPIN };
@@ -137,10 +142,10 @@ fn take_part(member: &Member) -> Result<(), TransferError> {
         devices_apart: false,
     };
     let part = open_part(member, &plan, options)?;
-    let mut end = End { member, spec, part, step: 0, cold: Traffic::default() };
+    let mut end = End { member, spec, spin, part, step: 0, cold: Traffic::default() };
     let report = match member.rank() {
         SENDER => EndReport::Sender(end.send(&plan)?),
-        RECEIVER => EndReport::Receiver(end.receive(&plan, spin)?),
+        RECEIVER => EndReport::Receiver(end.receive(&plan)?),
         rank => return Err(TransferError::NoPart { rank }),
     };
     end.part.close(Deadline::after(member.setup_patience()))?;
@@ -150,6 +155,8 @@ fn take_part(member: &Member) -> Result<(), TransferError> {
 struct End<'a> {
     member: &'a Member,
     spec: TransferSpec,
+    /// Zero where both ends do not have a core each.
+    spin: Duration,
     part: OpenPart,
     /// Runs of [`MOVE`] begun.
     step: u64,
@@ -158,6 +165,21 @@ struct End<'a> {
 }
 
 impl End<'_> {
+    /// Has this thread stay on a core of its own: the system puts two that wait for each other on one core now and then, and each message
+    /// costs a change of threads then. Threads that were begun before, which move and compute, stay free. Where it may not be, it is left.
+    fn stay_on_a_core(&self) {
+        let all = sched_getaffinity(None).ok().filter(|_| self.spin > Duration::ZERO);
+        let cores = |all: &CpuSet| {
+            let mut cores = (0..CpuSet::MAX_CPU).filter(|core| all.is_set(*core));
+            cores.nth(self.member.rank().index())
+        };
+        if let Some(core) = all.as_ref().and_then(cores) {
+            let mut own = CpuSet::new();
+            own.set(core);
+            let _ = sched_setaffinity(None, &own);
+        }
+    }
+
     fn send(&mut self, plan: &Plan) -> Result<SenderReport, TransferError> {
         let missing = TransferError::Missing { what: PAYLOAD };
         let send = program::payload_edge(plan).ok_or(missing)?.send;
@@ -173,6 +195,8 @@ impl End<'_> {
                 Some(Limit::LoopbackTcp(loopback))
             }
         };
+        // the limit has a thread of its own, too
+        self.stay_on_a_core();
         let (mut sent, mut limit_ns) = (Vec::new(), Vec::new());
         for _ in 0..spec.rounds {
             if let Some(limit) = &mut limit {
@@ -197,11 +221,12 @@ impl End<'_> {
         Ok(SenderReport { sent, limit_ns, traffic: self.traffic() })
     }
 
-    fn receive(&mut self, plan: &Plan, spin: Duration) -> Result<ReceiverReport, TransferError> {
+    fn receive(&mut self, plan: &Plan) -> Result<ReceiverReport, TransferError> {
         let missing = TransferError::Missing { what: PAYLOAD };
         let edge = program::payload_edge(plan).ok_or(missing)?;
         let maximum = self.part.session.node(MAXIMUM)?;
         let spec = self.spec.clone();
+        self.stay_on_a_core();
         let (mut received, mut tensors_verified) = (Vec::new(), 0);
         for _ in 0..spec.rounds {
             for repetition in 0..spec.warm_up + spec.repetitions {
@@ -231,7 +256,7 @@ impl End<'_> {
             values_verified: self.step,
             tensors_verified,
             // fits: microseconds
-            spin_us: spin.as_micros() as u64,
+            spin_us: self.spin.as_micros() as u64,
             traffic: self.traffic(),
         })
     }
