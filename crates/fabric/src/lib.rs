@@ -127,6 +127,7 @@ mod region;
 pub mod seal;
 mod shm;
 mod sim;
+mod streaming;
 mod tcp;
 mod verbs;
 

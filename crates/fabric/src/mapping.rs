@@ -11,6 +11,8 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use tensorwire_memory::{Keepalive, Slab};
 
+use crate::streaming;
+
 /// The unit of mapping.
 const PAGE_BYTES: u64 = 4096;
 
@@ -175,6 +177,28 @@ impl Mapping {
 
     /// Copies bytes between two mappings (or two places of one that do not overlap).
     pub(crate) fn copy(source: (&Mapping, u64), target: (&Mapping, u64), bytes: u64) {
+        Mapping::check_copy(source, target, bytes);
+        // SAFETY: both ranges were just checked to lie in live mappings; two mappings of one memfd may
+        // overlap, so this is a memmove. No reference to the bytes exists: users reach them through
+        // loans, and the plan keeps a loan and a copy of the same bytes apart. A plan that does not
+        // would tear data of plain bytes, which have no invalid values.
+        unsafe { std::ptr::copy(source.0.at(source.1), target.0.at(target.1), bytes as usize) }
+    }
+
+    /// The same to where another process reads next.
+    pub(crate) fn write(source: (&Mapping, u64), target: (&Mapping, u64), bytes: u64) {
+        Mapping::check_copy(source, target, bytes);
+        // SAFETY: as of [`Mapping::copy`].
+        unsafe {
+            streaming::copy_for_another_core(
+                source.0.at(source.1),
+                target.0.at(target.1),
+                bytes as usize,
+            );
+        }
+    }
+
+    fn check_copy(source: (&Mapping, u64), target: (&Mapping, u64), bytes: u64) {
         let inside = |(mapping, offset): (&Mapping, u64)| {
             offset.checked_add(bytes).is_some_and(|end| end <= mapping.bytes)
         };
@@ -183,11 +207,6 @@ impl Mapping {
         assert!(inside(source) && inside(target), "a copy of {bytes} bytes leaves its mapping");
         #[cfg(loom)]
         tensorwire_base::sync::step_outside();
-        // SAFETY: both ranges were just checked to lie in live mappings; two mappings of one memfd may
-        // overlap, so this is a memmove. No reference to the bytes exists: users reach them through
-        // loans, and the plan keeps a loan and a copy of the same bytes apart. A plan that does not
-        // would tear data of plain bytes, which have no invalid values.
-        unsafe { std::ptr::copy(source.0.at(source.1), target.0.at(target.1), bytes as usize) }
     }
 }
 

@@ -168,7 +168,7 @@ fn copy(work: &Work, remote: &Mapping) {
     let local = (work.local.mapping(), work.local_offset);
     let remote = (remote, work.remote_offset);
     match work.direction {
-        Direction::Write => Mapping::copy(local, remote, work.bytes),
+        Direction::Write => Mapping::write(local, remote, work.bytes),
         Direction::Read => Mapping::copy(remote, local, work.bytes),
     }
 }
