@@ -78,7 +78,7 @@ fn a_job_goes_on_however_often_its_processes_or_its_launcher_are_killed() {
             strategy: format!("--strategy {strategy}"),
             killed,
             count,
-            steps: count * killed.steps_for_each(),
+            steps: killed.steps(count),
             seed: 19,
         };
         let done = kills.run(|_| {});

@@ -85,7 +85,7 @@ fn main() -> ExitCode {
     ];
     let of_one_job = of_one_job.into_iter().find_map(|(killed, count)| Some((killed, count?)));
     if let Some((killed, count)) = of_one_job {
-        let steps = arguments.steps.unwrap_or(killed.steps_for_each() * count);
+        let steps = arguments.steps.unwrap_or(killed.steps(count));
         let strategy = format!("--strategy {}", arguments.strategy);
         let kills = Kills { program, strategy, killed, count, steps, seed: arguments.seed };
         return match kills.run(|line| println!("{line}")) {

@@ -31,7 +31,7 @@ pub(super) const SHELL: &str = "rsh.sh";
 /// Where launchers write what others need.
 pub(super) const RUNTIME: &str = "run";
 /// What tells all of a job's processes of it, and is of no other job.
-const RUNTIME_VARIABLE: &str = "XDG_RUNTIME_DIR";
+pub(super) const RUNTIME_VARIABLE: &str = "XDG_RUNTIME_DIR";
 pub(super) const OUTPUT: [&str; 2] = ["out", "err"];
 /// After a fault, a job that goes on may take so long to make all of its steps again, beside what it may take to notice: thirty times as
 /// long as on an idle machine, so that only one that waits for what never comes takes longer.

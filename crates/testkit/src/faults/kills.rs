@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-use super::job::{METRICS, OUTPUT, hash_of, members_of, spawn, summary_of};
+use super::job::{
+    METRICS, OUTPUT, RUNTIME, RUNTIME_VARIABLE, hash_of, members_of, spawn, summary_of,
+};
 use crate::machine::send;
 use crate::random::Random;
 
@@ -41,12 +43,13 @@ pub enum Killed {
 }
 
 impl Killed {
-    /// How many steps a job needs for each kill, so that it is not done before.
+    /// How many steps a job needs to be killed so often, and, where its accuracy counts, to have one that hardly changes any more.
     #[must_use]
-    pub fn steps_for_each(self) -> usize {
+    pub fn steps(self, count: usize) -> usize {
         match self {
-            Killed::Members | Killed::Elastic => 60,
-            Killed::Launcher => 125,
+            Killed::Members => 60 * count,
+            Killed::Elastic => (60 * count).max(1800),
+            Killed::Launcher => 125 * count,
         }
     }
 }
@@ -181,7 +184,9 @@ impl<'a> Job<'a> {
     /// Asks for all workers again.
     fn scale(&self) -> Result<(), String> {
         let name = self.child.id().to_string();
-        let asked = Command::new(&self.kills.program).args(["scale", &name, WORKERS]).output();
+        let mut command = Command::new(&self.kills.program);
+        command.env(RUNTIME_VARIABLE, self.folder.path().join(RUNTIME));
+        let asked = command.args(["scale", &name, WORKERS]).output();
         let asked = asked.map_err(|error| error.to_string())?;
         match asked.status.success() {
             true => Ok(()),
