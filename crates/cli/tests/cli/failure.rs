@@ -298,16 +298,20 @@ fn members_end_when_their_launcher_is_killed() {
 
 #[test]
 fn members_end_when_their_launcher_is_stopped() {
-    let mut job = long_job("shm", 4);
-    job.members(4);
-    std::thread::sleep(Duration::from_millis(700));
-    send(job.launcher(), Signal::STOP);
-    // the members give up a launcher that says nothing for 2.4 s
-    std::thread::sleep(Duration::from_secs(5));
-    send(job.launcher(), Signal::CONT);
-    let ended = job.end(LIMIT);
-    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
-    assert!(ended.last_line().contains("the launcher itself was stopped"), "{}", ended.stderr);
+    // all are there and train; or some are, and it has not looked at them yet
+    for (members, behind) in [(4, 700), (1, 0), (2, 0)] {
+        let mut job = long_job("shm", 4);
+        job.members(members);
+        std::thread::sleep(Duration::from_millis(behind));
+        send(job.launcher(), Signal::STOP);
+        // the members give up a launcher that says nothing for 2.4 s
+        std::thread::sleep(Duration::from_secs(5));
+        send(job.launcher(), Signal::CONT);
+        let ended = job.end(LIMIT);
+        assert_eq!(ended.status.code(), Some(1), "{members}: {}", ended.stderr);
+        let said = ended.last_line();
+        assert!(said.contains("the launcher itself was stopped"), "{members}: {}", ended.stderr);
+    }
 }
 
 #[test]
