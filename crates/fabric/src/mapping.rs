@@ -1,5 +1,5 @@
 //! Mapped memory, private or shared through a memfd. All `mmap` of the crate is here, and all copies
-//! between mappings. No Rust reference to mapped bytes is ever made: peers may write them.
+//! between mappings begin here. No Rust reference to mapped bytes is ever made: peers may write them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;

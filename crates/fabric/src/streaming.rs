@@ -8,7 +8,7 @@ const STREAMED_MIN: usize = 32 << 10;
 ///
 /// An ordinary store takes its line from the cache of the core that read it last, though nothing of it is kept, and the reader takes
 /// it back from here. A streaming store sends whole lines to memory and leaves the reader's copy invalid. On processors of AMD a
-/// large write takes a third of the time so, and a write and its reading half (docs/benchmarks.md); others
+/// write of 64 KiB to 1 MiB takes a third of the time so, and with its reading 0.55 to 0.65 (docs/internals.md, "What is copied"); others
 /// were not measured, and copy as usual.
 ///
 /// # Safety

@@ -61,7 +61,7 @@ struct Arguments {
     /// The strategy of that job
     #[arg(long, value_name = "NAME", default_value = "ps")]
     strategy: String,
-    /// The steps of that job [default: 60 for each kill of a process, 125 for each of a launcher]
+    /// The steps of that job [default: 60 for each kill of a process, of an elastic job at least 1,800; 125 for each of a launcher]
     #[arg(long, value_name = "N")]
     steps: Option<usize>,
 }
