@@ -32,6 +32,7 @@ pub(crate) fn in_sequence(
             return Vec::new();
         }
         let mut pairs = Vec::new();
+        let leaving = leaving(graph);
         for (schedule, reduced) in schedules.iter().zip(&reduced) {
             let here = schedule.order.iter().filter(|(at, _)| *at == part).map(|(_, id)| *id);
             let members: HashSet<NodeId> = here.collect();
@@ -39,9 +40,8 @@ pub(crate) fn in_sequence(
             let updates = alone.then(|| updates(graph, &order[part], &members));
             let place = |id: NodeId| {
                 // a gradient crosses as soon as it is there, and is dead then
-                let node = graph.node(id);
-                if node.op.compresses() {
-                    return (node.inputs[1].node, Some(id));
+                if let Some(made) = leaving.get(&id) {
+                    return (*made, Some(id));
                 }
                 let update = updates.as_ref().and_then(|updates| updates.get(&id));
                 update.map_or((id, None), |after| (*after, Some(id)))
@@ -70,6 +70,30 @@ pub(crate) fn in_sequence(
         pairs
     };
     graphs.iter().zip(tasks).enumerate().map(of_part).collect()
+}
+
+/// What makes tensors smaller, or cuts them, for others alone, each with the kernel that made what it takes.
+fn leaving(graph: &Graph) -> HashMap<NodeId, NodeId> {
+    let after = graph.successors();
+    let mut leaves = vec![false; graph.len()];
+    for id in graph.ids().rev() {
+        let is_theirs = |then: &NodeId| {
+            let op = &graph.node(*then).op;
+            leaves[then.index()] || is_of_update(op) || !(op.is_computed() || op.is_view())
+        };
+        let then = &after[id.index()];
+        let op = &graph.node(id).op;
+        let may_leave = matches!(op, Op::Cast { .. }) || op.is_view();
+        leaves[id.index()] = op.compresses()
+            || (may_leave && !then.is_empty() && then.iter().all(is_theirs));
+    }
+    let mut made: HashMap<NodeId, NodeId> = HashMap::new();
+    for id in graph.ids().filter(|id| leaves[id.index()]) {
+        let node = graph.node(id);
+        let of = node.inputs[usize::from(node.op.compresses())].node;
+        made.insert(id, made.get(&of).copied().unwrap_or(of));
+    }
+    made
 }
 
 /// The nodes of a part that wait for all that its kernels receive in a run: `run` has its nodes with what they wait

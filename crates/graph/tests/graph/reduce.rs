@@ -256,6 +256,30 @@ fn a_replicas_kernels_stay_in_sequence() {
     }
 }
 
+/// It would wait for all that the replica computes otherwise, and its all-reduce with it.
+#[test]
+fn a_gradient_is_rounded_as_soon_as_it_is_there() {
+    let wire = Some(DType::BF16);
+    let all_reduce = AllReduceBy::Group;
+    let plan = planned(2, false, PlanOptions { all_reduce, wire, ..PlanOptions::default() });
+    for part in &plan.parts {
+        let op = |id: &NodeId| &part.graph.node(*id).op;
+        let before = |cast: NodeId| {
+            let pairs = part.order.iter().filter(move |(_, then)| *then == cast);
+            pairs.map(|(first, _)| *first).collect::<Vec<_>>()
+        };
+        let reduced = part.graph.nodes().filter(|(_, node)| node.op.vector().is_some());
+        let rounded = reduced.map(|(_, node)| node.inputs[0].node);
+        let rounded: Vec<NodeId> =
+            rounded.filter(|id| matches!(op(id), Op::Cast { .. })).collect();
+        assert!(rounded.len() > 1, "{}", part.task);
+        for cast in rounded {
+            let made = part.graph.node(cast).inputs[0].node;
+            assert_eq!(before(cast), [made], "{}", part.graph.node(cast).name);
+        }
+    }
+}
+
 #[test]
 fn members_that_wait_for_each_other_are_refused() {
     let mut graph = Graph::new();
