@@ -17,6 +17,8 @@ use crate::wait::wait;
 
 /// So long what a GPU was told may take to end before memory that it may use is kept for good.
 const SETTLE: Duration = Duration::from_secs(10);
+/// So long where it may wait for another GPU that is lost.
+const SETTLE_BESIDE_LOST: Duration = Duration::from_secs(1);
 
 /// A GPU. Everything made on it keeps it open.
 #[derive(Debug)]
@@ -253,7 +255,7 @@ impl Device {
         if self.is_stuck.load(Ordering::Relaxed) {
             return false;
         }
-        let deadline = Deadline::after(SETTLE);
+        let (soon, deadline) = (Deadline::after(SETTLE_BESIDE_LOST), Deadline::after(SETTLE));
         let streams = self.streams.lock().clone();
         // others may tell them more meanwhile, which does not concern what goes now
         let told =
@@ -261,7 +263,9 @@ impl Device {
         let done = told.and_then(|told| {
             let mut done = true;
             for event in told.iter().flatten() {
-                done &= wait(deadline, || event.has_passed())?;
+                done &= wait(soon, || event.has_passed())?
+                    || !self.others().iter().any(|other| other.is_lost())
+                        && wait(deadline, || event.has_passed())?;
             }
             Ok(done)
         });
@@ -274,6 +278,14 @@ impl Device {
             self.drop_idle_streams();
         }
         is_done
+    }
+
+    /// True if it says so of one of its streams, or was found so.
+    fn is_lost(&self) -> bool {
+        let streams = self.streams.lock().clone();
+        let is_lost =
+            |stream: &Arc<RawStream>| stream.is_idle(self).is_err_and(|error| error.is_lost());
+        self.is_stuck.load(Ordering::Relaxed) || streams.iter().any(is_lost)
     }
 
     /// Destroys streams that nobody holds and that have nothing to do.

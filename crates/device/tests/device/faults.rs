@@ -50,6 +50,31 @@ fn a_launch_that_fails_loses_the_gpu() {
     });
 }
 
+/// What it was told may wait for the lost one.
+#[test]
+fn a_gpu_beside_a_lost_one_is_not_waited_for_as_long_as_it_may_take() {
+    on_fake(&[("FAKE_CUDA_DEVICES", "2"), ("FAKE_CUDA_FAULTS", "launch=1")], || {
+        let driver = open_driver().unwrap();
+        let gpus = Device::open_together(&driver, &[0, 1]).unwrap();
+        let [waits, fails] =
+            [0, 1].map(|at: usize| Machine { driver: driver.clone(), device: gpus[at].clone() });
+        let Some(mix) = fails.kernel("mix") else { return };
+        let (gate, _loan) = word(&waits);
+        let (memory, stream) = (waits.memory(100), waits.stream());
+        stream.wait_value32(&gate, Until::Equal(1)).unwrap();
+        let buffer = whole(&fails.memory(8).slab());
+        let words = arguments(&[buffer.address() as u64, 1]);
+        let failing = fails.stream();
+        // SAFETY: as the kernel takes it; the memory lives until the stream is idle.
+        let _ = unsafe { failing.launch(&mix, [1; 3], [1; 3], 0, &words) };
+        assert!(failing.synchronize(soon()).unwrap_err().is_lost());
+        let start = Instant::now();
+        drop(memory);
+        // a second; without the lost one ten
+        assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    });
+}
+
 #[test]
 fn a_gpu_that_falls_off_ends_every_call_and_every_wait() {
     on_fake(&[("FAKE_CUDA_FAULTS", "lost=60")], || {

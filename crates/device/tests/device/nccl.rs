@@ -210,10 +210,12 @@ fn who_waits_for_one_that_does_not_come_ends_in_time() {
 #[test]
 fn several_vectors_are_reduced_at_once() {
     on_fake(&[("FAKE_CUDA_FAULTS", "delay=300,garbage")], || {
+        let met = Met::new(2);
         members(2, |machine, mut member| {
             let (stream, rank) = (machine.stream(), member.rank() as f32);
             let of = |values: &[f32]| vector(machine, values, |v: f32| v.to_ne_bytes().to_vec());
             let all = [of(&[rank; 3]), of(&[rank + 10.0])];
+            met.wait();
             for _ in 0..2 {
                 let loans = all.each_ref().map(|here| (writing(here), NcclElement::F32));
                 member.start_all_reduces(&stream, &loans, NcclReduction::Mean).unwrap();
@@ -230,9 +232,12 @@ fn several_vectors_are_reduced_at_once() {
 #[test]
 fn one_that_fails_ends_the_others() {
     on_fake(&[], || {
+        let met = Met::new(2);
         members(2, |machine, mut member| {
             let stream = machine.stream();
             let here = vector(machine, &[1.0f32], |v: f32| v.to_ne_bytes().to_vec());
+            // who leaves while another still joins ends its joining
+            met.wait();
             if member.rank() == 1 {
                 return member.abort();
             }
