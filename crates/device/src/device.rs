@@ -17,8 +17,8 @@ use crate::wait::wait;
 
 /// So long what a GPU was told may take to end before memory that it may use is kept for good.
 const SETTLE: Duration = Duration::from_secs(10);
-/// So long where it may wait for another GPU that is lost.
-const SETTLE_BESIDE_LOST: Duration = Duration::from_secs(1);
+/// So often it is looked meanwhile whether another GPU is lost, for which this one may wait.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// A GPU. Everything made on it keeps it open.
 #[derive(Debug)]
@@ -255,7 +255,7 @@ impl Device {
         if self.is_stuck.load(Ordering::Relaxed) {
             return false;
         }
-        let (soon, deadline) = (Deadline::after(SETTLE_BESIDE_LOST), Deadline::after(SETTLE));
+        let deadline = Deadline::after(SETTLE);
         let streams = self.streams.lock().clone();
         // others may tell them more meanwhile, which does not concern what goes now
         let told =
@@ -263,9 +263,7 @@ impl Device {
         let done = told.and_then(|told| {
             let mut done = true;
             for event in told.iter().flatten() {
-                done &= wait(soon, || event.has_passed())?
-                    || !self.others().iter().any(|other| other.is_lost())
-                        && wait(deadline, || event.has_passed())?;
+                done &= self.await_end(deadline, || event.has_passed())?;
             }
             Ok(done)
         });
@@ -280,12 +278,29 @@ impl Device {
         is_done
     }
 
-    /// True if it says so of one of its streams, or was found so.
+    /// Waits for an end of what this GPU was told. False if it does not come before the deadline, or another GPU, for which it may
+    /// wait, is lost.
+    fn await_end(
+        &self,
+        deadline: Deadline,
+        mut has_ended: impl FnMut() -> Result<bool, DeviceError>,
+    ) -> Result<bool, DeviceError> {
+        loop {
+            if wait(deadline.min(Deadline::after(LOOK)), &mut has_ended)? {
+                return Ok(true);
+            }
+            if deadline.passed() || self.others().iter().any(|other| other.is_lost()) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// True if it says so of one of its streams.
     fn is_lost(&self) -> bool {
         let streams = self.streams.lock().clone();
-        let is_lost =
-            |stream: &Arc<RawStream>| stream.is_idle(self).is_err_and(|error| error.is_lost());
-        self.is_stuck.load(Ordering::Relaxed) || streams.iter().any(is_lost)
+        streams.iter().any(|stream| {
+            !stream.is_capturing(self) && stream.is_idle(self).is_err_and(|error| error.is_lost())
+        })
     }
 
     /// Destroys streams that nobody holds and that have nothing to do.
@@ -314,7 +329,8 @@ impl Drop for Device {
         // stream any more
         let deadline = Deadline::after(SETTLE);
         let streams = std::mem::take(self.streams.get_mut());
-        let is_idle = |stream: &Arc<RawStream>| wait(deadline, || stream.is_idle(self)) == Ok(true);
+        let is_idle =
+            |stream: &Arc<RawStream>| self.await_end(deadline, || stream.is_idle(self)) == Ok(true);
         if self.is_stuck.load(Ordering::Relaxed) || !streams.iter().all(is_idle) {
             return;
         }

@@ -305,14 +305,15 @@ fn members_end_when_their_launcher_is_stopped() {
     check_that_the_launcher_is_named(&job.end(LIMIT));
 }
 
-/// A member that was there already and heard nothing gives its launcher up; one that was still beginning goes on with it.
+/// A member that was there already and heard nothing gives its launcher up; one that was still beginning goes on with it. Which of
+/// both it is, is chance.
 #[test]
 fn a_launcher_that_is_stopped_while_it_starts_its_members_goes_on_or_is_named() {
     for started in [1, 2, 3] {
         let mut job = Job::start("train --steps 4 --deadline 4");
         job.members(started);
         stop_for_five_seconds(job.launcher());
-        let ended = job.end(LIMIT);
+        let ended = job.end(LONG);
         if ended.status.code() != Some(0) {
             check_that_the_launcher_is_named(&ended);
         }

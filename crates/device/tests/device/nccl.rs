@@ -184,9 +184,11 @@ fn who_waits_for_one_that_does_not_come_ends_in_time() {
         let alone = nccl.make_id().unwrap();
         let ended = NcclCommunicator::join(&nccl, &machine.device, &alone, (0, 2), near());
         assert!(matches!(ended, Err(NcclError::TimedOut { .. })), "{ended:?}");
+        let met = Met::new(2);
         members(2, |machine, mut member| {
             let stream = machine.stream();
             let here = vector(machine, &[1.0f32], |v: f32| v.to_ne_bytes().to_vec());
+            met.wait();
             let how = (NcclElement::F32, NcclReduction::Sum);
             if member.rank() == 1 {
                 // says nothing more, and goes when the other has had enough

@@ -15,7 +15,8 @@ use crate::pass::schedule::{At, Schedule};
 
 /// Pairs (first, then) of each part that put a worker's kernels of each run in the order of the graph: those that
 /// wait for all that it receives. Every dependency goes from an earlier node of the whole graph to a later one,
-/// and so does this order: it closes no circle.
+/// and so does this order: it closes no circle. What makes a tensor for others comes right behind the last that it waits for, and
+/// whatever waits for it is later still.
 ///
 /// Where one part is all there is, an update comes as soon as it can, behind what it waits for (`order`
 /// too): the gradient is dead then.
@@ -40,8 +41,8 @@ pub(crate) fn in_sequence(
             let updates = alone.then(|| updates(graph, &order[part], &members));
             let place = |id: NodeId| {
                 // a gradient crosses as soon as it is there, and is dead then
-                if let Some(made) = leaving.get(&id) {
-                    return (*made, Some(id));
+                if let Some(behind) = leaving.get(&id) {
+                    return (*behind, Some(id));
                 }
                 let update = updates.as_ref().and_then(|updates| updates.get(&id));
                 update.map_or((id, None), |after| (*after, Some(id)))
@@ -72,7 +73,8 @@ pub(crate) fn in_sequence(
     graphs.iter().zip(tasks).enumerate().map(of_part).collect()
 }
 
-/// What makes tensors smaller, or cuts them, for others alone, each with the kernel that made what it takes.
+/// Returns the casts, views and compressions whose results no kernel of the replica's own takes, but an update of its variables,
+/// each with the node that it comes right behind.
 fn leaving(graph: &Graph) -> HashMap<NodeId, NodeId> {
     let after = graph.successors();
     let mut leaves = vec![false; graph.len()];
@@ -84,16 +86,20 @@ fn leaving(graph: &Graph) -> HashMap<NodeId, NodeId> {
         let then = &after[id.index()];
         let op = &graph.node(id).op;
         let may_leave = matches!(op, Op::Cast { .. }) || op.is_view();
-        leaves[id.index()] = op.compresses()
-            || (may_leave && !then.is_empty() && then.iter().all(is_theirs));
+        leaves[id.index()] =
+            op.compresses() || (may_leave && !then.is_empty() && then.iter().all(is_theirs));
     }
-    let mut made: HashMap<NodeId, NodeId> = HashMap::new();
+    let mut behind: HashMap<NodeId, NodeId> = HashMap::new();
     for id in graph.ids().filter(|id| leaves[id.index()]) {
-        let node = graph.node(id);
-        let of = node.inputs[usize::from(node.op.compresses())].node;
-        made.insert(id, made.get(&of).copied().unwrap_or(of));
+        let before = graph.predecessors(id);
+        let made = before.iter().filter(|before| !graph.node(**before).op.is_state());
+        let made = made.map(|before| behind.get(before).copied().unwrap_or(*before)).max();
+        // state is there from the start, wherever in the graph it was declared
+        if let Some(made) = made.or(before.last().copied()) {
+            behind.insert(id, made);
+        }
     }
-    made
+    behind
 }
 
 /// The nodes of a part that wait for all that its kernels receive in a run: `run` has its nodes with what they wait

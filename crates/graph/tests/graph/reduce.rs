@@ -256,7 +256,7 @@ fn a_replicas_kernels_stay_in_sequence() {
     }
 }
 
-/// It would wait for all that the replica computes otherwise, and its all-reduce with it.
+/// In its place in the graph a cast would wait for all that the replica computes, and its all-reduce with it.
 #[test]
 fn a_gradient_is_rounded_as_soon_as_it_is_there() {
     let wire = Some(DType::BF16);
@@ -270,12 +270,67 @@ fn a_gradient_is_rounded_as_soon_as_it_is_there() {
         };
         let reduced = part.graph.nodes().filter(|(_, node)| node.op.vector().is_some());
         let rounded = reduced.map(|(_, node)| node.inputs[0].node);
-        let rounded: Vec<NodeId> =
-            rounded.filter(|id| matches!(op(id), Op::Cast { .. })).collect();
+        let rounded: Vec<NodeId> = rounded.filter(|id| matches!(op(id), Op::Cast { .. })).collect();
         assert!(rounded.len() > 1, "{}", part.task);
         for cast in rounded {
             let made = part.graph.node(cast).inputs[0].node;
             assert_eq!(before(cast), [made], "{}", part.graph.node(cast).name);
+        }
+    }
+}
+
+/// Whoever says that one comes behind another has it so; what a kernel takes, too, keeps its place.
+#[test]
+fn a_cast_comes_behind_all_that_it_waits_for() {
+    let mut graph = Graph::new();
+    let mut roots = Vec::new();
+    let mut casts = Vec::new();
+    for worker in 0..2 {
+        let mut add = |what: &str, op, inputs: &[Output]| {
+            graph.add(&format!("{what} {worker}"), Hint::Replica(worker), op, inputs).unwrap()
+        };
+        let fact = Fact::known(DType::F32, &[64]);
+        let x = add("x", Op::Input { fact }, &[]);
+        let first = add("first", Op::Relu, &[x.into()]);
+        let second = add("second", Op::Relu, &[first.into()]);
+        let bf16 = Op::Cast { to: DType::BF16 };
+        let sent = add("sent", bf16.clone(), &[first.into()]);
+        let used = add("used", bf16, &[first.into()]);
+        let third = add("third", Op::Relu, &[used.into()]);
+        let mut reduce = |vector, x: NodeId| {
+            let name = format!("reduced {vector}");
+            roots.push(add(&name, Op::AllReduce { vector }, &[x.into()]));
+        };
+        reduce(0, sent);
+        reduce(1, used);
+        roots.extend([second, third]);
+        casts.push((sent, second));
+    }
+    let cluster = Cluster::Workers { workers: 2 };
+    for is_controlled in [false, true] {
+        let mut graph = graph.clone();
+        if is_controlled {
+            casts.iter().for_each(|(sent, second)| graph.control(*second, *sent));
+        }
+        let placed = place(&graph, cluster, Placement::default()).unwrap();
+        let roots = roots.clone();
+        let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
+        let all_reduce = AllReduceBy::Group;
+        let options = PlanOptions { all_reduce, ..PlanOptions::default() };
+        let plan = plan(&placed, &cluster.tasks(), &[run], options).unwrap();
+        for part in &plan.parts {
+            let name = |id: &NodeId| part.graph.node(*id).name.split(' ').next().unwrap();
+            let mut order: Vec<_> = part.order.iter().map(|(a, b)| (name(a), name(b))).collect();
+            order.sort_unstable();
+            let expected = match is_controlled {
+                true => {
+                    [("first", "second"), ("second", "sent"), ("sent", "used"), ("used", "third")]
+                }
+                false => {
+                    [("first", "sent"), ("second", "used"), ("sent", "second"), ("used", "third")]
+                }
+            };
+            assert_eq!(order, expected, "{}", part.task);
         }
     }
 }
