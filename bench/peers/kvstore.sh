@@ -28,7 +28,7 @@ usage() {
   cat <<TEXT
 Usage: bench/peers/kvstore.sh [OPTIONS]
 
-Measures push and pull of one key by several workers (Mamidala et al., section 4), by MXNet's dist_sync
+Measures push and pull of one key by several workers (Li et al., figure 7), by MXNet's dist_sync
 over loopback and by tensorwire's store over shm and tcp, one after the other, so that the machine's
 noise meets all, and prints them side by side. The first time, it installs MXNet in a virtual
 environment of its own.

@@ -1,4 +1,4 @@
-"""MXNet's side of the key-value store benchmark (Mamidala et al., section 4): push and pull of one
+"""MXNet's side of the key-value store benchmark (Li et al., figure 7): push and pull of one
 key by `dist_sync`, which is ps-lite over ZeroMQ and TCP.
 
 This process starts a scheduler, servers and workers on this machine, over loopback, and watches

@@ -52,6 +52,9 @@ fn show(path: &Path, json: bool) -> Result<(), Failure> {
     let (mut rows, mut damages) = (Vec::new(), Vec::new());
     for checkpoint in &found {
         let verified = checkpoint.verified();
+        if matches!(verified, Err(CheckpointError::Gone { .. })) {
+            continue;
+        }
         if json {
             print(json_line(&ShownCheckpoint::new(checkpoint.step, &verified))?)?;
         }

@@ -178,6 +178,10 @@ pub enum CheckpointError {
     Empty { path: PathBuf },
     #[error("no checkpoint in {path} is whole: {damages}; name another folder, or remove these")]
     AllDamaged { path: PathBuf, damages: String },
+    #[error(
+        "{path} went while it was read: its job removes old ones (--keep); name its folder again, or have it keep more"
+    )]
+    Gone { path: PathBuf },
     #[error("{path} is damaged: {reason}")]
     Damaged { path: PathBuf, reason: String },
     #[error(

@@ -223,7 +223,9 @@ impl JobControl for Shared {
         if !self.sizes.contains(&workers) {
             let sizes: Vec<String> = self.sizes.iter().map(u32::to_string).collect();
             let sizes = sizes.join(", ");
-            return Err(format!("{workers} workers it cannot have, but as many as one of {sizes}"));
+            return Err(format!(
+                "{workers} workers it cannot have, but as many as one of {sizes}: each has the work of as many of all"
+            ));
         }
         self.with(|state| {
             let before = std::mem::replace(&mut state.most, workers);

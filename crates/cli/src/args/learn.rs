@@ -23,7 +23,7 @@ pub(crate) struct LearnArgs {
     /// model, adamw for transformers.
     #[arg(long, value_name = "NAME", value_enum)]
     optimizer: Option<OptimizerArg>,
-    #[arg(long, alias = "learning-rate", value_name = "RATE",
+    #[arg(long, allow_negative_numbers = true, alias = "learning-rate", value_name = "RATE",
         help = with_default("Learning rate", format_args!("{}; adam and such: {ADAPTIVE_RATE}", DEFAULTS.optimizer.rate)),
         long_help = with_default(
             "Learning rate",

@@ -173,5 +173,14 @@ fn announce_store(prepared: &Prepared, transport: &str) {
         if store.elastic { "; elastic" } else { "" },
         snapshot.unwrap_or_default(),
     ));
+    let steps = prepared.steps();
+    if let Some(interval) = config.topology().averaging.map(|averaging| averaging.interval)
+        && steps <= interval
+    {
+        note(format_args!(
+            "warning: nobody meets the centre, which is evaluated and saved, in {steps} steps; make more than {interval}, or give a \
+             smaller --interval"
+        ));
+    }
     note(partition_table(&prepared.store_table().unwrap_or_default()));
 }

@@ -149,6 +149,15 @@ const ADAM: &str = "--optimizer adam --lr 0.001";
 const WEIGHTS: f64 = 4_349_962.0 * 4.0;
 
 #[test]
+fn a_job_that_is_over_before_its_workers_meet_the_centre_is_told_so() {
+    for (steps, is_told) in [(3, true), (4, false)] {
+        let job = format!("train --strategy dist-esgd --interval 3 --batch 8 --steps {steps}");
+        let said = Job::start(&job).end(LIMIT).stderr;
+        assert_eq!(said.contains("warning: nobody meets the centre"), is_told, "{said}");
+    }
+}
+
+#[test]
 fn averages_learn_the_digits_with_a_64th_of_the_traffic() {
     // steps cost more than samples: 132 of them either way
     for (how, clients) in [

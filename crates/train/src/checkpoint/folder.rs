@@ -23,6 +23,8 @@ const BEST: &str = "best";
 /// How long a claim waits for a job that ends, and how often it looks.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How often a folder is listed of which the job removes what is read.
+const LISTS_MAX: usize = 20;
 /// What is being written.
 const PARTIAL: &str = ".partial";
 
@@ -121,9 +123,16 @@ impl CheckpointFolder {
     /// When there is none.
     pub fn newest_whole(&self) -> Result<(FoundCheckpoint, CheckpointState), CheckpointError> {
         let (path, mut damages) = (self.path.clone(), Vec::new());
-        for found in self.found()? {
+        let mut all = self.found()?.into_iter();
+        let mut lists = 1;
+        while let Some(found) = all.next() {
             match found.verified() {
                 Ok(state) => return Ok((found, state)),
+                // its job has written newer ones since
+                Err(CheckpointError::Gone { .. }) if lists < LISTS_MAX => {
+                    (all, lists) = (self.found()?.into_iter(), lists + 1);
+                    damages.clear();
+                }
                 Err(error) => {
                     tracing::warn!("{error}; it is passed over");
                     damages.push(error.to_string());
@@ -256,8 +265,15 @@ impl FoundCheckpoint {
     /// Returns what its job was, once every file was read and is as it was written.
     ///
     /// # Errors
-    /// What is missing or has changed.
+    /// What is missing or has changed, and when its job has removed it.
     pub fn verified(&self) -> Result<CheckpointState, CheckpointError> {
+        self.read().map_err(|error| match self.path.exists() {
+            true => error,
+            false => CheckpointError::Gone { path: self.path.clone() },
+        })
+    }
+
+    fn read(&self) -> Result<CheckpointState, CheckpointError> {
         let damaged = |reason: String| CheckpointError::Damaged { path: self.path.clone(), reason };
         let failed = |name: &str, source: io::Error| match is_missing(&source) {
             true => damaged(format!("{name}: {source}")),
@@ -312,6 +328,13 @@ impl FoundCheckpoint {
     /// When it is not whole.
     pub(crate) fn weights(&self) -> Result<(CheckpointState, Vec<u8>), CheckpointError> {
         let state = self.verified()?;
+        self.image(state).map_err(|error| match self.path.exists() {
+            true => error,
+            false => CheckpointError::Gone { path: self.path.clone() },
+        })
+    }
+
+    fn image(&self, state: CheckpointState) -> Result<(CheckpointState, Vec<u8>), CheckpointError> {
         let index = self.index(&state)?;
         let mut weights: Vec<(&str, &Value, Vec<u8>)> = Vec::new();
         for (name, value) in index.values().filter(|(name, _)| !state.is_slot(name)) {
@@ -392,6 +415,24 @@ mod tests {
         std::fs::write(place.path().join("file"), "x").unwrap();
         let none = CheckpointFolder::new(place.path().join("file/c")).claim().unwrap_err();
         assert!(matches!(none, CheckpointError::Unusable { .. }), "{none}");
+    }
+
+    #[test]
+    fn what_its_job_removes_meanwhile_is_gone_and_not_damaged() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = CheckpointFolder::new(place.path());
+        publish(&folder, 5);
+        let listed = folder.found().unwrap();
+        publish(&folder, 6);
+        folder.prune(6, 1, None).unwrap();
+        let gone = [listed[0].verified().unwrap_err(), listed[0].weights().unwrap_err()];
+        for error in gone {
+            assert!(matches!(error, CheckpointError::Gone { .. }), "{error}");
+        }
+        // by name it would be found again
+        assert_eq!(folder.newest_whole().unwrap().0.step, 6);
+        let alone = CheckpointFolder::new(place.path().join("step-00000005"));
+        assert!(matches!(alone.newest_whole(), Err(CheckpointError::Read { .. })));
     }
 
     #[test]

@@ -114,6 +114,8 @@ pub enum DataError {
     NoClasses { folder: String, reason: String, mend: &'static str },
     #[error("'{file}' is no image: {reason}; replace or remove it, or write images:DIR,skip-bad")]
     NoImage { file: String, reason: String },
+    #[error("'{file}' is no image: {reason}")]
+    SkippedImage { file: String, reason: String },
     #[error("'{file}' and the {bad} images after it are none: {reason}; give a folder of images")]
     NoImages { file: String, bad: usize, reason: String },
     #[error(

@@ -117,7 +117,10 @@ impl Photos {
         let path = self.root.join(&self.files[index].path);
         let no_image = |reason: String| {
             let file = path.display().to_string();
-            DataError::NoImage { file, reason }
+            match self.skip_bad {
+                true => DataError::SkippedImage { file, reason },
+                false => DataError::NoImage { file, reason },
+            }
         };
         let [height, width, channels] = self.dims;
         let bytes = std::fs::read(&path).map_err(|error| no_image(error.to_string()))?;

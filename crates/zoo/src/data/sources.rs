@@ -272,8 +272,11 @@ fn known(which: impl Fn(&Row) -> bool) -> String {
     forms.join(", ")
 }
 
-/// The source that a path alone may have meant, by the end of its name.
+/// The source that a path alone may have meant, by what is there or the end of its name.
 fn of_a_path(given: &str) -> Option<String> {
+    if Path::new(given).is_dir() && SOURCES.iter().any(|row| row.name == "images") {
+        return Some(format!("images:{given}"));
+    }
     let end = Path::new(given).extension()?.to_str()?.to_ascii_lowercase();
     let name = match end.as_str() {
         "csv" => "csv",
@@ -296,7 +299,9 @@ impl FromStr for Source {
         let unknown = || {
             let known = known(|_| true);
             let nearest = nearest(name, SOURCES.iter().map(|row| row.name));
-            let meant = of_a_path(given).or_else(|| nearest.map(str::to_owned));
+            // a name and what behind it is no path
+            let of_a_path = argument.is_none().then(|| of_a_path(given)).flatten();
+            let meant = of_a_path.or_else(|| nearest.map(str::to_owned));
             DataError::UnknownSource { given: given.to_owned(), meant, known }
         };
         let row = SOURCES.iter().find(|row| row.name == name).ok_or_else(unknown)?;
@@ -410,6 +415,8 @@ mod tests {
         }
         for (text, meant) in [
             ("iris.csv", "csv:iris.csv"),
+            ("scv:iris.csv", "csv"),
+            ("src", "images:src"),
             ("/data/Pairs.NPZ", "npz:/data/Pairs.NPZ"),
             ("x.npy", "npy:x.npy,Y.npy"),
             ("book.txt", "chars:book.txt"),
