@@ -1,5 +1,6 @@
 //! `tensorwire simulate`: steps on a cluster that is described in a file, beside what is measured here.
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -11,6 +12,7 @@ use tensorwire_bench::{
 };
 use tensorwire_launch::JobSpec;
 use tensorwire_simulate::{Component, Network, Seconds};
+use tensorwire_train::whole_file;
 
 use super::args::SimulateArgs;
 use super::bench::Lines;
@@ -104,15 +106,12 @@ fn write_network(path: &Path, job: &JobSpec) -> Result<(), Failure> {
         Failure::user(format!("cannot write {}: {error}; choose another file", path.display()))
     };
     // found out before anything is measured
-    std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(path)
-        .map_err(|error| cannot(&error))?;
+    whole_file::check_writable(path).map_err(|error| cannot(&error))?;
     let name = path.file_stem().map_or("here".into(), |stem| stem.to_string_lossy().into_owned());
     let network = calibrate(&name, job)?;
     let text = toml::to_string(&network).map_err(Failure::other)?;
-    std::fs::write(path, &text).map_err(|error| cannot(&error))?;
+    whole_file::write(path, |file| file.write_all(text.as_bytes()))
+        .map_err(|error| cannot(&error))?;
     print(text.trim_end())
 }
 

@@ -9,7 +9,7 @@ use tensorwire_bench::{
 };
 use tensorwire_collectives::{Algorithm, GroupOptions, LinkCost, Table};
 use tensorwire_launch::{Hosts, JobSpec, Transport};
-use tensorwire_train::{TunedLink, TunedRow};
+use tensorwire_train::{TunedLink, TunedRow, whole_file};
 
 use super::{Lines, announce, transports_of};
 use crate::Failure;
@@ -58,7 +58,7 @@ pub(super) fn run(args: &AllreduceArgs) -> Result<(), Failure> {
         return super::gpu_allreduce::run(args, &gpus, &mut lines);
     }
     // nobody wants to measure for an hour to hear that it cannot be written
-    args.tune.as_deref().or(args.link.as_deref()).map(check_writable).transpose()?;
+    args.tune.as_deref().or(args.link.as_deref()).map(check_table).transpose()?;
     let hosts = args.hosts.hosts().map_err(Failure::user)?;
     let remote = hosts.any_remote();
     let transports = transports_of(&args.transports(), &args.wire, remote)?;
@@ -133,6 +133,7 @@ fn links(
             continue;
         };
         let mut file = std::fs::OpenOptions::new()
+            .create(true)
             .append(true)
             .open(path)
             .map_err(|error| Failure::other(format!("opening {}: {error}", path.display())))?;
@@ -247,9 +248,8 @@ fn read(
 }
 
 /// Fails if `--tune FILE` cannot be written, and leaves what is in it.
-fn check_writable(path: &Path) -> Result<(), Failure> {
-    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-    file.map(drop).map_err(|error| {
+fn check_table(path: &Path) -> Result<(), Failure> {
+    whole_file::check_writable(path).map_err(|error| {
         let path = path.display();
         Failure::user(format!("cannot write the table to {path}: {error}; choose another file"))
     })
