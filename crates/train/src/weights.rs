@@ -13,6 +13,7 @@ use tensorwire_nn::{Variable, initialise};
 use tensorwire_tensor::{DType, TensorSpec};
 
 use crate::checkpoint::{CheckpointError, CheckpointFolder};
+use crate::config::FloatType;
 use crate::whole_file;
 
 /// Differences between a file and a model that are named.
@@ -33,6 +34,8 @@ pub enum WeightsError {
     OtherModel { path: PathBuf, differences: String },
     #[error("{path} holds the model's weights as {found}; give --dtype {found}")]
     OtherType { path: PathBuf, found: String },
+    #[error("{path} holds the model's weights as {found}; save them as f32, f64 or bf16")]
+    NoType { path: PathBuf, found: String },
     #[error("cannot write weights to {path}: {source}; free space there or save elsewhere")]
     Write { path: PathBuf, source: io::Error },
     #[error(transparent)]
@@ -100,7 +103,12 @@ impl Weights {
             return Ok(weights);
         }
         if let Some(found) = other_type(&file, &variables) {
-            return Err(WeightsError::OtherType { path: weights.path, found });
+            let path = weights.path;
+            let floats = [FloatType::F32, FloatType::F64, FloatType::Bf16];
+            return Err(match floats.iter().any(|float| float.name() == found) {
+                true => WeightsError::OtherType { path, found },
+                false => WeightsError::NoType { path, found },
+            });
         }
         let differences = listed(differences);
         Err(WeightsError::OtherModel { path: weights.path, differences })
@@ -281,6 +289,18 @@ mod tests {
         }
         let text = Weights::open(&path, variables.iter()).unwrap_err().to_string();
         assert!(text.ends_with("give --dtype f32"), "{text}");
+
+        // of one that no job computes with
+        let bytes = [0; 64];
+        let half = |variable: &Variable| {
+            let dims = variable.spec.dims().to_vec();
+            let bytes = &bytes[..2 * variable.spec.elements()];
+            (variable.name.clone(), TensorView::new(Dtype::F16, dims, bytes).unwrap())
+        };
+        let image = safetensors::serialize(variables.iter().map(half), None).unwrap();
+        std::fs::write(&path, image).unwrap();
+        let text = Weights::open(&path, variables.iter()).unwrap_err().to_string();
+        assert!(text.ends_with("as f16; save them as f32, f64 or bf16"), "{text}");
     }
 
     #[test]
