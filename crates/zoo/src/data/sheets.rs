@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use csv::{ReaderBuilder, StringRecord, Trim};
+use csv::{Reader, ReaderBuilder, StringRecord, Trim};
 
 use super::error::DataError;
 use super::kind::SampleKind;
@@ -15,25 +15,58 @@ use super::table::{self, Table};
 const LABEL: &str = "label";
 
 pub(super) fn open(given: &Given, _: SampleKind, seed: u64) -> Opened {
-    let tables = given.files.iter().map(|path| read(path));
-    let mut tables = tables.collect::<Result<Vec<Table>, DataError>>()?;
+    let sheets = given.files.iter().map(|path| read(path));
+    let sheets = sheets.collect::<Result<Vec<_>, DataError>>()?;
+    if let [(train, Some(of_train)), (test, Some(of_test))] = &sheets[..] {
+        same_columns((&train.file, of_train), (&test.file, of_test))?;
+    }
+    let mut tables: Vec<Table> = sheets.into_iter().map(|(table, _)| table).collect();
     let test = (tables.len() > 1).then(|| tables.remove(1));
     table::data("csv", tables.remove(0), test, seed)
 }
 
-fn read(path: &Path) -> Result<Table, DataError> {
+/// The table in a file, and the names of its columns if it has such.
+fn read(path: &Path) -> Result<(Table, Option<StringRecord>), DataError> {
     let file = path.display().to_string();
     let bytes = std::fs::read(path)
         .map_err(|source| DataError::Unreadable { file: file.clone(), source })?;
-    parse(&file, super::text::utf8(&file, &bytes)?)
+    let text = super::text::utf8(&file, &bytes)?;
+    let first = reader(text).records().next();
+    let header = first.and_then(Result::ok).filter(is_header);
+    Ok((parse(&file, text)?, header))
+}
+
+/// Fails if the columns of the test are not those of training, in any case and in the same order.
+fn same_columns(
+    train: (&str, &StringRecord),
+    test: (&str, &StringRecord),
+) -> Result<(), DataError> {
+    let (names, others) = (train.1, test.1);
+    if names.len() == others.len()
+        && names.iter().zip(others).all(|(a, b)| a.eq_ignore_ascii_case(b))
+    {
+        return Ok(());
+    }
+    let [names, others] = [names, others].map(|names| names.iter().collect::<Vec<_>>().join(","));
+    Err(DataError::BadLine {
+        file: test.0.to_owned(),
+        line: 1,
+        reason: format!(
+            "its columns are {others}, and those of '{}' {names}; write the same in the same order",
+            train.0
+        ),
+    })
+}
+
+fn reader(text: &str) -> Reader<&[u8]> {
+    ReaderBuilder::new().has_headers(false).trim(Trim::All).from_reader(text.as_bytes())
 }
 
 /// The table in the text of a file. `file` is how errors name it.
 pub(super) fn parse(file: &str, text: &str) -> Result<Table, DataError> {
     let bad =
         |line: u64, reason: String| DataError::BadLine { file: file.to_owned(), line, reason };
-    let mut reader =
-        ReaderBuilder::new().has_headers(false).trim(Trim::All).from_reader(text.as_bytes());
+    let mut reader = reader(text);
     let mut label = None;
     let (mut values, mut answers, mut names) = (vec![], vec![], vec![]);
     let mut has_words = false;
@@ -105,6 +138,24 @@ mod tests {
             (&bare.values[..], &bare.answers[..]),
             (&[1.0, 2.0, 3.0, 4.0][..], &[7.0, 8.0][..])
         );
+    }
+
+    #[test]
+    fn a_test_with_its_columns_in_another_order_is_refused() {
+        let record = |names: &[&str]| StringRecord::from(names);
+        let train = record(&["a", "b", "label"]);
+        let said = |names: &[&str]| same_columns(("f", &train), ("g", &record(names)));
+        said(&["A", "b", "Label"]).unwrap();
+        for other in [&["b", "a", "label"][..], &["a", "label"]] {
+            let error = said(other).unwrap_err().to_string();
+            let columns = other.join(",");
+            assert_eq!(
+                error,
+                format!(
+                    "'g', line 1: its columns are {columns}, and those of 'f' a,b,label; write the same in the same order"
+                )
+            );
+        }
     }
 
     #[test]
