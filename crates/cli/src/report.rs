@@ -24,7 +24,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     let output = args.output();
     check_output(&output, &args.lines)?;
     args.plots.as_deref().map(make_folder).transpose()?;
-    let report = match (args.compare, args.format) {
+    let report = match (args.compare, args.format()) {
         (true, ReportFormat::Html) => compared(args, &output)?,
         (true, _) => {
             return Err(Failure::user(

@@ -31,9 +31,9 @@ pub(crate) struct ReportArgs {
     pub(crate) output: Option<PathBuf>,
     /// A page, or tables of the data alone
     ///
-    /// A page with all plots, or what they show as tables.
-    #[arg(long, value_enum, default_value_t = ReportFormat::Html)]
-    pub(crate) format: ReportFormat,
+    /// A page with all plots, or what they show as tables. [default: as the name of --output ends: .tex, .md, .csv; else html]
+    #[arg(long, value_enum)]
+    format: Option<ReportFormat>,
     /// Write each plot to this folder, too
     ///
     /// As NAME.svg and NAME.csv, and as NAME.pdf where rsvg-convert is installed.
@@ -66,9 +66,21 @@ pub(crate) enum ReportFormat {
 }
 
 impl ReportArgs {
+    /// What it is: as was said, or else as the name of the file ends that it goes to.
+    pub(crate) fn format(&self) -> ReportFormat {
+        let end = self.output.as_deref().and_then(|output| output.extension()?.to_str());
+        self.format.unwrap_or(match end {
+            _ if self.compare => ReportFormat::Html,
+            Some("tex") => ReportFormat::Latex,
+            Some("md") => ReportFormat::Markdown,
+            Some("csv") => ReportFormat::Csv,
+            _ => ReportFormat::Html,
+        })
+    }
+
     /// Where it goes.
     pub(crate) fn output(&self) -> PathBuf {
-        let usual = match self.format {
+        let usual = match self.format() {
             ReportFormat::Html => "report.html",
             ReportFormat::Latex => "report.tex",
             ReportFormat::Markdown => "report.md",

@@ -81,10 +81,13 @@ fn data_become_tables_for_papers() {
         ("csv", "report.csv", "tensor,4096,B,"),
         ("html", "report.html", "<!DOCTYPE html>"),
     ] {
-        let (ended, folder) = report(&[("a.jsonl", LINE)], &format!("a.jsonl --format {format}"));
-        assert!(ended.status.success(), "{format}: {}", ended.stderr);
-        let text = std::fs::read_to_string(folder.path().join(file)).unwrap();
-        assert!(text.contains(says), "{format}: {text}");
+        // by its name, too
+        for option in [format!("--format {format}"), format!("--output {file}")] {
+            let (ended, folder) = report(&[("a.jsonl", LINE)], &format!("a.jsonl {option}"));
+            assert!(ended.status.success(), "{option}: {}", ended.stderr);
+            let text = std::fs::read_to_string(folder.path().join(file)).unwrap();
+            assert!(text.contains(says), "{option}: {text}");
+        }
     }
 }
 
