@@ -224,7 +224,7 @@ impl JobControl for Shared {
             let sizes: Vec<String> = self.sizes.iter().map(u32::to_string).collect();
             let sizes = sizes.join(", ");
             return Err(format!(
-                "{workers} workers it cannot have, but as many as one of {sizes}: each has the work of as many of all"
+                "{workers} workers it cannot have, but as many as one of {sizes}, which share the work of all alike"
             ));
         }
         self.with(|state| {

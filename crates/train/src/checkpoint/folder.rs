@@ -267,10 +267,15 @@ impl FoundCheckpoint {
     /// # Errors
     /// What is missing or has changed, and when its job has removed it.
     pub fn verified(&self) -> Result<CheckpointState, CheckpointError> {
-        self.read().map_err(|error| match self.path.exists() {
+        self.read().map_err(|error| self.or_gone(error))
+    }
+
+    /// The error of reading it, or that it is not there any more.
+    fn or_gone(&self, error: CheckpointError) -> CheckpointError {
+        match self.path.exists() {
             true => error,
             false => CheckpointError::Gone { path: self.path.clone() },
-        })
+        }
     }
 
     fn read(&self) -> Result<CheckpointState, CheckpointError> {
@@ -328,10 +333,7 @@ impl FoundCheckpoint {
     /// When it is not whole.
     pub(crate) fn weights(&self) -> Result<(CheckpointState, Vec<u8>), CheckpointError> {
         let state = self.verified()?;
-        self.image(state).map_err(|error| match self.path.exists() {
-            true => error,
-            false => CheckpointError::Gone { path: self.path.clone() },
-        })
+        self.image(state).map_err(|error| self.or_gone(error))
     }
 
     fn image(&self, state: CheckpointState) -> Result<(CheckpointState, Vec<u8>), CheckpointError> {
