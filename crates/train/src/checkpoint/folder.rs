@@ -272,9 +272,12 @@ impl FoundCheckpoint {
 
     /// The error of reading it, or that it is not there any more.
     fn or_gone(&self, error: CheckpointError) -> CheckpointError {
-        match self.path.exists() {
-            true => error,
-            false => CheckpointError::Gone { path: self.path.clone() },
+        // a disk that does not answer says nothing of it
+        match std::fs::symlink_metadata(&self.path) {
+            Err(found) if found.kind() == io::ErrorKind::NotFound => {
+                CheckpointError::Gone { path: self.path.clone() }
+            }
+            _ => error,
         }
     }
 
