@@ -40,7 +40,7 @@ const OPTIONS: [(&[&str], &str); 15] = [
 
 /// Values of other tools by the option that they are given to, and what says the same here.
 #[rustfmt::skip]
-const VALUES: [(&[&str], &[&str], &str); 6] = [
+const VALUES: [(&[&str], &[&str], &str); 7] = [
     (&["--strategy"], &["fsdp", "fsdp2", "zero", "zero1", "zero2", "zero3", "deepspeed"],
      "--strategy ps --colocate has each worker keep and update a share of the variables; each computes with all of them"),
     (&["--strategy"], &["async", "ps-async", "async-ps", "asp"],
@@ -49,6 +49,8 @@ const VALUES: [(&[&str], &[&str], &str); 6] = [
      "there is no fp16; --precision bf16 has as many bits, and the range of f32"),
     (&["--precision", "--dtype"], &["mixed", "bf16-mixed", "amp"],
      "--precision bf16 is that: activations in bf16, variables and optimizer in f32"),
+    (&["--precision", "--dtype"], &["tf32", "tensorfloat32"],
+     "--math tf32 multiplies as TF32; --precision says as what activations are kept"),
     (&["--wire"], &["fp16", "f16", "float16", "half"],
      "--wire bf16 sends half of the bytes, and has the range of f32"),
     (&["--transport", "--exchange"], &["nccl", "gloo", "mpi", "ucx", "grpc"],

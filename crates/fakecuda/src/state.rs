@@ -251,12 +251,14 @@ impl Fake {
 
     /// Reads bytes behind all that NICs have written.
     pub(crate) fn read_remotely(&self, address: u64, into: &mut [u8]) -> Option<()> {
+        // first: what is shown meanwhile is either here or there
+        let unseen = self.unseen.lock();
         let (found, _) = self.space.read().remote(address, into.len())?;
         // SAFETY: as for writing.
         unsafe { found.first.copy_to_nonoverlapping(NonNull::from(&mut *into).cast(), into.len()) };
         // fits: usize is 64 bits wide
         let end = address + into.len() as u64;
-        for (_, start, bytes) in self.unseen.lock().iter() {
+        for (_, start, bytes) in unseen.iter() {
             let (from, to) = ((*start).max(address), (start + bytes.len() as u64).min(end));
             if from < to {
                 let [there, here] = [address, *start].map(|first| (from - first) as usize);
@@ -269,16 +271,17 @@ impl Fake {
 
     /// From now on a GPU sees what NICs have written to its memory.
     pub(crate) fn show_remote_writes(&self, device: usize) {
-        let mut unseen = self.unseen.lock();
-        if unseen.is_empty() {
-            return;
-        }
-        let (own, others) =
-            std::mem::take(&mut *unseen).into_iter().partition(|(of, ..)| *of == Some(device));
-        *unseen = others;
-        let own: Vec<Unseen> = own;
-        for (_, address, bytes) in own {
-            // memory that has gone meanwhile has no readers
+        self.show(|(of, ..)| *of == Some(device));
+    }
+
+    /// The same of a range that is about to be unmapped: the next one at its addresses has nothing to do with that.
+    pub(crate) fn settle_remote_writes(&self, address: u64, bytes: usize) {
+        // fits: usize is 64 bits wide
+        self.show(|(_, at, _)| (address..address + bytes as u64).contains(at));
+    }
+
+    fn show(&self, of: impl Fn(&Unseen) -> bool) {
+        for (_, address, bytes) in self.unseen.lock().extract_if(.., |unseen| of(unseen)) {
             let Some((found, _)) = self.space.read().remote(address, bytes.len()) else { continue };
             let from = NonNull::from(&bytes[..]).cast();
             // SAFETY: as for writing.

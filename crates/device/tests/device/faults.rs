@@ -155,6 +155,26 @@ fn remote_writes_are_seen_at_once_where_the_gpu_orders_them() {
     });
 }
 
+#[test]
+fn a_remote_write_is_of_the_memory_that_it_was_made_to() {
+    on_fake(&[("FAKE_CUDA_FAULTS", "stale")], || {
+        let machine = Machine::open();
+        let memory = machine.memory(64);
+        let address = memory.address();
+        write_remotely(&whole(&memory.slab()), &[7; 64]);
+        drop(memory);
+        // its addresses are given away again, and no stream was told anything meanwhile
+        let memory = machine.memory(64);
+        assert_eq!(memory.address(), address);
+        let mut found = [1; 64];
+        type Read = unsafe extern "C" fn(u64, *mut u8, usize) -> u32;
+        // SAFETY: it is of this type, and there is so much room.
+        let status =
+            unsafe { of_fake::<Read>("fakeCudaRemoteRead")(address, found.as_mut_ptr(), 64) };
+        assert_eq!((status, found), (0, [0; 64]));
+    });
+}
+
 /// As a NIC would.
 fn write_remotely(to: &Buffer, bytes: &[u8]) {
     type Write = unsafe extern "C" fn(u64, *const u8, usize) -> u32;
