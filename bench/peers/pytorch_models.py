@@ -255,31 +255,71 @@ def inception_v3(v, batch, seed):
     return last(v, "logits", y, 10), side
 
 
-def recurrent(v, batch, name, gates, layer):
-    hidden, samples = 1024, batch["labels"].shape[0]
-    x = batch["input"].reshape(-1, samples, batch["input"].shape[1])
+# a cell's gates in the order of PyTorch's, and what runs it
+CELLS = {
+    "lstm": (("input", "forget", "cell", "output"), torch._VF.lstm),
+    "gru": (("reset", "update", "new"), torch._VF.gru),
+}
+
+
+def recurrent(v, name, cell, x, state, active=None):
+    """A layer over sequences of one length, or over packed ones: `active` says how many are not over at each step."""
+    gates, layer = CELLS[cell]
+    hidden = state[0].shape[-1]
     parts = {"input": [], "recurrent": [], "bias": []}
     for gate in gates:
         at = f"{name}/{gate}"
-        parts["input"].append(v.get(f"{at}/input", (hidden, x.shape[2]), glorot(x.shape[2], hidden)))
+        parts["input"].append(v.get(f"{at}/input", (hidden, x.shape[-1]), glorot(x.shape[-1], hidden)))
         parts["recurrent"].append(v.get(f"{at}/recurrent", (hidden, hidden), 1 / math.sqrt(hidden)))
         first = 1.0 if gate == "forget" else 0.0
         parts["bias"].append(v.get(f"{at}/bias", (hidden,), value=first))
     weights = [torch.cat(parts[of]) for of in ("input", "recurrent", "bias")]
     # one bias a gate: the second of PyTorch's two is nothing
     weights.append(torch.zeros_like(weights[2]))
-    state = torch.zeros(1, samples, hidden)
-    state = (state, state) if name == "lstm" else state
-    final = layer(x, state, weights, True, 1, 0.0, True, False, False)[1]
-    return last(v, "output", final[0], 1000)
+    state = tuple(state) if cell == "lstm" else state[0]
+    if active is None:
+        return layer(x, state, weights, True, 1, 0.0, True, False, False)
+    return layer(x, active.long().cpu(), state, weights, True, 1, 0.0, True, False)
+
+
+def sequences(v, batch, cell):
+    samples = batch["labels"].shape[0]
+    x = batch["input"].reshape(-1, samples, batch["input"].shape[1])
+    state = torch.zeros(1, samples, 1024)
+    return last(v, "output", recurrent(v, cell, cell, x, [state, state])[1][0], 1000)
 
 
 def lstm(v, batch, _):
-    return recurrent(v, batch, "lstm", ("input", "forget", "cell", "output"), torch._VF.lstm)
+    return sequences(v, batch, "lstm")
 
 
 def gru(v, batch, _):
-    return recurrent(v, batch, "gru", ("reset", "update", "new"), torch._VF.gru)
+    return sequences(v, batch, "gru")
+
+
+def embedding(v, name, words, width, limit=0.1):
+    return F.embedding(words.long(), v.get(f"{name}/weight", (v.vocabulary, width), limit))
+
+
+def seq2seq(v, batch, _):
+    first = torch.zeros(1, batch["order"].shape[0], 256)
+    read = embedding(v, "source", batch["source"], 128)
+    _, *thought = recurrent(v, "encoder", "lstm", read, [first, first], batch["source_active"])
+    thought = [state[:, batch["order"].long()] for state in thought]
+    said = embedding(v, "target", batch["target"], 128)
+    written = recurrent(v, "decoder", "lstm", said, thought, batch["target_active"])[0]
+    return last(v, "output", written, v.vocabulary)
+
+
+def sentence_embedding(v, batch, _):
+    def vectors(side):
+        # wider than tensorwire's: with those the loss stays where it is for hundreds of steps
+        x = embedding(v, "words", batch[side], 128, limit=1.0)
+        first = torch.zeros(1, batch["labels"].shape[0], 128)
+        final = recurrent(v, "gru", "gru", x, [first], batch[f"{side}_active"])[1]
+        return final[0, batch[f"{side}_rows"].long()]
+
+    return vectors("anchor") @ vectors("positive").T / math.sqrt(128)
 
 
 MODELS = {
@@ -292,6 +332,8 @@ MODELS = {
     "cifar": cifar,
     "lstm": lstm,
     "gru": gru,
+    "seq2seq": seq2seq,
+    "sentence-embedding": sentence_embedding,
     **MODULES,
 }
 

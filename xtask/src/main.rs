@@ -89,7 +89,7 @@ enum SoftRoce {
 
 #[derive(Args)]
 struct GpuArguments {
-    /// Only these [default: all, at most an hour after the build]
+    /// Only these [default: all, at most an hour and a half after the build]
     #[arg(value_name = "PART", value_parser = PossibleValuesParser::new(gpu::part_names()))]
     parts: Vec<String>,
     /// The library of CUDA's driver [default: the one that the dynamic linker finds]

@@ -28,7 +28,8 @@ pub(super) fn beside(
 ) -> Result<Beside, String> {
     let libraries = Libraries::of(bench)?;
     let job = format!("--strategy allreduce --collectives nccl {size} {}", libraries.options);
-    let result = match train(bench, tensorwire, &job, true) {
+    // each its own GPU, where there are several: two members on one need a newer NCCL
+    let result = match train(bench, tensorwire, &job, "cuda") {
         Ok(result) => result,
         Err(why) if is_absence(&why) => return Ok(Beside::Absent(why)),
         Err(why) => return Err(why),

@@ -11,6 +11,9 @@ use super::{Bench, Outcome};
 /// Losses may differ so much from the processor's, and from PyTorch's, which add in another order.
 pub(super) const RELATIVE_MAX: f64 = 1e-3;
 
+/// The `--device` of all processes of a job, workers and servers: without a number each takes the next GPU of the machine.
+pub(super) const ONE_GPU: &str = "cuda:0";
+
 const BY_REFERENCE: &str = "ps, read where it lies";
 const BY_WRITE: &str = "ps, one write";
 /// Of what one write moves: what is smaller than a page is written where the rest is read.
@@ -42,7 +45,7 @@ fn same_bits_of(bench: &mut Bench<'_, '_>, tensorwire: &Path) -> Result<Outcome,
     let (mut first, mut last): (Option<Value>, Value) = (None, Value::Null);
     let mut by_reference = Value::Null;
     for (name, way) in WAYS {
-        let result = train(bench, tensorwire, &format!("{way} {size}"), true)?;
+        let result = train(bench, tensorwire, &format!("{way} {size}"), ONE_GPU)?;
         bench.say(json!({
             "job": name,
             "final_loss": result["final_loss"],
@@ -80,7 +83,7 @@ fn same_bits_of(bench: &mut Bench<'_, '_>, tensorwire: &Path) -> Result<Outcome,
         }
         Beside::Absent(why) => format!("; NCCL not run: {why}"),
     };
-    let processor = train(bench, tensorwire, &format!("--strategy local {size}"), false)?;
+    let processor = train(bench, tensorwire, &format!("--strategy local {size}"), "cpu")?;
     bench.say(json!({ "job": "local, the processor", "final_loss": processor["final_loss"] }))?;
     Ok(Outcome::Passed(format!("{} ways, the same bits{said}", WAYS.len())))
 }
@@ -115,6 +118,7 @@ fn losses_of(bench: &mut Bench<'_, '_>, tensorwire: &Path) -> Result<Outcome, St
             "lstm --data synthetic:64",
             "gru --data synthetic:64",
             "seq2seq --data reverse:64",
+            "sentence-embedding --data synthetic:256",
             "gpt-mini --data synthetic:64",
             "bert-mini --data synthetic:64",
             "alexnet --data synthetic:64",
@@ -126,8 +130,8 @@ fn losses_of(bench: &mut Bench<'_, '_>, tensorwire: &Path) -> Result<Outcome, St
     let (mut wrong, mut compared) = (Vec::new(), 0);
     for model in models {
         let job = format!("--strategy local --workers 1 --batch {batch} --steps 2 --model {model}");
-        let device = train(bench, tensorwire, &job, true)?;
-        let processor = train(bench, tensorwire, &job, false)?;
+        let device = train(bench, tensorwire, &job, ONE_GPU)?;
+        let processor = train(bench, tensorwire, &job, "cpu")?;
         let [device, processor] = [&device, &processor].map(|result| result["final_loss"].as_f64());
         let (device, processor) = device.zip(processor).ok_or("a job said no loss")?;
         let apart = (device - processor).abs() / processor.abs().max(f64::MIN_POSITIVE);
@@ -145,17 +149,17 @@ fn losses_of(bench: &mut Bench<'_, '_>, tensorwire: &Path) -> Result<Outcome, St
     })
 }
 
-/// Trains, and returns what it says of it.
+/// Trains on a device, and returns what it says of it.
 pub(super) fn train(
     bench: &mut Bench<'_, '_>,
     tensorwire: &Path,
     job: &str,
-    on_gpu: bool,
+    device: &str,
 ) -> Result<Value, String> {
     let mut command = bench.command(tensorwire);
-    command.args(["train", "--json"]).args(job.split_whitespace());
-    if on_gpu {
-        command.args(["--device", "cuda"]).args(bench.driver_option());
+    command.args(["train", "--json", "--device", device]).args(job.split_whitespace());
+    if device != "cpu" {
+        command.args(bench.driver_option());
     }
     let ended = bench.run(&mut command)?.checked().map_err(|why| format!("{job}: {why}"))?;
     let last = ended.stdout.lines().last().unwrap_or_default();

@@ -74,10 +74,10 @@ const PARTS: &[Part] = &[
     Part { name: "torch-losses", limit_s: 600, run: torch_losses::losses },
     Part { name: "rates", limit_s: 60, run: speeds::rates },
     Part { name: "collectives", limit_s: 120, run: collectives::vectors },
-    Part { name: "crossings", limit_s: 300, run: speeds::crossings },
+    Part { name: "crossings", limit_s: 600, run: speeds::crossings },
     Part { name: "gpudirect", limit_s: 300, run: speeds::gpudirect },
-    Part { name: "steps", limit_s: 900, run: steps::steps },
-    Part { name: "sanitizer", limit_s: 300, run: sanitizer::sanitizer },
+    Part { name: "steps", limit_s: 1800, run: steps::steps },
+    Part { name: "sanitizer", limit_s: 900, run: sanitizer::sanitizer },
 ];
 
 /// Parts that hold something beside PyTorch.
@@ -121,6 +121,11 @@ struct Report<'a> {
 /// The names of all parts, in their order.
 pub fn part_names() -> Vec<&'static str> {
     PARTS.iter().map(|part| part.name).collect()
+}
+
+/// How long all parts may take together, once the programs are built.
+pub fn limits_s() -> u64 {
+    PARTS.iter().map(|part| part.limit_s).sum()
 }
 
 /// Runs the parts one after the other; one that fails stops no other. True if none failed.

@@ -1,4 +1,4 @@
-//! Operators, and a job whose steps are graphs, under NVIDIA's checker: the machine's, or a wheel's in a folder that is thrown away.
+//! Operators, and whole jobs, under NVIDIA's checker: the machine's, or a wheel's in a folder that is thrown away.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -7,14 +7,39 @@ use std::process::Command;
 
 use serde_json::json;
 
+use super::jobs::ONE_GPU;
 use super::suites::{SuiteRun, built, outcome, suite_of};
 use super::{Bench, Outcome};
 use crate::soft_roce::tools;
 
 /// What it looks for: wrong addresses, races of a block's threads, barriers that not all of them reach.
 const CHECKS: [&str; 3] = ["memcheck", "racecheck", "synccheck"];
-/// Of the operators' suite: each operator once, and the tests of kernels that share memory of a block in ways of their own.
-const CHECKED: &[&str] = &["closed_form", "agreement_attention::", "agreement_compression::"];
+/// Of the operators' suite, by all checks: each operator once (`storage::every_operator_is_lowered` sees to it, and names those of
+/// `agreement_compression`), all of what is launched otherwise where operands are large, and operators of users.
+const CHECKED: &[&str] = &[
+    "storage::",
+    "agreement_compression::",
+    "agreement_attention::",
+    "closed_form::",
+    "closed_form_families::",
+    "images_closed_form::",
+    "::large_operands",
+    "large::",
+    "ranks::",
+    "custom::on_a_gpu",
+];
+/// By the first check alone, for they launch some 30,000 kernels: operands of random shapes, and such as name what is not there.
+const CHECKED_FOR_MEMORY: &[&str] = &[
+    "agreement::",
+    "agreement_elements::",
+    "agreement_families::",
+    "images::",
+    "optimizers::",
+    "faults::",
+];
+/// Central differences launch the same kernels thousands of times.
+const SKIPPED: [&str; 3] =
+    ["gradients_of_attention", "gradients_of_norms", "images::gradients_are_central_differences"];
 /// Of what it found, so much is told.
 const FINDINGS_MAX: usize = 3;
 /// What it ends with where it found something. Programs of ours end with other numbers.
@@ -24,8 +49,13 @@ const FOUND: i32 = 99;
 const PACKAGE: &str = "nvidia-cuda-sanitizer-api-cu12==12.9.79";
 const OF_PACKAGE: &str = "nvidia/cuda_sanitizer_api";
 
-/// Its later steps are graphs.
-const JOB: &str = "train --strategy local --workers 1 --model cifar --data synthetic:16 --batch 4 --steps 4 --device cuda";
+/// By the first check: steps that are graphs, and two processes one of which reads, or writes, the other's memory.
+const JOBS: [(&str, &str); 3] = [
+    ("a job of one process", "--strategy local --workers 1"),
+    ("a job whose tensors are read where they lie", "--strategy ps --workers 1 --servers 1"),
+    ("a job whose tensors are written", "--strategy ps --workers 1 --servers 1 --exchange write"),
+];
+const SIZE: &str = "--model cifar --data synthetic:16 --batch 4 --steps 4";
 
 /// The checker's program, and where it finds its libraries if not beside itself.
 struct Checker {
@@ -34,7 +64,7 @@ struct Checker {
     _folder: Option<tempfile::TempDir>,
 }
 
-/// The operators' suite, and a job.
+/// The operators' suite, and jobs.
 pub(super) fn sanitizer(bench: &mut Bench<'_, '_>) -> Outcome {
     let suite = built!(bench.programs.operators_suite, "the suite of crate cuda");
     let tensorwire = built!(bench.programs.tensorwire, "tensorwire");
@@ -61,11 +91,15 @@ fn checked(
     tensorwire: &Path,
 ) -> Result<Outcome, String> {
     let mut said = Vec::new();
-    for check in CHECKS {
+    let every = CHECKS.map(|check| (check, CHECKED));
+    for (check, filters) in every.into_iter().chain([(CHECKS[0], CHECKED_FOR_MEMORY)]) {
         let log = Log::new()?;
         let mut command = checker.command(bench, check, &log);
         command.arg(suite);
-        match suite_of(bench, command, suite, "cuda", CHECKED) {
+        for name in SKIPPED {
+            command.args(["--skip", name]);
+        }
+        match suite_of(bench, command, suite, "cuda", filters) {
             Ok(SuiteRun { code: Some(FOUND), outcome }) => {
                 let beside = if let Outcome::Failed(why) = outcome { why } else { String::new() };
                 return Ok(Outcome::Failed(log.not_clean(&format!("{check}: the suite"), &beside)));
@@ -79,21 +113,26 @@ fn checked(
             Ok(SuiteRun { outcome, .. }) => return Ok(outcome),
         }
     }
-    let log = Log::new()?;
-    let mut command = checker.command(bench, CHECKS[0], &log);
-    command.arg(tensorwire).args(JOB.split_whitespace()).args(bench.driver_option());
-    let ended = bench.run(&mut command)?;
-    bench.say(json!({ "checked": "a job", "by": CHECKS[0], "ended_with": ended.code }))?;
-    Ok(match ended.code {
-        Some(0) => Outcome::Passed(format!("{}; a job of 4 steps", said.join("; "))),
-        Some(FOUND) => {
-            Outcome::Failed(log.not_clean(&format!("{}: a job", CHECKS[0]), &ended.why()))
+    for (name, job) in JOBS {
+        let log = Log::new()?;
+        let mut command = checker.command(bench, CHECKS[0], &log);
+        command.arg(tensorwire).args(["train", "--device", ONE_GPU]).args(bench.driver_option());
+        command.args(job.split_whitespace()).args(SIZE.split_whitespace());
+        let ended = bench.run(&mut command)?;
+        bench.say(json!({ "checked": name, "by": CHECKS[0], "ended_with": ended.code }))?;
+        match ended.code {
+            Some(0) => said.push(format!("{}: {name}", CHECKS[0])),
+            Some(FOUND) => {
+                let who = format!("{}: {name}", CHECKS[0]);
+                return Ok(Outcome::Failed(log.not_clean(&who, &ended.why())));
+            }
+            _ => return Ok(Outcome::Failed(format!("{name}: {}{}", ended.why(), log.behind()))),
         }
-        _ => Outcome::Failed(format!("a job: {}{}", ended.why(), log.behind())),
-    })
+    }
+    Ok(Outcome::Passed(said.join("; ")))
 }
 
-/// Where the checker writes what it found, a file for each process that it looked into.
+/// Where the checker writes what it found, in all processes that it looked into.
 struct Log(tempfile::TempDir);
 
 impl Log {
@@ -189,8 +228,10 @@ impl Checker {
         }
         // what the driver is asked and answers no to is an answer
         command.args(["--report-api-errors", "no", "--tool", check]);
+        // of a job: workers and servers, not the launcher alone
+        command.args(["--target-processes", "all"]);
         command.arg("--error-exitcode").arg(FOUND.to_string());
-        // of each process apart: beside what programs say it would be lost
+        // beside what programs say it would be lost
         command.arg("--log-file").arg(log.0.path().join("%p"));
         command
     }
@@ -198,7 +239,71 @@ impl Checker {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+
+    /// Files of the suite that no filter names, and why.
+    const UNCHECKED: [(&str, &[&str]); 4] = [
+        ("no tests", &["common", "engine", "gpu", "shim", "targets"]),
+        ("no GPU", &["meeting", "modules"]),
+        ("on the stand-in alone", &["example", "libraries", "rounding", "steps"]),
+        ("central differences", &["gradient_table", "gradient_table_elements"]),
+    ];
+
+    #[test]
+    fn every_file_of_the_suite_is_checked_or_left_out_for_a_reason() {
+        let main = crate::root().join("crates/cuda/tests/cuda/main.rs");
+        let main = fs::read_to_string(main).unwrap();
+        let files: Vec<&str> =
+            main.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';')).collect();
+        let left_out: Vec<&str> = UNCHECKED.iter().flat_map(|(_, files)| *files).copied().collect();
+        let filters = [CHECKED, CHECKED_FOR_MEMORY].concat();
+        let of = |file: &str| format!("{file}::");
+        for file in &files {
+            let is_checked = filters.iter().any(|filter| filter.starts_with(&of(file)));
+            assert!(
+                is_checked != left_out.contains(file),
+                "{file}: checked, or left out, not both"
+            );
+        }
+        let stale = left_out.iter().find(|file| !files.contains(file));
+        assert_eq!(stale, None, "there is no such file");
+        for filter in filters.iter().filter(|filter| !filter.starts_with("::")) {
+            assert!(
+                files.iter().any(|file| filter.starts_with(&of(file))),
+                "{filter} names no file"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_skipped_is_there() {
+        let suites = ["agreement_attention", "images"].map(|name| {
+            let file = format!("crates/kernels/tests/kernels/{name}.rs");
+            fs::read_to_string(crate::root().join(file)).unwrap()
+        });
+        for name in SKIPPED {
+            let function = format!("fn {}", name.rsplit("::").next().unwrap());
+            assert!(suites.iter().any(|suite| suite.contains(&function)), "{name}");
+        }
+    }
+
+    /// By the suite's own words, which its test `every_operator_is_lowered` keeps.
+    #[test]
+    fn each_operator_is_checked_by_all_checks() {
+        let examples = crate::root().join("crates/cuda/tests/cuda/storage.rs");
+        let examples = fs::read_to_string(examples).unwrap();
+        assert!(
+            examples.contains("fn every_operator_is_lowered()"),
+            "it is what `storage::` stands for"
+        );
+        let others = examples.split("// of f32 alone: `").nth(1).unwrap();
+        let elsewhere = format!("{}::", others.split('`').next().unwrap());
+        for filter in ["storage::", &elsewhere] {
+            assert!(CHECKED.contains(&filter), "{filter}");
+        }
+    }
 
     #[test]
     fn findings_are_told_with_their_kernels_and_sums() {

@@ -1,5 +1,5 @@
-//! Steps of models beside PyTorch's, in turns: eager, and as one CUDA graph, at the same precision. What is slower than it may
-//! be fails.
+//! Steps of models beside PyTorch's, in turns: eager, and as one CUDA graph, at equal precision: products of f32, and of TF32.
+//! What is slower than it may be fails.
 
 use std::path::Path;
 
@@ -25,6 +25,9 @@ const MODELS: &[(&str, usize, u64)] = &[
     ("vgg16", 32, 8),
 ];
 const OF_STAND_IN: &[(&str, usize, u64)] = &[("mlp", 4, 3)];
+
+/// What both multiply, as `--math` and the peer's `--precision` have it.
+const PRECISIONS: [&str; 2] = ["f32", "tf32"];
 
 /// Of PyTorch's eager step, and of its graph's, that a step may take at most.
 const OVER_EAGER_MAX: f64 = 1.0;
@@ -55,13 +58,15 @@ fn steps_of(bench: &mut Bench<'_, '_>, tensorwire: &Path) -> Result<Outcome, Str
         (_, Some(why)) => format!("; PyTorch is here and uses no GPU: {why}"),
         _ => String::new(),
     };
-    let mut measured: Vec<Measured> = models.iter().map(|_| Measured::default()).collect();
+    let cases: Vec<_> =
+        PRECISIONS.iter().flat_map(|by| models.iter().map(move |m| (*by, m))).collect();
+    let mut measured: Vec<Measured> = cases.iter().map(|_| Measured::default()).collect();
     let mut first_error: Option<String> = None;
     for _ in 0..if is_stand_in { 1 } else { ROUNDS } {
-        for (&(model, batch, steps), measured) in models.iter().zip(&mut measured) {
+        for (&(precision, &(model, batch, steps)), measured) in cases.iter().zip(&mut measured) {
             let job = format!(
                 "--strategy local --workers 1 --model {model} --data synthetic:{batch} --batch {batch} --steps {steps} \
-                 --repetitions 1"
+                 --repetitions 1 --math {precision}"
             );
             match step(bench, tensorwire, &job) {
                 Ok(line) => measured.ours.extend(line["local_ms"]["median"].as_f64()),
@@ -69,7 +74,7 @@ fn steps_of(bench: &mut Bench<'_, '_>, tensorwire: &Path) -> Result<Outcome, Str
             }
             let peer = match no_cuda {
                 Some(_) => Ok(None),
-                None => peer(bench, model, batch, steps),
+                None => peer(bench, (model, batch, steps), precision),
             };
             match peer {
                 Ok(Some(line)) => {
@@ -82,26 +87,28 @@ fn steps_of(bench: &mut Bench<'_, '_>, tensorwire: &Path) -> Result<Outcome, Str
         }
     }
     let (mut slower, mut counted) = (Vec::new(), 0);
-    for (&(model, batch, _), Measured { ours, eager, graph }) in models.iter().zip(&measured) {
+    for (&(precision, &(model, batch, _)), measured) in cases.iter().zip(&measured) {
+        let Measured { ours, eager, graph } = measured;
         let [ours_ms, eager_ms, graph_ms] = [ours, eager, graph].map(|all| median(all));
         let over = |theirs: Option<f64>| Some(ours_ms? / theirs?);
         bench.say(json!({
-            "model": model, "batch": batch, "precision": "f32", "rounds": ours.len(),
+            "model": model, "batch": batch, "precision": precision, "rounds": ours.len(),
             "tensorwire_ms": ours_ms, "eager_ms": eager_ms, "graph_ms": graph_ms,
             "over_eager": over(eager_ms), "over_graph": over(graph_ms), "all_ms": [ours, eager, graph],
         }))?;
         counted += usize::from(ours_ms.is_some());
         let overs = [over(eager_ms), over(graph_ms)];
         // beside no PyTorch there is nothing to miss
-        slower.extend(if beside.is_empty() { missed(model, overs) } else { Vec::new() });
+        let missed = if beside.is_empty() { missed(model, overs) } else { Vec::new() };
+        slower.extend(missed.into_iter().map(|why| format!("{precision}: {why}")));
     }
-    if counted < models.len() {
+    if counted < cases.len() {
         let why = first_error.unwrap_or_default();
-        return Err(format!("{counted} of {} models were measured: {why}", models.len()));
+        return Err(format!("{counted} of {} steps were measured: {why}", cases.len()));
     }
     let mut wrong = if is_stand_in { Vec::new() } else { slower };
     wrong.extend(first_error);
-    let said = format!("{counted} models{beside}");
+    let said = format!("{} models in {}{beside}", models.len(), PRECISIONS.join(" and "));
     Ok(match wrong.is_empty() {
         false => Outcome::Failed(format!("{}; {said}", wrong.join("; "))),
         // steps beside nothing are no answer
@@ -142,14 +149,13 @@ fn without_cuda(bench: &mut Bench<'_, '_>, python: &Path) -> Option<String> {
 /// PyTorch's step; none where it is not there.
 fn peer(
     bench: &mut Bench<'_, '_>,
-    model: &str,
-    batch: usize,
-    steps: u64,
+    (model, batch, steps): (&str, usize, u64),
+    precision: &str,
 ) -> Result<Option<Value>, String> {
     let Some(python) = bench.python else { return Ok(None) };
     let mut command = bench.command(python);
     command.arg(crate::root().join(PEER)).args([model, &batch.to_string()]);
-    command.args(["--steps", &steps.to_string()]);
+    command.args(["--steps", &steps.to_string(), "--precision", precision]);
     if bench.is_stand_in() {
         command.args(["--device", "cpu"]);
     }

@@ -18,6 +18,8 @@ const MODELS: &[(&str, u64)] = &[
     ("cifar", 10),
     ("lstm", 10),
     ("gru", 10),
+    ("seq2seq", 10),
+    ("sentence-embedding", 10),
     ("gpt-mini", 10),
     ("bert-mini", 10),
     ("vit-small", 10),

@@ -1,4 +1,5 @@
-//! What `cargo xtask gpu` makes of a checker's findings. The programs are scripts: no GPU is here, and none is looked for.
+//! What `cargo xtask gpu` tells programs, and makes of what they say. The programs are scripts: no GPU is here, and none is
+//! looked for.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -17,6 +18,7 @@ while :; do
         --tool) tool=$2; shift 2 ;;
         --error-exitcode) code=$2; shift 2 ;;
         --report-api-errors) shift 2 ;;
+        --target-processes) [ "$2" = all ] || exit 4; shift 2 ;;
         *) break ;;
     esac
 done
@@ -35,11 +37,29 @@ END
 exit "$code"
 "#;
 
-/// All tests of this one pass. It fails where it is not asked for those of kernels that share memory.
+/// All tests of this one pass. It fails where it is not asked for each operator, or for operands of random shapes.
 const SUITE: &str = r#"#!/bin/sh
-case " $* " in *" agreement_attention:: "*) ;; *) exit 3 ;; esac
+case " $* " in *" storage:: "*" custom::on_a_gpu "* | *" agreement_elements:: "*) ;; *) exit 3 ;; esac
 echo "test closed_form::a ... ok"
 echo "test result: ok. 7 passed; 0 failed; 0 ignored; 0 measured"
+"#;
+
+/// Trains, and measures steps, as far as it is told the GPU; with NCCL each process has its own. What is written moves bytes.
+const TENSORWIRE: &str = r#"#!/bin/sh
+case "$*" in
+    *"--collectives nccl"*) device=cuda ;;
+    *"--device cpu"*) device=cpu ;;
+    *) device=cuda:0 ;;
+esac
+case " $* " in *" --device $device "*) ;; *) echo "not $device: $*" >&2; exit 3 ;; esac
+case "$*" in *"--exchange write"*) peers=1000 ;; *) peers=10 ;; esac
+said="\"final_loss\": 1.0, \"weights_sha256\": \"a\", \"bytes_copied\": 0, \"bytes_written\": 0, \"bytes_copied_from_peers\": 0,
+    \"bytes_copied_to_peers\": $peers, \"bytes_copied_to_host\": 0, \"local_bytes_copied_to_host\": 0,
+    \"ps_ms\": {\"median\": 1.0}, \"local_ms\": {\"median\": 1.0}"
+said=$(echo "{$said}" | tr -d '\n')
+[ "$1" = train ] && echo "$said" && exit
+for last; do :; done
+echo "$said" > "$last"
 "#;
 
 fn script(folder: &TempDir, name: &str, text: &str) -> PathBuf {
@@ -49,20 +69,21 @@ fn script(folder: &TempDir, name: &str, text: &str) -> PathBuf {
     file
 }
 
-/// Runs the part under a checker that finds something in what this names; returns whether it passed, and what was said.
-fn sanitizer(finds: &str) -> (bool, String) {
+/// Runs parts under a checker that finds something in what `finds` names; returns whether they passed, and what was said.
+fn parts(names: &[&str], finds: &str) -> (bool, String) {
     let folder = tempfile::tempdir().unwrap();
     let nothing = Path::new("/nonexistent").to_owned();
     let programs = Programs {
-        tensorwire: Some(script(&folder, "tensorwire", "#!/bin/sh\n")),
+        tensorwire: Some(script(&folder, "tensorwire", TENSORWIRE)),
         operators_suite: Some(script(&folder, "cuda", SUITE)),
         sanitizer: Some(script(&folder, "checker", &CHECKER.replace("FINDS", finds))),
         stand_in: Some((nothing.clone(), nothing)),
         ..Programs::default()
     };
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let mut out = Vec::new();
     let wanted = GpuRun {
-        parts: &["sanitizer".to_owned()],
+        parts: &names,
         driver: GpuDriver::StandIn,
         json: None,
         with_torch: false,
@@ -77,15 +98,37 @@ fn sanitizer(finds: &str) -> (bool, String) {
 fn what_a_checker_finds_is_told_where_all_tests_pass() {
     let found = "ERROR: Race reported between Write access at norm_f32+0x10 and Read access at norm_f32+0x40 [16 hazards] | \
                  RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)";
-    for (finds, who) in
-        [("racecheck cuda", "racecheck: the suite"), ("memcheck tensorwire", "memcheck: a job")]
-    {
-        let (passed, said) = sanitizer(finds);
+    for (finds, who) in [
+        ("racecheck cuda", "racecheck: the suite"),
+        ("memcheck tensorwire", "memcheck: a job of one process"),
+    ] {
+        let (passed, said) = parts(&["sanitizer"], finds);
         assert!(!passed && said.contains(&format!("{who} is not clean: {found}")), "{said}");
     }
-    let (passed, said) = sanitizer("nothing");
+    let (passed, said) = parts(&["sanitizer"], "nothing");
     assert!(passed, "{said}");
     for check in ["memcheck", "racecheck", "synccheck"] {
         assert!(said.contains(&format!("{check}: 7 tests of cuda, 0 skips")), "{said}");
     }
+    for job in ["read where they lie", "written"] {
+        assert!(said.contains(&format!("memcheck: a job whose tensors are {job}")), "{said}");
+    }
+}
+
+#[test]
+fn processes_that_are_held_against_one_gpu_are_told_which() {
+    let (passed, said) = parts(&["jobs", "losses", "crossings", "steps"], "nothing");
+    assert!(passed, "{said}");
+    assert!(said.contains("8 ways, the same bits; NCCL within"), "{said}");
+    for precision in ["f32", "tf32"] {
+        assert!(said.contains(&format!("precision {precision}, ")), "{said}");
+    }
+}
+
+/// The table of parts in docs/gpu.md says how long all of them may take.
+#[test]
+fn all_parts_end_in_the_time_that_the_docs_say() {
+    let docs = fs::read_to_string(xtask::root().join("docs/gpu.md")).unwrap();
+    assert!(docs.contains("all parts, at most an hour and a half after the build"));
+    assert!(xtask::gpu::limits_s() <= 90 * 60, "{} s", xtask::gpu::limits_s());
 }

@@ -34,11 +34,12 @@ fn peer(python: &OsString, script: &str, arguments: &[&str]) -> (Output, String)
 #[test]
 fn pytorch_computes_the_losses_that_we_do() {
     let Some(python) = python("TENSORWIRE_PYTORCH") else { return };
-    let models = ["--models", "mlp,cifar,gru,gpt-mini", "--steps", "3", "--threads", "1"];
+    let names = ["mlp", "cifar", "gru", "gpt-mini", "seq2seq", "sentence-embedding"];
+    let models = ["--models", &names.join(","), "--steps", "3", "--threads", "1"];
     let arguments = [&models[..], &["--tolerance", TOLERANCE]].concat();
     let (ended, said) = peer(&python, "pytorch_loss.py", &arguments);
     assert!(ended.status.success(), "{said}");
-    for model in ["mlp", "cifar", "gru", "gpt-mini"] {
+    for model in names {
         assert!(said.contains(model), "{said}");
     }
 }
