@@ -12,12 +12,14 @@ use tensorwire_memory::{TensorError, TensorMut};
 use tensorwire_nn::{Variable, initialise};
 use tensorwire_tensor::{DType, TensorSpec};
 
-use crate::checkpoint::{CheckpointError, CheckpointFolder};
+use crate::checkpoint::{CheckpointError, CheckpointFolder, FoundCheckpoint};
 use crate::config::FloatType;
 use crate::whole_file;
 
 /// Differences between a file and a model that are named.
 const NAMED_MAX: usize = 5;
+/// How often a checkpoint is chosen whose job removes what is read.
+const CHOICES_MAX: usize = 20;
 
 /// Why weights cannot be loaded or saved.
 #[derive(Debug, thiserror::Error)]
@@ -42,16 +44,27 @@ pub enum WeightsError {
     Checkpoint(Box<CheckpointError>),
 }
 
-/// What `--load` names, once it is known which checkpoint it is: of a folder the newest that is whole.
+/// What `--load` names, once it is known which checkpoint it is: of a folder the newest that is whole. It holds the weights of a
+/// model with these variables. One that its job removes meanwhile is passed over for a newer one.
 ///
 /// # Errors
-/// When no checkpoint there is whole.
-pub(crate) fn chosen(path: &Path) -> Result<PathBuf, WeightsError> {
-    if !path.is_dir() {
-        return Ok(path.to_path_buf());
+/// When no checkpoint there is whole, or it is of another model.
+pub(crate) fn chosen<'a>(
+    path: &Path,
+    variables: impl Iterator<Item = &'a Variable>,
+) -> Result<PathBuf, WeightsError> {
+    let variables: Vec<&Variable> = variables.collect();
+    let mut choices = 1;
+    loop {
+        let chosen = match path.is_dir() {
+            true => CheckpointFolder::new(path).newest_whole().map_err(of_checkpoint)?.0.path,
+            false => path.to_path_buf(),
+        };
+        match Weights::open(&chosen, variables.iter().copied()) {
+            Err(error) if error.is_gone() && chosen != path && choices < CHOICES_MAX => choices += 1,
+            opened => return opened.map(|_| chosen),
+        }
     }
-    let newest = CheckpointFolder::new(path).newest_whole();
-    newest.map(|(found, _)| found.path).map_err(of_checkpoint)
 }
 
 fn of_checkpoint(error: CheckpointError) -> WeightsError {
@@ -64,7 +77,23 @@ fn read(path: &Path) -> Result<Vec<u8>, WeightsError> {
         let found = CheckpointFolder::new(path).newest_whole().map_err(of_checkpoint)?.0;
         return found.weights().map(|(_, image)| image).map_err(of_checkpoint);
     }
-    std::fs::read(path).map_err(|source| WeightsError::Read { path: path.to_path_buf(), source })
+    std::fs::read(path).map_err(|source| {
+        let path = path.to_path_buf();
+        match source.kind() == io::ErrorKind::NotFound && FoundCheckpoint::at(&path).is_ok() {
+            true => of_checkpoint(CheckpointError::Gone { path }),
+            false => WeightsError::Read { path, source },
+        }
+    })
+}
+
+impl WeightsError {
+    /// True if a checkpoint's job has removed it.
+    fn is_gone(&self) -> bool {
+        match self {
+            WeightsError::Checkpoint(error) => matches!(**error, CheckpointError::Gone { .. }),
+            _ => false,
+        }
+    }
 }
 
 /// A weights file whose tensors are those of a model.
@@ -301,6 +330,16 @@ mod tests {
         std::fs::write(&path, image).unwrap();
         let text = Weights::open(&path, variables.iter()).unwrap_err().to_string();
         assert!(text.ends_with("as f16; save them as f32, f64 or bf16"), "{text}");
+    }
+
+    #[test]
+    fn a_checkpoint_that_went_is_called_so_and_not_a_file_that_is_not_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, variables) = saved(folder.path());
+        let open = |path: &Path| Weights::open(path, variables.iter()).unwrap_err();
+        assert!(open(&folder.path().join("step-00000005")).is_gone());
+        assert!(!open(&folder.path().join("none")).is_gone());
+        assert_eq!(chosen(&path, variables.iter()).unwrap(), path);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The folder of checkpoints: which there are, whether one is whole, and how one appears at once and old ones go. Knows not
 //! what is in a tensor.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -124,22 +125,28 @@ impl CheckpointFolder {
     /// # Errors
     /// When there is none.
     pub fn newest_whole(&self) -> Result<(FoundCheckpoint, CheckpointState), CheckpointError> {
-        let (path, mut damages) = (self.path.clone(), Vec::new());
+        let (path, mut damages, mut warned) = (self.path.clone(), Vec::new(), BTreeSet::new());
         let mut all = self.found()?.into_iter();
         let mut lists = 1;
         while let Some(found) = all.next() {
-            match found.verified() {
+            let error = match found.verified() {
                 Ok(state) => return Ok((found, state)),
-                // its job has written newer ones since
-                Err(CheckpointError::Gone { .. }) if lists < LISTS_MAX => {
-                    (all, lists) = (self.found()?.into_iter(), lists + 1);
+                Err(error) => error,
+            };
+            if matches!(error, CheckpointError::Gone { .. }) && lists < LISTS_MAX {
+                let listed = self.found()?;
+                // its job has written newer ones since, unless it is listed as before
+                if !listed.contains(&found) {
+                    (all, lists) = (listed.into_iter(), lists + 1);
                     damages.clear();
-                }
-                Err(error) => {
-                    tracing::warn!("{error}; it is passed over");
-                    damages.push(error.to_string());
+                    continue;
                 }
             }
+            let damage = error.to_string();
+            if warned.insert(damage.clone()) {
+                tracing::warn!("{damage}; it is passed over");
+            }
+            damages.push(damage);
         }
         match damages.is_empty() {
             true => Err(CheckpointError::Empty { path }),
