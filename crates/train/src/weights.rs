@@ -38,6 +38,10 @@ pub enum WeightsError {
     OtherType { path: PathBuf, found: String },
     #[error("{path} holds the model's weights as {found}; save them as f32, f64 or bf16")]
     NoType { path: PathBuf, found: String },
+    #[error(
+        "{path}: '{tensor}' holds {value}, as after training that diverged; load weights of before, as of an earlier checkpoint"
+    )]
+    NotFinite { path: PathBuf, tensor: String, value: f64 },
     #[error("cannot write weights to {path}: {source}; free space there or save elsewhere")]
     Write { path: PathBuf, source: io::Error },
     #[error(transparent)]
@@ -62,7 +66,7 @@ pub(crate) fn chosen<'a>(
         };
         match Weights::open(&chosen, variables.iter().copied()) {
             Err(error) if error.is_gone() && chosen != path && choices < CHOICES_MAX => choices += 1,
-            opened => return opened.map(|_| chosen),
+            opened => return opened?.check_finite(&variables).map(|()| chosen),
         }
     }
 }
@@ -143,6 +147,19 @@ impl Weights {
         Err(WeightsError::OtherModel { path: weights.path, differences })
     }
 
+    /// Refuses weights of which one is no finite number.
+    fn check_finite(&self, variables: &[&Variable]) -> Result<(), WeightsError> {
+        let file = self.parse()?;
+        for Variable { name, spec, .. } in variables {
+            let bytes = file.tensor(name).map_err(|error| self.foreign(error))?;
+            if let Some(value) = not_finite(spec.dtype, bytes.data()) {
+                let (path, tensor) = (self.path.clone(), name.clone());
+                return Err(WeightsError::NotFinite { path, tensor, value });
+            }
+        }
+        Ok(())
+    }
+
     /// The bytes of a tensor that `open` found to be there.
     pub(crate) fn tensor(&self, name: &str) -> Result<&[u8], WeightsError> {
         let file = self.parse()?;
@@ -156,6 +173,19 @@ impl Weights {
 
     fn foreign(&self, error: safetensors::SafeTensorError) -> WeightsError {
         WeightsError::Foreign { path: self.path.clone(), reason: error.to_string() }
+    }
+}
+
+/// The first of these numbers that is not finite. Integers all are.
+fn not_finite(dtype: DType, bytes: &[u8]) -> Option<f64> {
+    fn first<const BYTES: usize>(bytes: &[u8], number: fn([u8; BYTES]) -> f64) -> Option<f64> {
+        bytes.as_chunks().0.iter().map(|bytes| number(*bytes)).find(|number| !number.is_finite())
+    }
+    match dtype {
+        DType::F32 => first(bytes, |bytes| f32::from_le_bytes(bytes).into()),
+        DType::F64 => first(bytes, f64::from_le_bytes),
+        DType::BF16 => first(bytes, |bytes| bf16::from_le_bytes(bytes).into()),
+        DType::I32 | DType::I64 | DType::U8 => None,
     }
 }
 
@@ -340,6 +370,22 @@ mod tests {
         assert!(open(&folder.path().join("step-00000005")).is_gone());
         assert!(!open(&folder.path().join("none")).is_gone());
         assert_eq!(chosen(&path, variables.iter()).unwrap(), path);
+    }
+
+    #[test]
+    fn the_first_tensor_that_holds_no_number_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, variables) = saved(folder.path());
+        let of = |value: f32| [1.0, 2.0, value].map(f32::to_le_bytes).concat();
+        for (value, says) in [(f32::NAN, "'b' holds NaN"), (f32::NEG_INFINITY, "'b' holds -inf")] {
+            let bytes = [vec![1; 8], of(value)];
+            save(&path, variables.iter().zip(bytes.iter().map(Vec::as_slice))).unwrap();
+            let text = chosen(&path, variables.iter()).unwrap_err().to_string();
+            assert!(text.contains(says), "{text}");
+        }
+        assert!(not_finite(DType::F64, &f64::NAN.to_le_bytes()).is_some());
+        assert!(not_finite(DType::BF16, &bf16::INFINITY.to_le_bytes()).is_some());
+        assert!(not_finite(DType::I32, &[255; 4]).is_none());
     }
 
     #[test]
