@@ -142,6 +142,12 @@ fn show(network: &Network, results: &[SimulateResult]) -> Result<(), Failure> {
     for result in results {
         print(consists_of(result))?;
     }
+    if results.iter().any(|result| result.estimate.efficiency > 1.0) {
+        print(
+            "Efficiency above 1: compute has the updates of all variables in every worker, as one process by itself makes them; \
+             servers make each once for all workers.",
+        )?;
+    }
     print(
         "Above, by component: the longest way through a step, and what the cores of the busiest machine do in it. compute: a step that waits for nothing. speed-up: samples a second over one machine's without \
          communication. most used: the bottleneck, if it is used all the time; else a step waits for one after the other.",
