@@ -70,7 +70,12 @@ pub(crate) fn prepare_and_run(args: TrainArgs, lead: Option<Lead>) -> Result<(),
     let written = watcher.metrics.line(&LastLine { summary: &summary });
     let shown = watcher.events.as_mut().map_or(Ok(()), |events| events.summary(&summary));
     let last = written.and(shown.map_err(Failure::from)).err();
-    if json { print(json_line(&summary)?) } else { show(&prepared, &summary, &outcome) }?;
+    match json {
+        true => print(json_line(&summary)?)?,
+        // its last line says the same
+        false if watcher.metrics.is_stdout() => {}
+        false => show(&prepared, &summary, &outcome)?,
+    }
     // what was trained is there all the same
     if let Some(Failure { message, .. }) = watcher.failure.take().or(last) {
         last_words(format!("warning: {message}; what could not be written is left out"));

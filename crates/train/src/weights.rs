@@ -18,6 +18,8 @@ use crate::whole_file;
 
 /// Differences between a file and a model that are named.
 const NAMED_MAX: usize = 5;
+/// How files of PyTorch begin.
+const TORCH_SAVE: [(&[u8], &str); 2] = [(b"PK\x03\x04", "a zip file"), (b"\x80\x02", "a pickle")];
 /// How often a checkpoint is chosen whose job removes what is read.
 const CHOICES_MAX: usize = 20;
 
@@ -30,6 +32,16 @@ pub enum WeightsError {
     Read { path: PathBuf, source: io::Error },
     #[error("{path} is no safetensors file ({reason}); give a file that --save wrote")]
     Foreign { path: PathBuf, reason: String },
+    #[error(
+        "{path} is {what} of torch.save, and no safetensors file; write one in Python: \
+         safetensors.torch.save_file(torch.load(\"{path}\", weights_only=True), \"weights.safetensors\")"
+    )]
+    TorchSave { path: PathBuf, what: &'static str },
+    #[error(
+        "{path} holds the model's weights under names that begin with '{prefix}', as of a larger module; save those of the module \
+         inside (in Python: model.{module}.state_dict()), or take '{prefix}' off their names"
+    )]
+    Prefixed { path: PathBuf, prefix: String, module: String },
     #[error(
         "{path} holds other weights than the model: {differences}; load a file that this model saved"
     )]
@@ -65,7 +77,9 @@ pub(crate) fn chosen<'a>(
             false => path.to_path_buf(),
         };
         match Weights::open(&chosen, variables.iter().copied()) {
-            Err(error) if error.is_gone() && chosen != path && choices < CHOICES_MAX => choices += 1,
+            Err(error) if error.is_gone() && chosen != path && choices < CHOICES_MAX => {
+                choices += 1
+            }
             opened => return opened?.check_finite(&variables).map(|()| chosen),
         }
     }
@@ -143,6 +157,10 @@ impl Weights {
                 false => WeightsError::NoType { path, found },
             });
         }
+        if let Some(prefix) = common_prefix(&file, &variables) {
+            let module = prefix.trim_end_matches('.').to_string();
+            return Err(WeightsError::Prefixed { path: weights.path, prefix, module });
+        }
         let differences = listed(differences);
         Err(WeightsError::OtherModel { path: weights.path, differences })
     }
@@ -172,6 +190,10 @@ impl Weights {
     }
 
     fn foreign(&self, error: safetensors::SafeTensorError) -> WeightsError {
+        let what = TORCH_SAVE.iter().find(|(begins, _)| self.bytes.starts_with(begins));
+        if let Some((_, what)) = what {
+            return WeightsError::TorchSave { path: self.path.clone(), what };
+        }
         WeightsError::Foreign { path: self.path.clone(), reason: error.to_string() }
     }
 }
@@ -195,6 +217,19 @@ pub(crate) fn listed(mut differences: Vec<String>) -> String {
     differences.truncate(NAMED_MAX);
     let tail = if more > 0 { format!(", and {more} more") } else { String::new() };
     format!("{}{tail}", differences.join(", "))
+}
+
+/// What stands before the names of all the model's variables in a file, as in `transformer.wte.weight`.
+fn common_prefix(file: &SafeTensors<'_>, variables: &[&Variable]) -> Option<String> {
+    let first = &variables.first()?.name;
+    let mut names = file.names().into_iter();
+    let prefixes = names.by_ref().filter_map(|name| name.strip_suffix(first.as_str()));
+    let is_of_all = |prefix: &&str| {
+        let is_there =
+            |variable: &&Variable| file.tensor(&format!("{prefix}{}", variable.name)).is_ok();
+        prefix.ends_with('.') && variables.iter().all(is_there)
+    };
+    prefixes.filter(is_of_all).min_by_key(|prefix| prefix.len()).map(str::to_string)
 }
 
 /// The type of all the file's tensors, if they are the model's but for that.
@@ -386,6 +421,29 @@ mod tests {
         assert!(not_finite(DType::F64, &f64::NAN.to_le_bytes()).is_some());
         assert!(not_finite(DType::BF16, &bf16::INFINITY.to_le_bytes()).is_some());
         assert!(not_finite(DType::I32, &[255; 4]).is_none());
+    }
+
+    #[test]
+    fn what_pytorch_wrote_says_how_it_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, variables) = saved(folder.path());
+        let open = || Weights::open(&path, variables.iter()).unwrap_err().to_string();
+        let named: Vec<Variable> = variables
+            .iter()
+            .map(|v| Variable { name: format!("transformer.{}", v.name), ..v.clone() })
+            .chain([variable("lm_head.weight", &[1])])
+            .collect();
+        let bytes: [&[u8]; 3] = [&[1; 8], &[2; 12], &[3; 4]];
+        save(&path, named.iter().zip(bytes)).unwrap();
+        let text = open();
+        assert!(text.contains("begin with 'transformer.'"), "{text}");
+        assert!(text.contains("model.transformer.state_dict()"), "{text}");
+        for (image, what) in [(&b"PK\x03\x04rest"[..], "a zip file"), (b"\x80\x02}q", "a pickle")] {
+            std::fs::write(&path, image).unwrap();
+            let text = open();
+            assert!(text.contains(&format!("is {what} of torch.save")), "{text}");
+            assert!(text.contains("save_file"), "{text}");
+        }
     }
 
     #[test]

@@ -227,6 +227,12 @@ fn a_job_is_as_its_file_says() {
     let ended = run(&format!("train --config {}", path.display()), &[]);
     assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
     assert!(ended.stderr.contains("with the options in ") && ended.stderr.contains("'many'"));
+    assert!(ended.stderr.contains("tip: give a whole number"), "{}", ended.stderr);
+    // and of what the command line alone says it does not
+    std::fs::write(&path, "batch = 4\n").unwrap();
+    let ended = run(&format!("train --config {} --steps 3 --epochs 2", path.display()), &[]);
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("with the options in "), "{}", ended.stderr);
     let inside = format!(
         "launch --hosts localhost train --config {} --batch 4 --print-config",
         path.display()
