@@ -8,6 +8,7 @@ use clap::error::{ContextKind, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, ColorChoice, Command, CommandFactory, FromArgMatches};
 
 use super::args::{Arguments, PROGRAM};
+use super::worked_out::worked_out;
 use super::{Failure, config, hints, output};
 
 /// Columns of help where no terminal says how many there are, and at most.
@@ -56,7 +57,9 @@ pub(crate) fn read(line: Vec<OsString>) -> Result<Option<Arguments>, Failure> {
     });
     let (chosen, of_it) = innermost(&command, &matches);
     if has_config(chosen) && of_it.get_flag(config::PRINT) {
-        output::print(config::printed(chosen, of_it)?.trim_end())?;
+        let config = Arguments::from_arg_matches(&matches).ok().and_then(Arguments::job);
+        let worked_out = config.as_ref().map(worked_out).unwrap_or_default();
+        output::print(config::printed(chosen, of_it, &worked_out)?.trim_end())?;
         return Ok(None);
     }
     match Arguments::from_arg_matches(&matches) {

@@ -216,6 +216,18 @@ fn a_job_is_as_its_file_says() {
     let printed = run(&format!("train {options} --print-config"), &[]);
     assert!(printed.status.success() && printed.stderr.is_empty(), "{}", printed.stderr);
     std::fs::write(&path, &printed.stdout).unwrap();
+    // what is worked out is there to be read, and changes nothing
+    for line in ["# epochs = ", "# servers = ", "lr = 0.1"] {
+        assert!(!printed.stdout.contains(line), "{}", printed.stdout);
+    }
+    for line in ["# data = \"digits\"", "# optimizer = \"momentum\"", "# momentum = 0.9"] {
+        let line = format!("{line}    # worked out\n");
+        assert!(printed.stdout.contains(&line), "{line}: {}", printed.stdout);
+    }
+    let plain = run("train --model gpt-mini --print-config", &[]).stdout;
+    for line in ["workers = 2", "servers = 2", "data = \"kjv\"", "optimizer = \"adamw\"", "lr = "] {
+        assert!(plain.lines().any(|found| found.starts_with(&format!("# {line}"))), "{plain}");
+    }
     let typed = run(&format!("train {options} --json"), &[]).json();
     let read = run(&format!("train --config {} --json", path.display()), &[]).json();
     assert_eq!(read["weights_sha256"], typed["weights_sha256"]);
