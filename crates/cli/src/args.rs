@@ -90,6 +90,17 @@ pub(crate) struct Arguments {
     pub(crate) command: Command,
 }
 
+impl Arguments {
+    /// The job of a command that takes --config; none where it makes no sense, which is said when it is run.
+    pub(crate) fn job(self) -> Option<TrainConfig> {
+        match self.command {
+            Command::Train(train) => train.config().ok(),
+            Command::Bench(BenchArgs { scenario: Scenario::Step(step) }) => step.config().ok(),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Train a model, in processes here or on several machines

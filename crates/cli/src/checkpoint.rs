@@ -5,11 +5,14 @@ use std::path::Path;
 use serde::Serialize;
 
 use tensorwire_base::human_bytes;
-use tensorwire_train::{CheckpointError, CheckpointFolder, CheckpointState};
+use tensorwire_train::{CheckpointError, CheckpointFolder, CheckpointState, FoundCheckpoint};
 
 use super::args::{CheckpointArgs, CheckpointCommand};
 use super::output::{json_line, note, print};
 use super::{Failure, table::table};
+
+/// How often a folder is listed whose job removes all that is read.
+const LISTS_MAX: usize = 20;
 
 pub(crate) fn run(args: CheckpointArgs) -> Result<(), Failure> {
     match args.command {
@@ -45,26 +48,43 @@ struct ShownCheckpoint<'a> {
 }
 
 fn show(path: &Path, json: bool) -> Result<(), Failure> {
-    let found = CheckpointFolder::new(path).found()?;
-    if found.is_empty() {
-        return Err(CheckpointError::Empty { path: path.to_path_buf() }.into());
-    }
-    let (mut rows, mut damages) = (Vec::new(), Vec::new());
-    for checkpoint in &found {
-        let verified = checkpoint.verified();
-        if matches!(verified, Err(CheckpointError::Gone { .. })) {
-            continue;
+    let folder = CheckpointFolder::new(path);
+    show_listed(path, &mut || folder.found(), json)
+}
+
+/// Shows what `list` finds at `path`.
+fn show_listed(
+    path: &Path,
+    list: &mut dyn FnMut() -> Result<Vec<FoundCheckpoint>, CheckpointError>,
+    json: bool,
+) -> Result<(), Failure> {
+    let (mut rows, mut damages, mut lists) = (Vec::new(), Vec::new(), 0);
+    // where its job has removed all that was listed, there are newer ones
+    while rows.is_empty() && lists < LISTS_MAX {
+        lists += 1;
+        let found = list()?;
+        if found.is_empty() {
+            break;
         }
-        if json {
-            print(json_line(&ShownCheckpoint::new(checkpoint.step, &verified))?)?;
-        }
-        match verified {
-            Ok(state) => rows.push(row(&state)),
-            Err(error) => {
-                rows.push(vec![checkpoint.step.to_string(), "damaged".to_string()]);
-                damages.push(error.to_string());
+        for checkpoint in &found {
+            let verified = checkpoint.verified();
+            if matches!(verified, Err(CheckpointError::Gone { .. })) {
+                continue;
+            }
+            if json {
+                print(json_line(&ShownCheckpoint::new(checkpoint.step, &verified))?)?;
+            }
+            match verified {
+                Ok(state) => rows.push(row(&state)),
+                Err(error) => {
+                    rows.push(vec![checkpoint.step.to_string(), "damaged".to_string()]);
+                    damages.push(error.to_string());
+                }
             }
         }
+    }
+    if rows.is_empty() {
+        return Err(CheckpointError::Empty { path: path.to_path_buf() }.into());
     }
     if !json {
         let header = ["step", "", "epochs", "job", "files", "size"];
@@ -124,5 +144,24 @@ fn row(state: &CheckpointState) -> Vec<String> {
 impl From<CheckpointError> for Failure {
     fn from(error: CheckpointError) -> Failure {
         Failure::user(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_all_went_that_was_listed_there_is_no_empty_table() {
+        let folder = tempfile::tempdir().unwrap();
+        let gone = FoundCheckpoint::at(folder.path().join("step-00000005")).unwrap();
+        let mut lists = 0;
+        let mut list = || {
+            lists += 1;
+            Ok(if lists < 3 { vec![gone.clone()] } else { Vec::new() })
+        };
+        let error = show_listed(folder.path(), &mut list, false).unwrap_err();
+        assert!(error.message.starts_with("there is no checkpoint in "), "{error}");
+        assert_eq!(lists, 3);
     }
 }

@@ -4,9 +4,11 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
+use clap::error::{ContextKind, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, ColorChoice, Command, CommandFactory, FromArgMatches};
 
 use super::args::{Arguments, PROGRAM};
+use super::worked_out::worked_out;
 use super::{Failure, config, hints, output};
 
 /// Columns of help where no terminal says how many there are, and at most.
@@ -31,27 +33,46 @@ pub(crate) enum Help {
 pub(crate) fn read(line: Vec<OsString>) -> Result<Option<Arguments>, Failure> {
     let form = if words(&line).any(|word| word == "-h") { Help::Short } else { Help::Long };
     let mut command = command(form).color(color(&line));
+    let alone = line.clone();
     let (line, file) = config::with_file(&command, line)?;
     let trains = words(&line).any(|word| TRAINING.iter().any(|name| word == *name));
     let matches = command.try_get_matches_from_mut(line).unwrap_or_else(|mut error| {
         let is_wrong = error.use_stderr();
+        // what the command line says alone is not the file's
+        let is_of_file = || match self::command(form).try_get_matches_from(alone) {
+            Ok(_) => true,
+            Err(other) => said(&other) != said(&error),
+        };
+        let file = file.filter(|_| is_wrong && is_of_file());
         if trains {
             hints::add(&mut error);
         }
-        if let Some(file) = file.filter(|_| is_wrong) {
+        if let Some(clearer) = hints::of_number(&error) {
+            error = clearer.with_cmd(&command);
+        }
+        if let Some(file) = file {
             output::note(format_args!("with the options in {}:", file.display()));
         }
         error.exit()
     });
     let (chosen, of_it) = innermost(&command, &matches);
     if has_config(chosen) && of_it.get_flag(config::PRINT) {
-        output::print(config::printed(chosen, of_it)?.trim_end())?;
+        let config = Arguments::from_arg_matches(&matches).ok().and_then(Arguments::job);
+        let worked_out = config.as_ref().map(worked_out).unwrap_or_default();
+        output::print(config::printed(chosen, of_it, &worked_out)?.trim_end())?;
         return Ok(None);
     }
     match Arguments::from_arg_matches(&matches) {
         Ok(arguments) => Ok(Some(arguments)),
         Err(error) => error.format(&mut command).exit(),
     }
+}
+
+/// What an error is, and of what.
+fn said(error: &clap::Error) -> (ErrorKind, Vec<String>) {
+    // the usage has whatever was given
+    let of = error.context().filter(|(kind, _)| *kind != ContextKind::Usage);
+    (error.kind(), of.map(|(_, value)| value.to_string()).collect())
 }
 
 /// The program's command as clap has it.

@@ -64,25 +64,35 @@ pub(crate) fn with_file(
     Ok((line, Some(path)))
 }
 
-/// The options of a command as TOML, in tables by their groups. Defaults are comments.
+/// The options of a command as TOML, in tables by their groups. Defaults are comments, those that clap knows and those that were
+/// worked out, by option.
 ///
 /// # Errors
 /// When a value is no text.
-pub(crate) fn printed(command: &Command, matches: &ArgMatches) -> Result<String, Failure> {
+pub(crate) fn printed(
+    command: &Command,
+    matches: &ArgMatches,
+    worked_out: &[(&str, String)],
+) -> Result<String, Failure> {
     let mut groups: Vec<(&str, String)> = Vec::new();
     for arg in options(command) {
         let Some(key) = arg.get_long() else { continue };
-        let Some(value) = value(arg, matches)? else { continue };
+        let found = || worked_out.iter().find(|(option, _)| *option == key);
+        let (value, why) = match (value(arg, matches)?, found()) {
+            (Some(value), _) => (value, ""),
+            (None, Some((_, value))) => (scalar(value), "    # worked out"),
+            (None, None) => continue,
+        };
         let is_default =
             matches.value_source(arg.get_id().as_str()) == Some(ValueSource::DefaultValue);
-        let comment = if is_default { "# " } else { "" };
+        let comment = if is_default || !why.is_empty() { "# " } else { "" };
         let heading = heading(arg);
         let at = groups.iter().position(|(name, _)| *name == heading).unwrap_or(groups.len());
         if at == groups.len() {
             groups.push((heading, String::new()));
         }
         // writing to a string does not fail
-        let _ = writeln!(groups[at].1, "{comment}{key} = {value}");
+        let _ = writeln!(groups[at].1, "{comment}{key} = {value}{why}");
     }
     let tables = groups.iter().map(|(name, lines)| format!("[{}]\n{lines}", slug(name)));
     Ok(tables.collect::<Vec<_>>().join("\n"))

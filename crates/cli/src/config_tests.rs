@@ -32,7 +32,7 @@ fn said(words: &[&str], line: &[String]) -> Result<String, ErrorKind> {
         .try_get_matches_from_mut(program.chain(line.iter().cloned()))
         .map_err(|error| error.kind())?;
     let (chosen, given) = innermost(&command, &matches);
-    Ok(printed(chosen, given).unwrap())
+    Ok(printed(chosen, given, &[]).unwrap())
 }
 
 /// The line of `words` with `text` as its file.

@@ -1,5 +1,7 @@
 //! What people type who know other tools, where it is another thing here: one line that says our word for it.
 
+use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
+
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
@@ -78,6 +80,27 @@ pub(crate) fn add(error: &mut Error) {
     }
 }
 
+/// The error of a value that is no number, which says what is wanted in the place of how reading it failed; none for others.
+pub(crate) fn of_number(error: &Error) -> Option<Error> {
+    let source = std::error::Error::source(error)?;
+    let wanted = match source.downcast_ref::<ParseIntError>().map(ParseIntError::kind) {
+        Some(IntErrorKind::PosOverflow | IntErrorKind::NegOverflow) => {
+            "give a smaller whole number"
+        }
+        Some(_) => "give a whole number",
+        None => source.downcast_ref::<ParseFloatError>().map(|_| "give a number, such as 0.1")?,
+    };
+    let mut found = Error::new(ErrorKind::InvalidValue);
+    for kind in [ContextKind::InvalidArg, ContextKind::InvalidValue] {
+        if let Some(value) = error.get(kind) {
+            found.insert(kind, value.clone());
+        }
+    }
+    let tip = ContextValue::StyledStrs(vec![StyledStr::from(wanted)]);
+    found.insert(ContextKind::Suggested, tip);
+    Some(found)
+}
+
 fn of_option(given: &str) -> Option<&'static str> {
     let name = given.split('=').next().unwrap_or(given).to_lowercase().replace('_', "-");
     // of those with one hyphen the case counts
@@ -121,6 +144,24 @@ mod tests {
                 let found = said(&format!("train {option} {value}"));
                 assert!(found.contains(&format!("tip: {hint}")), "{option} {value}: {found}");
             }
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_told_what_is_wanted() {
+        for (line, wanted) in [
+            ("train --steps many", "give a whole number"),
+            ("train --batch 1.5", "give a whole number"),
+            ("train --batch 99999999999999999999", "give a smaller whole number"),
+            ("train --keep x --checkpoint c", "give a whole number"),
+            ("train --lr fast", "give a number, such as 0.1"),
+            ("train --workers x..3", "give a whole number of workers, or MIN..MAX"),
+        ] {
+            let words = std::iter::once("tensorwire").chain(line.split_whitespace());
+            let error = command(Help::Short).try_get_matches_from(words).unwrap_err();
+            let text = of_number(&error).unwrap_or(error).to_string();
+            assert!(text.contains(wanted) && text.contains("invalid value '"), "{line}: {text}");
+            assert!(!text.contains("digit"), "{line}: {text}");
         }
     }
 

@@ -29,6 +29,7 @@ mod status;
 mod table;
 mod top;
 mod train;
+mod worked_out;
 
 use std::process::ExitCode;
 

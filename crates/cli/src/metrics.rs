@@ -9,10 +9,14 @@ use serde::Serialize;
 use tensorwire_train::WholeRecords;
 
 use super::Failure;
-use super::output::json_line;
+use super::output::{json_line, print};
+
+/// In the place of a file: standard output.
+const STDOUT: &str = "-";
 
 pub(crate) struct Metrics {
     path: PathBuf,
+    is_stdout: bool,
     file: Option<WholeRecords>,
     /// It was not there before.
     fresh: bool,
@@ -23,8 +27,11 @@ impl Metrics {
     /// Opens the file, if there is to be one.
     pub(crate) fn open(path: Option<&Path>) -> Result<Metrics, Failure> {
         let Some(path) = path else {
-            return Ok(Metrics { path: PathBuf::new(), file: None, fresh: false, begun: false });
+            return Ok(Metrics::without_file(false));
         };
+        if path.as_os_str() == STDOUT {
+            return Ok(Metrics::without_file(true));
+        }
         let fresh = !path.exists();
         let file = OpenOptions::new()
             .append(true)
@@ -37,12 +44,28 @@ impl Metrics {
             Failure::user(format!("cannot write metrics to {path}: {error}; choose another file"))
         })?;
         let file = Some(WholeRecords::new(file));
-        Ok(Metrics { path: path.to_path_buf(), file, fresh, begun: false })
+        let path = path.to_path_buf();
+        Ok(Metrics { path, is_stdout: false, file, fresh, begun: false })
+    }
+
+    fn without_file(is_stdout: bool) -> Metrics {
+        Metrics { path: PathBuf::new(), is_stdout, file: None, fresh: false, begun: false }
+    }
+
+    /// True if lines go to standard output, where nothing else is to stand between them.
+    pub(crate) fn is_stdout(&self) -> bool {
+        self.is_stdout
     }
 
     /// Writes one line.
     pub(crate) fn line(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        if !self.is_stdout && self.file.is_none() {
+            return Ok(());
+        }
         let line = json_line(value)?;
+        if self.is_stdout {
+            return print(line);
+        }
         self.write(&line).map_err(|error| {
             let path = self.path.display();
             Failure::other(format!("writing metrics to {path}: {error}; free space there"))

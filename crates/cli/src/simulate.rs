@@ -1,6 +1,5 @@
 //! `tensorwire simulate`: steps on a cluster that is described in a file, beside what is measured here.
 
-use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -106,13 +105,16 @@ fn write_network(path: &Path, job: &JobSpec) -> Result<(), Failure> {
         Failure::user(format!("cannot write {}: {error}; choose another file", path.display()))
     };
     // found out before anything is measured
-    whole_file::check_writable(path).map_err(|error| cannot(&error))?;
+    whole_file::check_writable_where(path).map_err(|error| cannot(&error))?;
     let name = path.file_stem().map_or("here".into(), |stem| stem.to_string_lossy().into_owned());
     let network = calibrate(&name, job)?;
     let text = toml::to_string(&network).map_err(Failure::other)?;
-    whole_file::write(path, |file| file.write_all(text.as_bytes()))
-        .map_err(|error| cannot(&error))?;
-    print(text.trim_end())
+    whole_file::write_where(path, text.as_bytes()).map_err(|error| cannot(&error))?;
+    // there it is already
+    match path == Path::new("/dev/stdout") {
+        true => Ok(()),
+        false => print(text.trim_end()),
+    }
 }
 
 fn show(network: &Network, results: &[SimulateResult]) -> Result<(), Failure> {
@@ -139,6 +141,12 @@ fn show(network: &Network, results: &[SimulateResult]) -> Result<(), Failure> {
     print(table(&header, &rows, &numbers))?;
     for result in results {
         print(consists_of(result))?;
+    }
+    if results.iter().any(|result| result.estimate.efficiency > 1.0) {
+        print(
+            "Efficiency above 1: compute has the updates of all variables in every worker, as one process by itself makes them; \
+             servers make each once for all workers.",
+        )?;
     }
     print(
         "Above, by component: the longest way through a step, and what the cores of the busiest machine do in it. compute: a step that waits for nothing. speed-up: samples a second over one machine's without \

@@ -1,37 +1,39 @@
 //! `tensorwire train`.
 
 mod announce;
+mod ending;
 mod traced;
 mod watcher;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use tensorwire::program::{Lead, end_at_once};
+use tensorwire::program::Lead;
 use tensorwire_base::human_bytes;
 use tensorwire_bench::ByName;
 use tensorwire_launch::{JobSpec, Movement};
 use tensorwire_train::{
-    Averaging, CheckpointConfig, CheckpointFolder, EventFile, FoundCheckpoint, Prepared, Strategy,
-    Summary, TrainConfig, TrainOutcome, launch_train, train_local,
+    Averaging, EventFile, Prepared, Strategy, Summary, TrainConfig, TrainOutcome, launch_train,
+    train_local,
 };
 
 use super::Failure;
 use super::args::TrainArgs;
 use super::job::{interrupt, job_spec_until};
 use super::metrics::Metrics;
-use super::output::{json_line, last_words, note, print};
+use super::output::{json_line, last_words, print};
 use super::rendezvous;
 use announce::announce;
+use ending::Ending;
 use watcher::Watcher;
 
 /// How long a failed job waits for the display to catch up.
 const CATCH_UP: Duration = Duration::from_millis(500);
-/// How often a process that trains alone looks whether it is to end.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How long a launcher that was told to end at once may take to end its processes, and to remove what they have half written.
+const ENDS_ITSELF: Duration = Duration::from_secs(4);
 
 pub(crate) fn run(args: TrainArgs) -> Result<(), Failure> {
     match rendezvous::found(&args)? {
@@ -58,57 +60,27 @@ pub(crate) fn prepare_and_run(args: TrainArgs, lead: Option<Lead>) -> Result<(),
     let events = tensorboard.as_deref().map(EventFile::create).transpose()?;
     announce(&prepared);
     let watcher = Watcher::new(&prepared, metrics, events);
-    let (finished, begun) = (watcher.finished.clone(), prepared.steps_done());
-    let keeps_any =
-        prepared.config.checkpoint.is_some() || prepared.config.store.snapshot.is_some();
+    let mut ending = Ending::new(&prepared, &watcher);
     let ran = match prepared.config.strategy {
-        Strategy::Local => run_local(&prepared, watcher),
-        _ => run_job(&prepared, watcher, lead),
+        Strategy::Local => run_local(&prepared, watcher, &mut ending),
+        _ => run_job(&prepared, watcher, &mut ending, lead),
     };
-    let (outcome, mut watcher) = ran.map_err(|failure| match kept(&prepared) {
-        // where the command itself is wrong, nothing has run
-        _ if failure.user_error => failure,
-        Some(kept) if failure.interrupted => failure.with(kept),
-        Some(kept) => {
-            note(kept);
-            failure
-        }
-        None if failure.interrupted && !keeps_any => {
-            with_losses(failure, finished.load(Ordering::Relaxed).saturating_sub(begun))
-        }
-        None => failure,
-    })?;
+    let (outcome, mut watcher) = ran.map_err(|failure| ending.told(failure))?;
     let summary = Summary::new(&prepared, &outcome, &watcher.steps).map_err(Failure::other)?;
     let written = watcher.metrics.line(&LastLine { summary: &summary });
     let shown = watcher.events.as_mut().map_or(Ok(()), |events| events.summary(&summary));
     let last = written.and(shown.map_err(Failure::from)).err();
-    if json { print(json_line(&summary)?) } else { show(&prepared, &summary, &outcome) }?;
+    match json {
+        true => print(json_line(&summary)?)?,
+        // its last line says the same
+        false if watcher.metrics.is_stdout() => {}
+        false => show(&prepared, &summary, &outcome)?,
+    }
     // what was trained is there all the same
     if let Some(Failure { message, .. }) = watcher.failure.take().or(last) {
         last_words(format!("warning: {message}; what could not be written is left out"));
     }
     Ok(())
-}
-
-/// Of a job that has ended before its time: from where another can go on.
-fn kept(prepared: &Prepared) -> Option<String> {
-    let CheckpointConfig { path, .. } = prepared.config.checkpoint.as_ref()?;
-    let found = CheckpointFolder::new(path).found().unwrap_or_default();
-    let FoundCheckpoint { step, .. } = found.first()?;
-    let path = path.display();
-    Some(format!(
-        "the newest checkpoint is of step {step}: --checkpoint {path} --resume {path} goes on from there"
-    ))
-}
-
-/// Of a job that keeps nothing on the way and was told to end: how many steps are lost with it, and what would have kept them.
-fn with_losses(interrupted: Failure, steps: u64) -> Failure {
-    match steps {
-        0 => interrupted,
-        1 => interrupted.with("1 step is lost, which --checkpoint DIR would have kept"),
-        _ => interrupted
-            .with(format_args!("{steps} steps are lost, which --checkpoint DIR would have kept")),
-    }
 }
 
 /// The last line of `--metrics`.
@@ -119,14 +91,17 @@ struct LastLine<'a> {
 
 type Done = (TrainOutcome, Watcher);
 
-fn run_local(prepared: &Prepared, mut watcher: Watcher) -> Result<Done, Failure> {
-    let told_to_end = interrupt()?;
+fn run_local(
+    prepared: &Prepared,
+    mut watcher: Watcher,
+    ending: &mut Ending,
+) -> Result<Done, Failure> {
     let TrainConfig { trace, checkpoint, .. } = &prepared.config;
     let interrupt = if trace.is_some() || checkpoint.is_some() {
-        told_to_end
+        ending.hear(Duration::ZERO)?
     } else {
         // there is nothing to write before the end
-        end_soon_after(told_to_end, prepared.steps_done(), &watcher)?;
+        ending.clone().end_soon_after(interrupt()?)?;
         Arc::default()
     };
     watcher.begin();
@@ -147,35 +122,20 @@ fn run_local(prepared: &Prepared, mut watcher: Watcher) -> Result<Done, Failure>
     Ok((TrainOutcome { began_behind, ..TrainOutcome::alone(report?) }, watcher))
 }
 
-/// Ends this process when it is told so, without waiting for a step; only the bar is taken away before. `begun`: the steps that were
-/// made before it.
-fn end_soon_after(
-    told_to_end: Arc<AtomicBool>,
-    begun: u64,
-    watcher: &Watcher,
-) -> Result<(), Failure> {
-    let (bar, finished) = (watcher.bar.clone(), watcher.finished.clone());
-    let watch = move || {
-        while !told_to_end.load(Ordering::Relaxed) {
-            std::thread::sleep(LOOK_AGAIN);
-        }
-        bar.clear_in_time();
-        let lost = finished.load(Ordering::Relaxed).saturating_sub(begun);
-        last_words(with_losses(Failure::interrupted(), lost).to_string());
-        end_at_once();
-    };
-    let watcher = std::thread::Builder::new().name("interrupt".into()).spawn(watch);
-    watcher.map(drop).map_err(Failure::no_thread)
-}
-
 /// Launches the job here and shows it on another thread: a terminal that takes nothing for a while
 /// must not keep the launcher from looking after its members, or from hearing Ctrl-C.
-fn run_job(prepared: &Prepared, mut watcher: Watcher, lead: Option<Lead>) -> Result<Done, Failure> {
+fn run_job(
+    prepared: &Prepared,
+    mut watcher: Watcher,
+    ending: &mut Ending,
+    lead: Option<Lead>,
+) -> Result<Done, Failure> {
     let (told_to_end, gathering) = match lead {
-        None => (interrupt()?, None),
+        None => (ending.hear(ENDS_ITSELF)?, None),
         Some(Lead { gathering, interrupt }) => (interrupt, Some(gathering)),
     };
-    let how = JobSpec { gathering, ..job_spec_until(told_to_end)? };
+    let at_once = ending.at_once.clone();
+    let how = JobSpec { gathering, at_once, ..job_spec_until(told_to_end)? };
     let (updates, inbox) = channel();
     let bar = watcher.bar.clone();
     let show = move || {

@@ -51,7 +51,7 @@ pub struct Difference {
 pub enum DoctorError {
     #[error("--peer: '{found}' is no host; write one NAME, USER@NAME or address")]
     Peer { found: String },
-    #[error(transparent)]
+    #[error("{}", of_peer(.0))]
     Hosts(#[from] HostsError),
     #[error(transparent)]
     Job(#[from] JobError),
@@ -181,8 +181,14 @@ fn try_over(
         Err(JobError::Failed(failure)) => Ok(Trial::failed(transport, failure.to_string())),
         // another version, perhaps
         Err(error @ JobError::Garbled { .. }) => Ok(Trial::failed(transport, error.to_string())),
+        Err(JobError::Hosts(error)) => Err(error.into()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// An error of hosts by the option that this one was given by.
+fn of_peer(error: &HostsError) -> String {
+    error.to_string().replace("--hosts", "--peer")
 }
 
 /// What differs and matters: the rest of the facts may.

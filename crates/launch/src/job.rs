@@ -70,6 +70,8 @@ pub struct JobSpec {
     pub set_up: Option<Duration>,
     /// Set to end the job.
     pub interrupt: Arc<AtomicBool>,
+    /// Set to end a job that is interrupted without waiting for a step ([`JobSpec::wind_down`]).
+    pub at_once: Arc<AtomicBool>,
     /// What it is, in a few words, and how many steps it has, for whoever asks how it stands.
     pub title: String,
     pub steps: Option<u64>,
@@ -107,6 +109,7 @@ impl JobSpec {
             liveness: LIVENESS,
             set_up: None,
             interrupt: Arc::default(),
+            at_once: Arc::default(),
             title: kind.to_string(),
             steps: None,
             status_folder: None,

@@ -59,7 +59,9 @@ impl Drop for Cut {
 /// Why there is no slab.
 #[derive(Debug, thiserror::Error)]
 pub enum SlabError {
-    #[error("cannot map {bytes} bytes of memory: {source}; free memory or lower the batch size")]
+    #[error(
+        "cannot map {bytes} bytes of memory: {source}; free memory, or take less of it (--batch of a job, --sizes of a measurement)"
+    )]
     Map { bytes: usize, source: std::io::Error },
 }
 

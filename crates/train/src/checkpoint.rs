@@ -186,7 +186,7 @@ pub enum CheckpointError {
     Damaged { path: PathBuf, reason: String },
     #[error(
         "{path} is of another job than this: {differences}; resume with the model, type, optimizer and --ema that wrote it, or \
-         if it is the same model take its weights alone: --load {path}, or `tensorwire checkpoint convert {path} FILE` and --load FILE"
+         if it is the same model take its weights alone: --load {path} without --resume"
     )]
     OtherJob { path: PathBuf, differences: String },
     #[error(

@@ -163,10 +163,8 @@ impl Prepared {
         strategy(&topology).check(&config, &plan)?;
         let resumed = resumed(&config, &program, &shape)?;
         shape.done = resumed.as_ref().map_or(0, |resumed| resumed.state.step);
-        let load = config.load.as_deref().map(weights::chosen).transpose()?;
-        if let Some(path) = &load {
-            weights::Weights::open(path, program.weights())?;
-        }
+        let load = config.load.as_deref();
+        let load = load.map(|path| weights::chosen(path, program.weights())).transpose()?;
         // all processes begin with the same, whatever comes to the folder meanwhile
         let config = TrainConfig { load, ..config };
         if let Some(path) = &config.save {

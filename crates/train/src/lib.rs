@@ -14,6 +14,7 @@ mod figures;
 #[doc(hidden)]
 pub mod fuzz;
 mod group;
+mod growth;
 mod job;
 #[cfg_attr(not(feature = "baselines"), path = "messages_absent.rs")]
 mod messages;
@@ -51,6 +52,7 @@ pub use crossings::LinkLoad;
 pub use evaluated::EvaluationSummary;
 pub use figures::{ProcessFigures, StoreFigures};
 pub use group::{ClientError, VectorReducer, link_cost};
+pub use growth::LossGrowth;
 pub use job::{
     Prepared, StoreValue, Supply, TrainError, Workload, checked_gpu, train_local, train_member,
 };

@@ -12,12 +12,16 @@ use tensorwire_memory::{TensorError, TensorMut};
 use tensorwire_nn::{Variable, initialise};
 use tensorwire_tensor::{DType, TensorSpec};
 
-use crate::checkpoint::{CheckpointError, CheckpointFolder};
+use crate::checkpoint::{CheckpointError, CheckpointFolder, FoundCheckpoint};
 use crate::config::FloatType;
 use crate::whole_file;
 
 /// Differences between a file and a model that are named.
 const NAMED_MAX: usize = 5;
+/// How files of PyTorch begin.
+const TORCH_SAVE: [(&[u8], &str); 2] = [(b"PK\x03\x04", "a zip file"), (b"\x80\x02", "a pickle")];
+/// How often a checkpoint is chosen whose job removes what is read.
+const CHOICES_MAX: usize = 20;
 
 /// Why weights cannot be loaded or saved.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +33,16 @@ pub enum WeightsError {
     #[error("{path} is no safetensors file ({reason}); give a file that --save wrote")]
     Foreign { path: PathBuf, reason: String },
     #[error(
+        "{path} is {what} of torch.save, and no safetensors file; write one in Python: \
+         safetensors.torch.save_file(torch.load(\"{path}\", weights_only=True), \"weights.safetensors\")"
+    )]
+    TorchSave { path: PathBuf, what: &'static str },
+    #[error(
+        "{path} holds the model's weights under names that begin with '{prefix}', as of a larger module; save those of the module \
+         inside (in Python: model.{module}.state_dict()), or take '{prefix}' off their names"
+    )]
+    Prefixed { path: PathBuf, prefix: String, module: String },
+    #[error(
         "{path} holds other weights than the model: {differences}; load a file that this model saved"
     )]
     OtherModel { path: PathBuf, differences: String },
@@ -36,22 +50,39 @@ pub enum WeightsError {
     OtherType { path: PathBuf, found: String },
     #[error("{path} holds the model's weights as {found}; save them as f32, f64 or bf16")]
     NoType { path: PathBuf, found: String },
+    #[error(
+        "{path}: '{tensor}' holds {value}, as after training that diverged; load weights of before, as of an earlier checkpoint"
+    )]
+    NotFinite { path: PathBuf, tensor: String, value: f64 },
     #[error("cannot write weights to {path}: {source}; free space there or save elsewhere")]
     Write { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Checkpoint(Box<CheckpointError>),
 }
 
-/// What `--load` names, once it is known which checkpoint it is: of a folder the newest that is whole.
+/// What `--load` names, once it is known which checkpoint it is: of a folder the newest that is whole. It holds the weights of a
+/// model with these variables. One that its job removes meanwhile is passed over for a newer one.
 ///
 /// # Errors
-/// When no checkpoint there is whole.
-pub(crate) fn chosen(path: &Path) -> Result<PathBuf, WeightsError> {
-    if !path.is_dir() {
-        return Ok(path.to_path_buf());
+/// When no checkpoint there is whole, or it is of another model.
+pub(crate) fn chosen<'a>(
+    path: &Path,
+    variables: impl Iterator<Item = &'a Variable>,
+) -> Result<PathBuf, WeightsError> {
+    let variables: Vec<&Variable> = variables.collect();
+    let mut choices = 1;
+    loop {
+        let chosen = match path.is_dir() {
+            true => CheckpointFolder::new(path).newest_whole().map_err(of_checkpoint)?.0.path,
+            false => path.to_path_buf(),
+        };
+        match Weights::open(&chosen, variables.iter().copied()) {
+            Err(error) if error.is_gone() && chosen != path && choices < CHOICES_MAX => {
+                choices += 1
+            }
+            opened => return opened?.check_finite(&variables).map(|()| chosen),
+        }
     }
-    let newest = CheckpointFolder::new(path).newest_whole();
-    newest.map(|(found, _)| found.path).map_err(of_checkpoint)
 }
 
 fn of_checkpoint(error: CheckpointError) -> WeightsError {
@@ -64,7 +95,23 @@ fn read(path: &Path) -> Result<Vec<u8>, WeightsError> {
         let found = CheckpointFolder::new(path).newest_whole().map_err(of_checkpoint)?.0;
         return found.weights().map(|(_, image)| image).map_err(of_checkpoint);
     }
-    std::fs::read(path).map_err(|source| WeightsError::Read { path: path.to_path_buf(), source })
+    std::fs::read(path).map_err(|source| {
+        let path = path.to_path_buf();
+        match source.kind() == io::ErrorKind::NotFound && FoundCheckpoint::at(&path).is_ok() {
+            true => of_checkpoint(CheckpointError::Gone { path }),
+            false => WeightsError::Read { path, source },
+        }
+    })
+}
+
+impl WeightsError {
+    /// True if a checkpoint's job has removed it.
+    fn is_gone(&self) -> bool {
+        match self {
+            WeightsError::Checkpoint(error) => matches!(**error, CheckpointError::Gone { .. }),
+            _ => false,
+        }
+    }
 }
 
 /// A weights file whose tensors are those of a model.
@@ -110,8 +157,25 @@ impl Weights {
                 false => WeightsError::NoType { path, found },
             });
         }
+        if let Some(prefix) = common_prefix(&file, &variables) {
+            let module = prefix.trim_end_matches('.').to_string();
+            return Err(WeightsError::Prefixed { path: weights.path, prefix, module });
+        }
         let differences = listed(differences);
         Err(WeightsError::OtherModel { path: weights.path, differences })
+    }
+
+    /// Refuses weights of which one is no finite number.
+    fn check_finite(&self, variables: &[&Variable]) -> Result<(), WeightsError> {
+        let file = self.parse()?;
+        for Variable { name, spec, .. } in variables {
+            let bytes = file.tensor(name).map_err(|error| self.foreign(error))?;
+            if let Some(value) = not_finite(spec.dtype, bytes.data()) {
+                let (path, tensor) = (self.path.clone(), name.clone());
+                return Err(WeightsError::NotFinite { path, tensor, value });
+            }
+        }
+        Ok(())
     }
 
     /// The bytes of a tensor that `open` found to be there.
@@ -126,7 +190,24 @@ impl Weights {
     }
 
     fn foreign(&self, error: safetensors::SafeTensorError) -> WeightsError {
+        let what = TORCH_SAVE.iter().find(|(begins, _)| self.bytes.starts_with(begins));
+        if let Some((_, what)) = what {
+            return WeightsError::TorchSave { path: self.path.clone(), what };
+        }
         WeightsError::Foreign { path: self.path.clone(), reason: error.to_string() }
+    }
+}
+
+/// The first of these numbers that is not finite. Integers all are.
+fn not_finite(dtype: DType, bytes: &[u8]) -> Option<f64> {
+    fn first<const BYTES: usize>(bytes: &[u8], number: fn([u8; BYTES]) -> f64) -> Option<f64> {
+        bytes.as_chunks().0.iter().map(|bytes| number(*bytes)).find(|number| !number.is_finite())
+    }
+    match dtype {
+        DType::F32 => first(bytes, |bytes| f32::from_le_bytes(bytes).into()),
+        DType::F64 => first(bytes, f64::from_le_bytes),
+        DType::BF16 => first(bytes, |bytes| bf16::from_le_bytes(bytes).into()),
+        DType::I32 | DType::I64 | DType::U8 => None,
     }
 }
 
@@ -136,6 +217,19 @@ pub(crate) fn listed(mut differences: Vec<String>) -> String {
     differences.truncate(NAMED_MAX);
     let tail = if more > 0 { format!(", and {more} more") } else { String::new() };
     format!("{}{tail}", differences.join(", "))
+}
+
+/// What stands before the names of all the model's variables in a file, as in `transformer.wte.weight`.
+fn common_prefix(file: &SafeTensors<'_>, variables: &[&Variable]) -> Option<String> {
+    let first = &variables.first()?.name;
+    let mut names = file.names().into_iter();
+    let prefixes = names.by_ref().filter_map(|name| name.strip_suffix(first.as_str()));
+    let is_of_all = |prefix: &&str| {
+        let is_there =
+            |variable: &&Variable| file.tensor(&format!("{prefix}{}", variable.name)).is_ok();
+        prefix.ends_with('.') && variables.iter().all(is_there)
+    };
+    prefixes.filter(is_of_all).min_by_key(|prefix| prefix.len()).map(str::to_string)
 }
 
 /// The type of all the file's tensors, if they are the model's but for that.
@@ -301,6 +395,55 @@ mod tests {
         std::fs::write(&path, image).unwrap();
         let text = Weights::open(&path, variables.iter()).unwrap_err().to_string();
         assert!(text.ends_with("as f16; save them as f32, f64 or bf16"), "{text}");
+    }
+
+    #[test]
+    fn a_checkpoint_that_went_is_called_so_and_not_a_file_that_is_not_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, variables) = saved(folder.path());
+        let open = |path: &Path| Weights::open(path, variables.iter()).unwrap_err();
+        assert!(open(&folder.path().join("step-00000005")).is_gone());
+        assert!(!open(&folder.path().join("none")).is_gone());
+        assert_eq!(chosen(&path, variables.iter()).unwrap(), path);
+    }
+
+    #[test]
+    fn the_first_tensor_that_holds_no_number_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, variables) = saved(folder.path());
+        let of = |value: f32| [1.0, 2.0, value].map(f32::to_le_bytes).concat();
+        for (value, says) in [(f32::NAN, "'b' holds NaN"), (f32::NEG_INFINITY, "'b' holds -inf")] {
+            let bytes = [vec![1; 8], of(value)];
+            save(&path, variables.iter().zip(bytes.iter().map(Vec::as_slice))).unwrap();
+            let text = chosen(&path, variables.iter()).unwrap_err().to_string();
+            assert!(text.contains(says), "{text}");
+        }
+        assert!(not_finite(DType::F64, &f64::NAN.to_le_bytes()).is_some());
+        assert!(not_finite(DType::BF16, &bf16::INFINITY.to_le_bytes()).is_some());
+        assert!(not_finite(DType::I32, &[255; 4]).is_none());
+    }
+
+    #[test]
+    fn what_pytorch_wrote_says_how_it_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, variables) = saved(folder.path());
+        let open = || Weights::open(&path, variables.iter()).unwrap_err().to_string();
+        let named: Vec<Variable> = variables
+            .iter()
+            .map(|v| Variable { name: format!("transformer.{}", v.name), ..v.clone() })
+            .chain([variable("lm_head.weight", &[1])])
+            .collect();
+        let bytes: [&[u8]; 3] = [&[1; 8], &[2; 12], &[3; 4]];
+        save(&path, named.iter().zip(bytes)).unwrap();
+        let text = open();
+        assert!(text.contains("begin with 'transformer.'"), "{text}");
+        assert!(text.contains("model.transformer.state_dict()"), "{text}");
+        for (image, what) in [(&b"PK\x03\x04rest"[..], "a zip file"), (b"\x80\x02}q", "a pickle")] {
+            std::fs::write(&path, image).unwrap();
+            let text = open();
+            assert!(text.contains(&format!("is {what} of torch.save")), "{text}");
+            assert!(text.contains("save_file"), "{text}");
+        }
     }
 
     #[test]

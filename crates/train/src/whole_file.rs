@@ -1,12 +1,14 @@
 //! Files that appear whole under their name or not at all, and stay. Knows nothing of what is in them.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use std::time::Duration;
 
+/// Names of this process's standard output.
+const STDOUT: [&str; 3] = ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"];
 /// What files on their way to their name are called, where they are called anything.
 const STAGING_PREFIX: &str = ".tensorwire-";
 /// Longest that a file is there before its writer has its lock.
@@ -43,6 +45,79 @@ pub fn write(path: &Path, content: impl FnOnce(&mut File) -> io::Result<()>) -> 
     let written = content(file).and_then(|()| file.sync_all());
     written.and_then(|()| staged.publish(path)).inspect_err(|_| staged.discard())?;
     sync_folder(folder(path))
+}
+
+/// [`check_writable`] for what [`write_where`] writes.
+///
+/// # Errors
+/// The first that was refused.
+pub fn check_writable_where(path: &Path) -> io::Result<()> {
+    match Place::of(path)? {
+        Place::Stdout | Place::Stream => may_write(path),
+        Place::Name(path) => check_writable(&path),
+    }
+}
+
+/// Tries whether lines can be added to what is at `path`, or to a new file of that name.
+///
+/// # Errors
+/// The first that was refused.
+pub fn check_appendable(path: &Path) -> io::Result<()> {
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_file() => File::options().append(true).open(path).map(drop),
+        Ok(found) if !found.is_dir() => may_write(path),
+        _ => check_writable(path),
+    }
+}
+
+/// Opens nothing: who reads a pipe would take the end of that for the end of all.
+fn may_write(path: &Path) -> io::Result<()> {
+    Ok(rustix::fs::access(path, rustix::fs::Access::WRITE_OK)?)
+}
+
+/// As [`write()`], and also where `path` is a link to a file, which stays a link, or a pipe or a device, such as /dev/stdout, which
+/// takes the bytes as they come.
+///
+/// # Errors
+/// The first of opening and writing, as of [`write()`].
+pub fn write_where(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    match Place::of(path)? {
+        Place::Stdout => {
+            // not by another descriptor, whose place in a file would be another
+            let mut stdout = io::stdout().lock();
+            stdout.write_all(bytes).and_then(|()| stdout.flush())
+        }
+        Place::Stream => File::options().append(true).open(path)?.write_all(bytes),
+        Place::Name(path) => write(&path, |file| file.write_all(bytes)),
+    }
+}
+
+/// What a path names.
+enum Place {
+    /// By a name of its descriptor.
+    Stdout,
+    /// What cannot be replaced: a pipe, a device, a file that this process has open.
+    Stream,
+    /// A file, or nothing yet; links are followed.
+    Name(PathBuf),
+}
+
+impl Place {
+    fn of(path: &Path) -> io::Result<Place> {
+        // a file that this process has open, by the name of its descriptor, as /dev/stdout is one
+        let is_own = [std::fs::canonicalize(folder(path)), std::fs::read_link(path)]
+            .iter()
+            .any(|found| found.as_ref().is_ok_and(|found| found.starts_with("/proc")));
+        let is_stdout = [std::fs::read_link(path).unwrap_or_default().as_path(), path]
+            .iter()
+            .any(|name| STDOUT.iter().any(|known| *name == Path::new(known)));
+        match std::fs::metadata(path) {
+            Ok(_) if is_stdout => Ok(Place::Stdout),
+            Ok(found) if is_own || !(found.is_file() || found.is_dir()) => Ok(Place::Stream),
+            Ok(_) => std::fs::canonicalize(path).map(Place::Name),
+            Err(_) => Ok(Place::Name(path.to_path_buf())),
+        }
+    }
 }
 
 /// Makes a folder, and those that it is in, and returns once the system keeps their names.

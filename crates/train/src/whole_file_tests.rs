@@ -133,3 +133,32 @@ fn a_link_that_is_refused_is_known_before_a_job() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
+
+#[test]
+fn a_link_stays_one_and_a_pipe_takes_the_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, link, pipe] = ["file", "link", "pipe"].map(|name| folder.path().join(name));
+    std::fs::write(&file, "old").unwrap();
+    std::os::unix::fs::symlink("file", &link).unwrap();
+    check_writable_where(&link).unwrap();
+    assert_eq!(std::fs::read(&file).unwrap(), b"old");
+    write_where(&link, b"new").unwrap();
+    assert_eq!(std::fs::read(&file).unwrap(), b"new");
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, Mode::from_raw_mode(0o600)).unwrap();
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::read(pipe).unwrap()
+    });
+    write_where(&pipe, b"through").unwrap();
+    assert_eq!(reader.join().unwrap(), b"through");
+    check_writable_where(Path::new("/dev/null")).unwrap();
+    for path in [&link, &folder.path().join("later"), Path::new("/dev/null")] {
+        check_appendable(path).unwrap();
+    }
+    assert!(check_appendable(folder.path()).is_err());
+    assert!(check_appendable(&folder.path().join("none/x")).is_err());
+    assert!(check_writable_where(folder.path()).is_err());
+    write_where(&folder.path().join("fresh"), b"x").unwrap();
+}

@@ -234,7 +234,8 @@ impl std::str::FromStr for Workers {
     type Err = String;
 
     fn from_str(given: &str) -> Result<Workers, String> {
-        let number = |text: &str| text.parse::<u32>().map_err(|error| error.to_string());
+        let wanted = "give a whole number of workers, or MIN..MAX";
+        let number = |text: &str| text.parse::<u32>().map_err(|_| wanted.to_string());
         match given.split_once("..") {
             None => Ok(Workers { count: number(given)?, fewest: None }),
             Some((fewest, most)) => {

@@ -62,6 +62,7 @@ pub(crate) struct SimulateArgs {
     clients: Option<u32>,
     /// allreduce, mpi-sgd: how gradients are reduced
     ///
+    /// Between workers of one device each: `reg` and other designs of several (`bench allreduce --design`) are not simulated.
     /// [default: as a job on this machine chooses]
     #[arg(long, value_name = "NAME", help_heading = STRATEGY, value_enum)]
     algorithm: Option<AlgorithmArg>,

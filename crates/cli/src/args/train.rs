@@ -124,7 +124,7 @@ pub(crate) struct TrainArgs {
     save: Option<PathBuf>,
     /// Write a line of JSON a step to this file
     ///
-    /// And a summary as its last line.
+    /// And a summary as its last line. `-`: standard output, in the place of the results.
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) metrics: Option<PathBuf>,
     /// Write an event file to this folder

@@ -58,7 +58,11 @@ pub(super) fn run(args: &AllreduceArgs) -> Result<(), Failure> {
         return super::gpu_allreduce::run(args, &gpus, &mut lines);
     }
     // nobody wants to measure for an hour to hear that it cannot be written
-    args.tune.as_deref().or(args.link.as_deref()).map(check_table).transpose()?;
+    match (&args.tune, &args.link) {
+        (Some(path), _) => check_table(path, whole_file::check_writable_where(path))?,
+        (None, Some(path)) => check_table(path, whole_file::check_appendable(path))?,
+        (None, None) => {}
+    }
     let hosts = args.hosts.hosts().map_err(Failure::user)?;
     let remote = hosts.any_remote();
     let transports = transports_of(&args.transports(), &args.wire, remote)?;
@@ -247,9 +251,9 @@ fn read(
     Ok((table, link))
 }
 
-/// Fails if `--tune FILE` cannot be written, and leaves what is in it.
-fn check_table(path: &Path) -> Result<(), Failure> {
-    whole_file::check_writable(path).map_err(|error| {
+/// Fails if a file that measurements are to be kept in cannot be written.
+fn check_table(path: &Path, tried: std::io::Result<()>) -> Result<(), Failure> {
+    tried.map_err(|error| {
         let path = path.display();
         Failure::user(format!("cannot write the table to {path}: {error}; choose another file"))
     })
@@ -259,7 +263,7 @@ fn write(path: &Path, results: &[AllreduceResult]) -> Result<(), Failure> {
     let rows = tuned_rows(results);
     let lines: Result<Vec<String>, _> = rows.iter().map(serde_json::to_string).collect();
     let text = lines.map_err(Failure::other)?.join("\n") + "\n";
-    std::fs::write(path, text).map_err(|error| {
+    whole_file::write_where(path, text.as_bytes()).map_err(|error| {
         Failure::other(format!("writing the table to {}: {error}", path.display()))
     })
 }

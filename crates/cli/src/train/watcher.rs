@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tensorwire_launch::{JobUpdate, nothing_moves, restarting};
-use tensorwire_train::{EventFile, FinishedStep, Prepared, Progress, StepAggregator, TrainUpdate};
+use tensorwire_train::{
+    EventFile, FinishedStep, LossGrowth, Prepared, Progress, StepAggregator, TrainUpdate,
+};
 
 use crate::Failure;
 use crate::metrics::Metrics;
@@ -18,6 +20,7 @@ pub(super) struct Watcher {
     pub(super) finished: Arc<AtomicU64>,
     roles: Vec<String>,
     pub(super) steps: StepAggregator,
+    growth: LossGrowth,
     pub(super) metrics: Metrics,
     /// For TensorBoard.
     pub(super) events: Option<EventFile>,
@@ -34,6 +37,7 @@ impl Watcher {
             finished: Arc::new(AtomicU64::new(prepared.steps_done())),
             roles: prepared.roles(),
             steps: StepAggregator::new(prepared),
+            growth: LossGrowth::default(),
             metrics,
             events,
             failure: None,
@@ -116,6 +120,9 @@ impl Watcher {
 
     fn step_done(&mut self, step: &FinishedStep) {
         self.bar.step(step);
+        if let Some(warning) = self.growth.step(step) {
+            self.bar.say(warning);
+        }
         self.finished.store(step.step, Ordering::Relaxed);
         let written = self.metrics.line(step);
         let shown = self.events.as_mut().map_or(Ok(()), |events| events.step(step));

@@ -325,7 +325,18 @@ fn a_table_is_measured_and_taken() {
     let row = format!(
         r#"{{"transport":"tcp","world":2,"hosts":null,"from_bytes":0,"algorithm":"{fastest}"}}"#
     );
-    assert_eq!(written, row + "\n");
+    assert_eq!(written, row.clone() + "\n");
+    // a link stays one, and standard output takes it before the table
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink("table.jsonl", &link).unwrap();
+    for file in [link.to_str().unwrap(), "/dev/stdout"] {
+        let ended = Job::start(&format!("bench {common} --tune {file}")).end(LIMIT);
+        assert!(ended.status.success(), "{file}: {}", ended.stderr);
+        let is_there = ended.stdout.contains("\"from_bytes\":0,");
+        assert_eq!(is_there, file == "/dev/stdout", "{}", ended.stdout);
+    }
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    std::fs::write(&table, row + "\n").unwrap();
     // another than the built-in table would say
     std::fs::write(&table, written.replace(&fastest, "multi-ring")).unwrap();
     let lines = bench(&format!("{common} --table {}", table.display()));

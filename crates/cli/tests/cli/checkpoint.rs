@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Signal, kill_process};
 use tensorwire_testkit::skip::skip;
 
 use crate::support::{Ended, Job};
@@ -204,6 +204,48 @@ fn ctrl_c_leaves_a_checkpoint_of_the_last_step_of_all() {
         let ended = train(&format!("{job} --steps {steps} --resume {path}"));
         let undisturbed = train(&format!("--strategy local --steps {steps}"));
         assert_eq!(hash(&ended), hash(&undisturbed), "{strategy}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_second_ctrl_c_ends_at_once_and_says_from_where_another_job_goes_on() {
+    for (every, strategy) in [(1, "ps"), (1, "allreduce"), (1_000_000, "ps"), (1, "local")] {
+        let (_folder, path) = place();
+        let job = format!("--strategy {strategy} --checkpoint {path} --checkpoint-every {every}");
+        let mut endless =
+            Job::start(&format!("train {JOB} {job} --steps 100000 --metrics m.jsonl"));
+        let metrics = endless.folder().join("m.jsonl");
+        let start = Instant::now();
+        let is_begun = || std::fs::metadata(&metrics).is_ok_and(|file| file.len() > 0);
+        while !is_begun() || (every == 1 && !step(&path, 2).exists()) {
+            assert!(start.elapsed() < LIMIT, "no step");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if strategy != "local" {
+            // without it no step ends, which is what the first one waits for
+            kill_process(endless.members(2)[1], Signal::STOP).unwrap();
+        }
+        // one after another of the same might come as one
+        kill_process(endless.launcher(), Signal::INT).unwrap();
+        kill_process(endless.launcher(), Signal::TERM).unwrap();
+        let ended = endless.end(Duration::from_secs(20));
+        let status = ended.status.code();
+        assert!(status == Some(130) || status == Some(143), "{strategy}: {}", ended.stderr);
+        let names = names(&path);
+        let newest = names.iter().filter_map(|name| name[5..].parse::<u64>().ok()).max();
+        let says = match newest {
+            Some(step) => format!("the newest checkpoint is of step {step}: --checkpoint {path}"),
+            None => "there is no checkpoint yet".to_string(),
+        };
+        assert_eq!(newest.is_some(), every == 1, "{names:?}");
+        let how =
+            if strategy == "local" { "interrupted" } else { "interrupted, and ended at once" };
+        let (last, says) = (ended.last_line(), format!("; {says}"));
+        assert!(last.starts_with(&format!("error: {how}")), "{strategy}: {}", ended.stderr);
+        assert!(last.contains(&says), "{strategy}: {}", ended.stderr);
+        assert!(!names.iter().any(|name| name.ends_with(".partial")), "{strategy}: {names:?}");
+        // no process says something else of its own
+        assert!(!ended.stderr.contains("hung up"), "{strategy}: {}", ended.stderr);
     }
 }
 

@@ -216,6 +216,18 @@ fn a_job_is_as_its_file_says() {
     let printed = run(&format!("train {options} --print-config"), &[]);
     assert!(printed.status.success() && printed.stderr.is_empty(), "{}", printed.stderr);
     std::fs::write(&path, &printed.stdout).unwrap();
+    // what is worked out is there to be read, and changes nothing
+    for line in ["# epochs = ", "# servers = ", "lr = 0.1"] {
+        assert!(!printed.stdout.contains(line), "{}", printed.stdout);
+    }
+    for line in ["# data = \"digits\"", "# optimizer = \"momentum\"", "# momentum = 0.9"] {
+        let line = format!("{line}    # worked out\n");
+        assert!(printed.stdout.contains(&line), "{line}: {}", printed.stdout);
+    }
+    let plain = run("train --model gpt-mini --print-config", &[]).stdout;
+    for line in ["workers = 2", "servers = 2", "data = \"kjv\"", "optimizer = \"adamw\"", "lr = "] {
+        assert!(plain.lines().any(|found| found.starts_with(&format!("# {line}"))), "{plain}");
+    }
     let typed = run(&format!("train {options} --json"), &[]).json();
     let read = run(&format!("train --config {} --json", path.display()), &[]).json();
     assert_eq!(read["weights_sha256"], typed["weights_sha256"]);
@@ -227,6 +239,12 @@ fn a_job_is_as_its_file_says() {
     let ended = run(&format!("train --config {}", path.display()), &[]);
     assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
     assert!(ended.stderr.contains("with the options in ") && ended.stderr.contains("'many'"));
+    assert!(ended.stderr.contains("tip: give a whole number"), "{}", ended.stderr);
+    // and of what the command line alone says it does not
+    std::fs::write(&path, "batch = 4\n").unwrap();
+    let ended = run(&format!("train --config {} --steps 3 --epochs 2", path.display()), &[]);
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("with the options in "), "{}", ended.stderr);
     let inside = format!(
         "launch --hosts localhost train --config {} --batch 4 --print-config",
         path.display()

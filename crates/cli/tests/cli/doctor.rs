@@ -160,6 +160,7 @@ fn arguments_that_make_no_sense() {
         ("--peer a,b", "--peer: 'a,b' is no host; write one NAME"),
         ("--peer @hosts", "--peer: '@hosts' is no host"),
         ("--peer a;b", "--peer: 'a;b' is no host"),
+        ("--peer no-such-host.invalid", "--peer: the name no-such-host.invalid does not resolve"),
         ("--peer no-such-host.invalid", "give --listen ADDRESS:0"),
         ("--gid first", "give the index of an entry, or its address"),
         ("--rsh ssh", "--peer <HOST>"),

@@ -106,6 +106,13 @@ fn what_cannot_be_evaluated_says_why_and_epochs_of_none_say_the_command() {
         let said = refused(&format!("eval {arguments}"));
         assert!(said.contains(says), "{arguments}: {said}");
     }
+    // the last number of the file is one of its last tensor
+    let mut image = std::fs::read(&file).unwrap();
+    let at = image.len() - 4;
+    image[at..].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&file, image).unwrap();
+    let said = refused(&format!("eval --load {file}"));
+    assert!(said.contains("' holds NaN, as after training that diverged"), "{said}");
     for option in ["--epochs 0", "--steps 0"] {
         let said = refused(&format!("train --load {file} {option}"));
         assert!(said.contains("`tensorwire eval --load FILE` evaluates weights"), "{said}");

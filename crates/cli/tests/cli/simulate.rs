@@ -58,6 +58,18 @@ fn the_papers_speed_up_is_shown_beside_ours() {
     assert!(text.contains("paper") && text.contains(" 5.0 "), "{text}");
 }
 
+#[test]
+fn an_efficiency_above_1_is_explained() {
+    let says = "servers make each once for all workers";
+    let shown = |workers| {
+        shown(&format!("simulate --compute-ms 3 --preset loopback --workers {workers} --servers 6"))
+    };
+    let text = shown(8);
+    assert!(text.contains(" 1.1") && text.contains(says), "{text}");
+    let text = shown(1);
+    assert!(!text.contains(says), "{text}");
+}
+
 /// What the papers' servers, whose variables are given out in turns, lose to those that hold as many bytes each.
 #[test]
 fn balanced_servers_are_shown_beside_those_in_turns() {

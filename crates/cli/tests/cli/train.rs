@@ -274,3 +274,18 @@ pub(crate) fn weights(path: &Path) -> Vec<f32> {
     let numbers = bytes[8 + header..].chunks_exact(4);
     numbers.map(|number| f32::from_le_bytes(number.try_into().unwrap())).collect()
 }
+
+#[test]
+fn steps_go_to_standard_output_and_a_loss_that_explodes_is_told() {
+    let job = "train --strategy local --batch 8 --threads 1 --steps 3";
+    let ended = Job::start(&format!("{job} --metrics - --lr 1000")).end(LIMIT);
+    let lines: Vec<serde_json::Value> =
+        ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines[0]["step"], 1, "{}", ended.stdout);
+    assert!(ended.files().is_empty(), "{:?}", ended.files());
+    assert_eq!(ended.stderr.matches("warning: step ").count(), 1, "{}", ended.stderr);
+    assert!(ended.stderr.contains("times the first one; if it does not fall again, lower --lr"));
+    let ended = Job::start(&format!("{job} --metrics -")).end(LIMIT);
+    assert_eq!(ended.stdout.lines().count(), 4, "{}", ended.stdout);
+    assert!(!ended.stderr.contains("warning: "), "{}", ended.stderr);
+}

@@ -1,6 +1,7 @@
 //! How an interrupted job ends behind a step: all members are held, and go on up to the furthest step that one of them has
 //! begun, since it waits for the others there.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::{Launcher, MemberState, OnUpdate};
@@ -32,7 +33,8 @@ impl Launcher<'_> {
 
     /// Takes the next step towards the end of a job that is interrupted, or is to go on in another way. False: it is to end at once.
     pub(super) fn winds_down(&mut self, on_update: &mut OnUpdate<'_>) -> Result<bool, JobError> {
-        let Some(patience) = self.spec.wind_down.filter(|_| self.introduced && !self.fatal) else {
+        let can_wait = self.introduced && !self.fatal && !self.spec.at_once.load(Ordering::Relaxed);
+        let Some(patience) = self.spec.wind_down.filter(|_| can_wait) else {
             return Ok(false);
         };
         let since = match self.wind_down {

@@ -22,7 +22,9 @@ use tensorwire_launch::{Assignment, JobSpec, MEMBER, RUN_WITH_PARENT};
 pub use member::{Stay, read_assignment, take_part};
 pub(crate) use rendezvous::key_source;
 pub use rendezvous::{Lead, LeadError, detected, follow, status_folder};
-pub use signals::{end_at_once, end_at_once_while, interrupt, status_by_signal, told_to_end};
+pub use signals::{
+    Interrupts, end_at_once, end_at_once_while, interrupt, status_by_signal, told_to_end,
+};
 
 /// What `ssh` ends with, too, when it cannot start what it is told to.
 const CANNOT_START: i32 = 255;

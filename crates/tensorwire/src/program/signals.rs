@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::raw::WithRawSiginfo;
 
 use super::ProgramError;
 
@@ -65,6 +67,52 @@ fn refused(source: std::io::Error) -> ProgramError {
 pub fn interrupt() -> Result<Arc<AtomicBool>, ProgramError> {
     let signals: Vec<i32> = ending().collect();
     interrupt_by(&signals, || {})
+}
+
+/// What the first Ctrl-C sets, and what the second.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupts {
+    pub first: Arc<AtomicBool>,
+    pub second: Arc<AtomicBool>,
+}
+
+impl Interrupts {
+    /// Begins to hear. The second Ctrl-C has `end` called, too, by another thread, with the flag that is set: it says what is to be
+    /// said last, and this process ends when it returns. A third one does not wait for it.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn hear(
+        end: impl FnOnce(Arc<AtomicBool>) + Send + 'static,
+    ) -> Result<Interrupts, ProgramError> {
+        let signals: Vec<i32> = ending().collect();
+        let interrupts = Interrupts::default();
+        let Interrupts { first, second } = interrupts.clone();
+        end_by(&signals, &second)?;
+        // each that comes counts, where a flag would not tell two from one
+        let heard = SignalsInfo::<WithRawSiginfo>::new(&signals).map_err(refused)?;
+        for signal in &signals {
+            register(*signal, &first, || {})?;
+        }
+        let listen = move || {
+            let mut heard = heard;
+            let mut heard = heard.forever();
+            if let Some(signal) = heard.next() {
+                // it may have come before a flag heard it
+                let number = usize::try_from(signal.si_signo).unwrap_or_default();
+                let _ = HEARD.compare_exchange(0, number, Ordering::SeqCst, Ordering::SeqCst);
+                first.store(true, Ordering::SeqCst);
+            }
+            if heard.next().is_some() {
+                second.store(true, Ordering::SeqCst);
+                end(second);
+                end_at_once();
+            }
+        };
+        let thread = std::thread::Builder::new().name("interrupts".into()).spawn(listen);
+        let no_thread = |source| ProgramError::System { what: "a thread", source };
+        thread.map(|_| interrupts).map_err(no_thread)
+    }
 }
 
 /// The same of these signals. `meanwhile` is called when they end nothing any more, and do not set what is returned yet.

@@ -1,6 +1,7 @@
 //! The folder of checkpoints: which there are, whether one is whole, and how one appears at once and old ones go. Knows not
 //! what is in a tensor.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -27,6 +28,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const LISTS_MAX: usize = 20;
 /// What is being written.
 const PARTIAL: &str = ".partial";
+/// What is being removed, in the place of a step.
+const LEAVING: &str = "leaving";
 
 /// A folder that checkpoints are in.
 #[derive(Clone, Debug)]
@@ -122,22 +125,28 @@ impl CheckpointFolder {
     /// # Errors
     /// When there is none.
     pub fn newest_whole(&self) -> Result<(FoundCheckpoint, CheckpointState), CheckpointError> {
-        let (path, mut damages) = (self.path.clone(), Vec::new());
+        let (path, mut damages, mut warned) = (self.path.clone(), Vec::new(), BTreeSet::new());
         let mut all = self.found()?.into_iter();
         let mut lists = 1;
         while let Some(found) = all.next() {
-            match found.verified() {
+            let error = match found.verified() {
                 Ok(state) => return Ok((found, state)),
-                // its job has written newer ones since
-                Err(CheckpointError::Gone { .. }) if lists < LISTS_MAX => {
-                    (all, lists) = (self.found()?.into_iter(), lists + 1);
+                Err(error) => error,
+            };
+            if matches!(error, CheckpointError::Gone { .. }) && lists < LISTS_MAX {
+                let listed = self.found()?;
+                // its job has written newer ones since, unless it is listed as before
+                if !listed.contains(&found) {
+                    (all, lists) = (listed.into_iter(), lists + 1);
                     damages.clear();
-                }
-                Err(error) => {
-                    tracing::warn!("{error}; it is passed over");
-                    damages.push(error.to_string());
+                    continue;
                 }
             }
+            let damage = error.to_string();
+            if warned.insert(damage.clone()) {
+                tracing::warn!("{damage}; it is passed over");
+            }
+            damages.push(damage);
         }
         match damages.is_empty() {
             true => Err(CheckpointError::Empty { path }),
@@ -155,8 +164,8 @@ impl CheckpointFolder {
         self.path.join(format!("{PREFIX}{step:08}{PARTIAL}"))
     }
 
-    /// Removes what a job left half written that ended in the middle.
-    pub(crate) fn remove_partial(&self) {
+    /// Removes what a job left half written that ended in the middle, or is ending: of this folder's own job alone.
+    pub fn remove_partial(&self) {
         let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
         for entry in entries {
             let name = entry.file_name();
@@ -164,8 +173,14 @@ impl CheckpointFolder {
                 .to_str()
                 .is_some_and(|name| name.starts_with(PREFIX) && name.ends_with(PARTIAL));
             if is_partial {
+                // by another name first: it is not to be published while it is emptied
+                let leaving = self.path.join(format!("{PREFIX}{LEAVING}{PARTIAL}"));
+                let path = match std::fs::rename(entry.path(), &leaving) {
+                    Ok(()) => leaving,
+                    Err(_) => entry.path(),
+                };
                 // what it holds is of no use; that it stays is worth no error
-                let _ = std::fs::remove_dir_all(entry.path());
+                let _ = std::fs::remove_dir_all(path);
             }
         }
     }

@@ -47,15 +47,15 @@ fn same_columns(
     {
         return Ok(());
     }
-    let [names, others] = [names, others].map(|names| names.iter().collect::<Vec<_>>().join(","));
-    Err(DataError::BadLine {
-        file: test.0.to_owned(),
-        line: 1,
-        reason: format!(
-            "its columns are {others}, and those of '{}' {names}; write the same in the same order",
-            train.0
-        ),
-    })
+    let mend = format!("'{}'; write the same in the same order", train.0);
+    let first = names.iter().zip(others).zip(1..).find(|((a, b), _)| !a.eq_ignore_ascii_case(b));
+    let reason = match first {
+        Some(((name, other), column)) => {
+            format!("its column {column} is '{other}', and '{name}' in {mend}")
+        }
+        None => format!("it has {} columns, and {} are in {mend}", others.len(), names.len()),
+    };
+    Err(DataError::BadLine { file: test.0.to_owned(), line: 1, reason })
 }
 
 fn reader(text: &str) -> Reader<&[u8]> {
@@ -146,15 +146,14 @@ mod tests {
         let train = record(&["a", "b", "label"]);
         let said = |names: &[&str]| same_columns(("f", &train), ("g", &record(names)));
         said(&["A", "b", "Label"]).unwrap();
-        for other in [&["b", "a", "label"][..], &["a", "label"]] {
+        for (other, says) in [
+            (&["a", "c", "label"][..], "its column 2 is 'c', and 'b' in 'f'"),
+            (&["a", "label"], "its column 2 is 'label', and 'b' in 'f'"),
+            (&["a", "b", "label", "d"], "it has 4 columns, and 3 are in 'f'"),
+        ] {
             let error = said(other).unwrap_err().to_string();
-            let columns = other.join(",");
-            assert_eq!(
-                error,
-                format!(
-                    "'g', line 1: its columns are {columns}, and those of 'f' a,b,label; write the same in the same order"
-                )
-            );
+            let says = format!("'g', line 1: {says}; write the same in the same order");
+            assert_eq!(error, says);
         }
     }
 
