@@ -96,6 +96,8 @@ const TRANSFERS: [&str; 12] = [
     "copies/byte",
 ];
 const TRANSFERS_LIVE: usize = 5;
+/// In place of a speed, where no byte of the tensor was moved.
+const STAYS: &str = "-";
 
 fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
     let mut lines = Lines::open(args.json.as_deref())?;
@@ -141,7 +143,7 @@ fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
     print(table(&TRANSFERS, &rows, &[3, 4, 5, 6, 7, 9, 10, 11]))?;
     print(
         "medians; transfer: start of the Send to the moment the receiver found the tensor; end to end: to \
-         the end of its reduce_max.\nof limit: the limit's time over the transfer's. Every value \
+         the end of its reduce_max; of limit: the limit's time over the transfer's; -: by reference, of which no byte is moved. Every value \
          and every tensor was verified.",
     )?;
     match clock_error_ns {
@@ -188,8 +190,15 @@ fn transports_of(
 
 fn transfer_row(result: &TransferResult) -> Vec<String> {
     let time = |ns: f64| human_seconds(ns * 1e-9);
-    // fits: bytes over nanoseconds are gigabytes over seconds, for people
-    let rate = result.bytes as f64 / result.transfer_ns.median;
+    let (rate, ratio) = match result.is_moved() {
+        true => {
+            // fits: bytes over nanoseconds are gigabytes over seconds, for people
+            let rate = result.bytes as f64 / result.transfer_ns.median;
+            let ratio = result.ratio_to_limit.map(|ratio| format!("{ratio:.2}"));
+            (format!("{rate:.2}"), ratio.unwrap_or_default())
+        }
+        false => (STAYS.to_string(), STAYS.to_string()),
+    };
     vec![
         result.transport.name().to_string(),
         result.exchange.name().to_string(),
@@ -197,11 +206,11 @@ fn transfer_row(result: &TransferResult) -> Vec<String> {
         human_bytes(result.bytes as u64),
         time(result.transfer_ns.median),
         time(result.transfer_ns.p90),
-        format!("{rate:.2}"),
+        rate,
         time(result.end_to_end_ns.median),
         result.limit.map_or("", |limit| limit.name()).to_string(),
         result.limit_ns.map(|limit| time(limit.median)).unwrap_or_default(),
-        result.ratio_to_limit.map(|ratio| format!("{ratio:.2}")).unwrap_or_default(),
+        ratio,
         format!("{:.2}", result.copies_per_byte),
     ]
 }
