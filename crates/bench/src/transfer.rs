@@ -17,6 +17,7 @@ use crate::error::BenchError;
 use crate::limit::LimitKind;
 use crate::machine::Machine;
 use crate::statistics::Quantiles;
+use crate::versions::Versions;
 
 use member::{EndReport, ReceiverReport, SenderReport, Traffic};
 use program::{RECEIVER, SENDER};
@@ -118,6 +119,9 @@ pub struct TransferResult {
     pub tensors_verified: u64,
     /// How long a waiting process spun before it slept.
     pub spin_us: u64,
+    /// Of what it went through that is not ours.
+    #[serde(skip_serializing_if = "Versions::is_empty")]
+    pub versions: Versions,
     pub machine: Machine,
 }
 
@@ -319,6 +323,7 @@ fn summarise(spec: &TransferSpec, turns: &[Turn]) -> Result<TransferResult, Benc
         values_verified: sum(|turn| turn.receiver.values_verified),
         tensors_verified,
         spin_us: turns.first().map_or(0, |turn| turn.receiver.spin_us),
+        versions: Versions::of(spec.exchange),
         machine: Machine::here(),
     })
 }

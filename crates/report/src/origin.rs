@@ -125,6 +125,8 @@ fn system(name: &str) -> &str {
         "mxnet" => "MXNet",
         "openmpi" => "Open MPI",
         "gloo" => "gloo of PyTorch",
+        "tonic" => "gRPC (tonic)",
+        "libzmq" => "ZeroMQ (libzmq)",
         name if name.starts_with("tensorwire ") => "tensorwire",
         other => other,
     }
@@ -156,6 +158,8 @@ mod tests {
     #[test]
     fn a_line_that_says_nothing_has_none() {
         assert_eq!(origin(r#"{"bench":"x","version":"1"}"#), None);
+        let held = origin(r#"{"versions":{"libzmq":"4.3.5","tonic":"0.14.9"}}"#).unwrap();
+        assert_eq!(held.versions, ["ZeroMQ (libzmq) 4.3.5", "gRPC (tonic) 0.14.9"]);
         let peer = origin(r#"{"system":"mxnet","version":"1.9"}"#).unwrap();
         assert_eq!(peer.versions, ["MXNet 1.9"]);
         let none = Provenance::default().sentence();
