@@ -24,6 +24,9 @@ pub(crate) use message::fuzz_tensors;
 pub use server::GrpcServer;
 pub use transport::{GrpcStyle, GrpcTransport};
 
+/// Of tonic. None where this crate was not built among its siblings.
+pub const VERSION: Option<&str> = option_env!("TENSORWIRE_TONIC");
+
 /// The one method.
 const PUSH: &str = "/tensorwire.Exchange/Push";
 

@@ -33,6 +33,12 @@ pub use transport::ZmqTransport;
 use crate::PeerIdentity;
 use gate::Gate;
 
+/// Of the library: `4.3.5`.
+pub fn version() -> String {
+    let (major, minor, patch) = ::zmq::version();
+    format!("{major}.{minor}.{patch}")
+}
+
 /// Of ZeroMQ, for all sockets of a process.
 const IO_THREADS: i32 = 1;
 /// No limit.

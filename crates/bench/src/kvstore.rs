@@ -19,6 +19,7 @@ use crate::WARM_UP;
 use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::statistics::Quantiles;
+use crate::versions::Versions;
 
 use member::MemberReport;
 
@@ -106,6 +107,9 @@ pub struct KvstoreResult {
     /// What was pulled was compared whole with the sum of what was pushed, so often by each worker.
     pub verified: bool,
     pub values_verified: u64,
+    /// Of ZeroMQ, where the line is over it or has a ratio to it.
+    #[serde(skip_serializing_if = "Versions::is_empty")]
+    pub versions: Versions,
     pub machine: Machine,
 }
 
@@ -246,6 +250,7 @@ fn summarise(spec: &KvstoreSpec, reports: &[MemberReport]) -> Option<KvstoreResu
         // what is wrong fails the job
         verified: values_verified > 0,
         values_verified,
+        versions: Versions::of_store(spec.exchange),
         machine: Machine::here(),
     })
 }
@@ -262,6 +267,7 @@ fn compare(results: &mut [KvstoreResult]) {
     let Some(zmq_s) = zmq.map(|result| result.median_s) else { return };
     for result in results.iter_mut().filter(|result| result.exchange != StoreWire::Zmq) {
         result.ratio_to_zmq = Some(zmq_s / result.median_s);
+        result.versions = Versions::of_store(StoreWire::Zmq);
     }
 }
 
@@ -319,6 +325,7 @@ mod tests {
         let mut results = [over(StoreWire::ZeroCopy, 1e6), over(StoreWire::Zmq, 8e6)];
         compare(&mut results);
         assert_eq!(results.each_ref().map(|result| result.ratio_to_zmq), [Some(8.0), None]);
+        assert_eq!(results[0].versions, results[1].versions, "a ratio is to a version");
         compare(&mut results[..1]);
     }
 }

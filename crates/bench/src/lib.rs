@@ -19,6 +19,7 @@ mod size;
 mod statistics;
 mod step;
 mod transfer;
+mod versions;
 mod write;
 
 pub use allreduce::{
@@ -52,4 +53,5 @@ pub use transfer::{
     Sizes, StampError, TRANSFER, TransferError, TransferResult, TransferSpec, transfer_member,
     transfer_sizes, transfers,
 };
+pub use versions::Versions;
 pub use write::{WINDOW_MAX, WRITE, WriteError, WriteResult, WriteSpec, write, write_member};

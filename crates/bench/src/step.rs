@@ -18,6 +18,7 @@ use crate::by_name::ByName;
 use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::statistics::Quantiles;
+use crate::versions::Versions;
 
 /// How to measure.
 #[derive(Clone, Debug)]
@@ -84,6 +85,9 @@ pub struct PsResult {
     #[serde(flatten)]
     pub copies: BTreeMap<String, u64>,
     pub bytes_written: u64,
+    /// Of what it went through that is not ours.
+    #[serde(skip_serializing_if = "Versions::is_empty")]
+    pub versions: Versions,
     /// Of all members in the last measurement: times a Recv was asked in vain, and times there was
     /// nothing to do but wait, a step.
     pub poll_misses_per_step: f64,
@@ -277,6 +281,7 @@ impl Way {
             bytes_copied: sum(|report| report.bytes_copied),
             copies: BTreeMap::from(by_purpose),
             bytes_written: sum(|report| report.bytes_written),
+            versions: Versions::of(prepared.config.exchange),
             poll_misses_per_step: per_step(sum(|report| report.polling.poll_misses)),
             waits_per_step: per_step(sum(|report| report.polling.waits)),
             overlap,

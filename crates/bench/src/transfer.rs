@@ -17,6 +17,7 @@ use crate::error::BenchError;
 use crate::limit::LimitKind;
 use crate::machine::Machine;
 use crate::statistics::Quantiles;
+use crate::versions::Versions;
 
 use member::{EndReport, ReceiverReport, SenderReport, Traffic};
 use program::{RECEIVER, SENDER};
@@ -97,7 +98,7 @@ pub struct TransferResult {
     pub limit: Option<LimitKind>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_ns: Option<Quantiles>,
-    /// Speed of the transfer over speed of the limit; 1 would be the limit's.
+    /// Speed of the transfer over speed of the limit; 1 would be the limit's. None where the tensor [stays](TransferResult::is_moved).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio_to_limit: Option<f64>,
     /// How many hosts there were.
@@ -118,7 +119,23 @@ pub struct TransferResult {
     pub tensors_verified: u64,
     /// How long a waiting process spun before it slept.
     pub spin_us: u64,
+    /// Of what it went through that is not ours.
+    #[serde(skip_serializing_if = "Versions::is_empty")]
+    pub versions: Versions,
     pub machine: Machine,
+}
+
+impl TransferResult {
+    /// True if bytes of the tensor went to the receiver. What crosses by reference stays where it is, and has no bytes per second: only
+    /// the answer of each round, a word, is moved.
+    pub fn is_moved(&self) -> bool {
+        is_moved(self.bytes_moved, self.tensors_verified)
+    }
+}
+
+/// True if more was moved than the answers of so many rounds.
+fn is_moved(bytes_moved: u64, answers: u64) -> bool {
+    bytes_moved > answers * program::ANSWER_BYTES
 }
 
 /// The sizes to measure when nobody says which: from 4 KiB by fours up to 1 GiB, `quick` to 64 MiB.
@@ -282,6 +299,8 @@ fn summarise(spec: &TransferSpec, turns: &[Turn]) -> Result<TransferResult, Benc
     let bytes_moved = both(|traffic| traffic.bytes_moved);
     let bytes_sent = sum(|turn| turn.sender.traffic.steps) * spec.bytes as u64;
     let bytes_copied = both(|traffic| traffic.bytes_copied);
+    let tensors_verified = sum(|turn| turn.receiver.tensors_verified);
+    let held = limit_ns.filter(|_| is_moved(bytes_moved, tensors_verified));
     Ok(TransferResult {
         bench: TRANSFER,
         transport: spec.transport,
@@ -293,7 +312,7 @@ fn summarise(spec: &TransferSpec, turns: &[Turn]) -> Result<TransferResult, Benc
         end_to_end_ns,
         limit: limit_of(spec),
         limit_ns,
-        ratio_to_limit: limit_ns.map(|limit| limit.median / transfer_ns.median),
+        ratio_to_limit: held.map(|limit| limit.median / transfer_ns.median),
         hosts: if spec.is_spread() { ENDS } else { 1 },
         clock_error_ns: turns.iter().filter_map(|turn| turn.clock_error_ns).max(),
         bytes_sent,
@@ -302,8 +321,9 @@ fn summarise(spec: &TransferSpec, turns: &[Turn]) -> Result<TransferResult, Benc
         // fits: a ratio for people
         copies_per_byte: bytes_copied as f64 / bytes_sent as f64,
         values_verified: sum(|turn| turn.receiver.values_verified),
-        tensors_verified: sum(|turn| turn.receiver.tensors_verified),
+        tensors_verified,
         spin_us: turns.first().map_or(0, |turn| turn.receiver.spin_us),
+        versions: Versions::of(spec.exchange),
         machine: Machine::here(),
     })
 }

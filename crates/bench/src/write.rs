@@ -17,6 +17,7 @@ use tensorwire_train::ConfigError;
 
 use crate::error::BenchError;
 use crate::machine::Machine;
+use crate::versions::Versions;
 
 use member::EndReport;
 use receiver::ReceiverReport;
@@ -106,6 +107,9 @@ pub struct WriteResult {
     pub rounds: usize,
     /// How long a waiting process spun before it slept.
     pub spin_us: u64,
+    /// Of gRPC, where calls were measured too.
+    #[serde(skip_serializing_if = "Versions::is_empty")]
+    pub versions: Versions,
     pub machine: Machine,
 }
 
@@ -204,6 +208,7 @@ fn summarise(spec: &WriteSpec, sender: &SenderReport, receiver: &ReceiverReport)
         grpc_calls_verified: receiver.calls_verified,
         rounds: spec.rounds,
         spin_us: receiver.spin_us,
+        versions: grpc.map(|_| Versions::grpc()).unwrap_or_default(),
         machine: Machine::here(),
     }
 }

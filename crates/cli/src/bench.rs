@@ -29,7 +29,7 @@ use super::args::{
     BenchArgs, Scenario, SocketsArgs, StepArgs, TransferArgs, TransportArg, WireArgs,
 };
 use super::job::{end_at_once_while, job_spec};
-use super::output::{note, print};
+use super::output::{note, print, print_text};
 use super::table::{live, table};
 
 pub(crate) fn run(args: BenchArgs) -> Result<(), Failure> {
@@ -96,6 +96,8 @@ const TRANSFERS: [&str; 12] = [
     "copies/byte",
 ];
 const TRANSFERS_LIVE: usize = 5;
+/// In place of a speed, where no byte of the tensor was moved.
+const STAYS: &str = "-";
 
 fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
     let mut lines = Lines::open(args.json.as_deref())?;
@@ -139,15 +141,15 @@ fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
         }
     }
     print(table(&TRANSFERS, &rows, &[3, 4, 5, 6, 7, 9, 10, 11]))?;
-    print(
+    print_text(
         "medians; transfer: start of the Send to the moment the receiver found the tensor; end to end: to \
-         the end of its reduce_max.\nof limit: the limit's time over the transfer's. Every value \
+         the end of its reduce_max; of limit: the limit's time over the transfer's; -: by reference, of which no byte is moved. Every value \
          and every tensor was verified.",
     )?;
     match clock_error_ns {
         None => Ok(()),
         // fits: for people
-        Some(error) => print(format_args!(
+        Some(error) => print_text(format_args!(
             "the two hosts have clocks of their own, which are compared to within {}: so far these times may be wrong",
             human_seconds(error as f64 * 1e-9)
         )),
@@ -188,8 +190,15 @@ fn transports_of(
 
 fn transfer_row(result: &TransferResult) -> Vec<String> {
     let time = |ns: f64| human_seconds(ns * 1e-9);
-    // fits: bytes over nanoseconds are gigabytes over seconds, for people
-    let rate = result.bytes as f64 / result.transfer_ns.median;
+    let (rate, ratio) = match result.is_moved() {
+        true => {
+            // fits: bytes over nanoseconds are gigabytes over seconds, for people
+            let rate = result.bytes as f64 / result.transfer_ns.median;
+            let ratio = result.ratio_to_limit.map(|ratio| format!("{ratio:.2}"));
+            (format!("{rate:.2}"), ratio.unwrap_or_default())
+        }
+        false => (STAYS.to_string(), STAYS.to_string()),
+    };
     vec![
         result.transport.name().to_string(),
         result.exchange.name().to_string(),
@@ -197,11 +206,11 @@ fn transfer_row(result: &TransferResult) -> Vec<String> {
         human_bytes(result.bytes as u64),
         time(result.transfer_ns.median),
         time(result.transfer_ns.p90),
-        format!("{rate:.2}"),
+        rate,
         time(result.end_to_end_ns.median),
         result.limit.map_or("", |limit| limit.name()).to_string(),
         result.limit_ns.map(|limit| time(limit.median)).unwrap_or_default(),
-        result.ratio_to_limit.map(|ratio| format!("{ratio:.2}")).unwrap_or_default(),
+        ratio,
         format!("{:.2}", result.copies_per_byte),
     ]
 }
@@ -255,22 +264,22 @@ fn show_step(results: &[StepResult]) -> Result<(), Failure> {
         }
     }
     let Some(first) = results.first() else { return Ok(()) };
-    print(format_args!(
+    print_text(format_args!(
         "{} on {}, batch {} per worker, {} steps; {}",
         first.model, first.data, first.batch, first.steps, first.kernels
     ))?;
     print(table(&["", "step", "p90", "ratio"], &rows, &[1, 2, 3]))?;
     for ps in results.iter().filter_map(|result| result.ps.as_ref()) {
         let (exchange, copied) = (ps.exchange.name(), ps.bytes_copied);
-        print(format_args!("{exchange}: {copied} bytes copied between processes"))?;
+        print_text(format_args!("{exchange}: {copied} bytes copied between processes"))?;
         if let Some(overlap) = &ps.overlap {
-            print(format_args!(
+            print_text(format_args!(
                 "{exchange}: a step is {:.2} of the longer of computing and communicating, {:.2} of both",
                 overlap.step_over_longer, overlap.step_over_sum
             ))?;
         }
     }
-    print(format_args!(
+    print_text(format_args!(
         "medians of {}; the same weights in all, sha256 {}",
         first.local_ms.count, first.weights_sha256
     ))

@@ -3,6 +3,7 @@
 
 mod page;
 
+use console::Term;
 use tensorwire_doctor::{DoctorError, Examination, Severity, examine, examine_peer, hosts_of_peer};
 
 use tensorwire_launch::JobSpec;
@@ -10,7 +11,7 @@ use tensorwire_launch::JobSpec;
 use super::Failure;
 use super::args::DoctorArgs;
 use super::job::job_spec;
-use super::output::{note, print};
+use super::output::{columns_of, note, print};
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let options = args.options();
@@ -44,7 +45,7 @@ fn show(found: &Examination, json: bool) -> Result<(), Failure> {
     if json {
         return print(serde_json::to_string(found).map_err(Failure::other)?);
     }
-    print(page::page(found).trim_end())
+    print(page::page(found, columns_of(Term::stdout())).trim_end())
 }
 
 impl From<DoctorError> for Failure {

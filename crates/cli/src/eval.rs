@@ -6,7 +6,7 @@ use tensorwire_train::EvaluationSummary;
 
 use super::Failure;
 use super::args::EvalArgs;
-use super::output::{json_line, last_words, note, print};
+use super::output::{json_line, last_words, note, print, print_text};
 
 pub(crate) fn run(args: EvalArgs) -> Result<(), Failure> {
     let json = args.json;
@@ -24,25 +24,25 @@ pub(crate) fn run(args: EvalArgs) -> Result<(), Failure> {
 
 fn show(summary: &EvaluationSummary) -> Result<(), Failure> {
     let EvaluationSummary { model, data, weights, samples, seconds, .. } = summary;
-    print(format_args!(
+    print_text(format_args!(
         "{model} on {data}, {}; weights of {}",
         summary.kernels,
         weights.display()
     ))?;
-    print(format_args!(
+    print_text(format_args!(
         "{samples} samples in {seconds:.2} s, {:.0} samples/s, test loss {:.4}",
         summary.samples_per_second,
         summary.test_loss.unwrap_or(f64::NAN),
     ))?;
-    print(format_args!("weights sha256 {}", summary.weights_sha256))?;
+    print_text(format_args!("weights sha256 {}", summary.weights_sha256))?;
     for (name, value) in &summary.metrics {
-        print(format_args!("test {} {value:.4}", name.replace('_', " ")))?;
+        print_text(format_args!("test {} {value:.4}", name.replace('_', " ")))?;
     }
     if let Some(perplexity) = summary.test_perplexity {
-        print(format_args!("test perplexity {perplexity:.4}"))?;
+        print_text(format_args!("test perplexity {perplexity:.4}"))?;
     }
     match summary.test_accuracy {
-        Some(accuracy) => print(format_args!("test accuracy {accuracy:.4}")),
+        Some(accuracy) => print_text(format_args!("test accuracy {accuracy:.4}")),
         None => Ok(()),
     }
 }

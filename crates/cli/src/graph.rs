@@ -5,6 +5,7 @@ mod full;
 use std::io::Write;
 use std::path::Path;
 
+use console::Term;
 use serde_json::{Value, json};
 use tensorwire_base::human_bytes;
 use tensorwire_bench::ByName;
@@ -14,9 +15,9 @@ use tensorwire_train::{DeviceDesign, Exchange, Prepared, whole_file};
 
 use super::Failure;
 use super::args::{GraphArgs, ShownArgs};
-use super::output::{note, print};
+use super::output::{columns_of, note, print, print_text};
 
-/// What any terminal shows at once.
+/// What a page and most terminals show at once.
 const SCREEN: Screen = Screen { lines: 40, columns: 80 };
 /// So few tensors are described below the drawing.
 const DESCRIBED_MAX: usize = 4;
@@ -32,7 +33,7 @@ pub(crate) fn run(mut args: GraphArgs) -> Result<(), Failure> {
     }
     if shown.full {
         if let Some(note) = of_one_worker(&prepared) {
-            print(format_args!("note: {note}\n"))?;
+            print_text(format_args!("note: {note}\n"))?;
         }
         return full::show(&prepared, &shown);
     }
@@ -45,7 +46,10 @@ pub(crate) fn run(mut args: GraphArgs) -> Result<(), Failure> {
     }
     match &shown.svg {
         Some(file) => write(file, &picture.to_svg(SCREEN)),
-        None => print(picture.to_text(SCREEN).trim_end()),
+        None => {
+            let columns = columns_of(Term::stdout()).unwrap_or(SCREEN.columns).min(SCREEN.columns);
+            print(picture.to_text(Screen { columns, ..SCREEN }).trim_end())
+        }
     }
 }
 

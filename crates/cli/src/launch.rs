@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use tensorwire::program::detected;
 
 use super::args::{LaunchArgs, ProgramArgs};
-use super::output::print;
+use super::output::print_text;
 use super::{Failure, begin, command_line};
 
 /// Does what the command line inside says, with what `program` says where that does not.
@@ -28,7 +28,7 @@ pub(crate) fn run(args: LaunchArgs, program: ProgramArgs) -> Result<(), Failure>
 
 /// Says what this process is to whoever started it.
 pub(crate) fn detect() -> Result<(), Failure> {
-    print(match detected().map_err(Failure::user)? {
+    print_text(match detected().map_err(Failure::user)? {
         None => "nobody started several processes: this one starts those of a job itself".into(),
         Some(found) => {
             let local = found.local_rank.map(|rank| format!(", local rank {rank}"));

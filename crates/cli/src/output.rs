@@ -1,5 +1,6 @@
 //! What the program says: results on standard output, everything else on standard error, and only
-//! through here. That nobody reads it is no reason to stop a job, or to stay.
+//! through here. Prose is as wide as the terminal at most; a file or a program gets whole lines. That nobody reads it is no
+//! reason to stop a job, or to stay.
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
@@ -8,7 +9,9 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use console::Term;
 use serde::Serialize;
+use textwrap::{Options, WordSplitter};
 
 use super::Failure;
 
@@ -18,7 +21,12 @@ static QUIET: AtomicBool = AtomicBool::new(false);
 /// How long the last words wait for a terminal that takes nothing.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Prints a line of results. A reader that has seen enough (`| head`) is no error.
+/// Prints a paragraph for people: as wide as the terminal at most.
+pub(crate) fn print_text(text: impl Display) -> Result<(), Failure> {
+    print(wrapped(&text.to_string(), columns_of(Term::stdout()), 0))
+}
+
+/// Prints a line of results, as it is. A reader that has seen enough (`| head`) is no error.
 pub(crate) fn print(line: impl Display) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     match writeln!(stdout, "{line}").and_then(|()| stdout.flush()) {
@@ -42,11 +50,29 @@ pub(crate) fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Says something on standard error; if nobody takes it, nobody wants it.
-pub(crate) fn note(line: impl Display) {
+/// Says something on standard error, as wide as the terminal at most; if nobody takes it, nobody wants it.
+pub(crate) fn note(text: impl Display) {
     if !is_quiet() {
-        say(line);
+        say(wrapped(&text.to_string(), columns_of(Term::stderr()), 0));
     }
+}
+
+/// How wide a terminal is. None where it is none.
+pub(crate) fn columns_of(term: Term) -> Option<usize> {
+    let (_, columns) = Some(term).filter(Term::is_term)?.size_checked()?;
+    // some say that they have none
+    Some(usize::from(columns)).filter(|columns| *columns > 0)
+}
+
+/// The text with its lines wrapped to so many columns, if there is such a bound: a line goes on below its beginning and `indent` columns
+/// further right. What has no blank stays whole, so that a path and a hash can be copied.
+pub(crate) fn wrapped(text: &str, columns: Option<usize>, indent: usize) -> String {
+    let Some(columns) = columns else { return text.to_string() };
+    let indent = " ".repeat(indent);
+    let options = Options::new(columns).subsequent_indent(&indent).break_words(false);
+    let options = options.word_splitter(WordSplitter::NoHyphenation);
+    let lines = text.split('\n').map(|line| textwrap::fill(line, &options));
+    lines.collect::<Vec<String>>().join("\n")
 }
 
 /// Says why the program ends, which it does even if the terminal does not take it.
@@ -81,5 +107,25 @@ fn show_once(show: &Mutex<Option<impl FnOnce()>>) {
     let show = show.lock().map(|mut show| show.take());
     if let Ok(Some(show)) = show {
         show();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_keeps_to_the_terminal_and_loses_nothing() {
+        let text = "  transport        writes of 8 B to 4 MiB both ways and a read, every byte right\n\nweights sha256 \
+                    0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+        assert_eq!(wrapped(text, None, 0), text, "a file gets whole lines");
+        assert_eq!(wrapped(text, Some(200), 19), text, "so does a wide terminal");
+        let narrow = wrapped(text, Some(60), 19);
+        let lines: Vec<&str> = narrow.lines().collect();
+        assert_eq!(lines[0], "  transport        writes of 8 B to 4 MiB both ways and a");
+        assert_eq!(lines[1], " ".repeat(19) + "read, every byte right");
+        assert_eq!((lines[2], lines[3]), ("", "weights sha256"));
+        let words = |text: &str| text.split_whitespace().map(str::to_string).collect::<Vec<_>>();
+        assert_eq!(words(&narrow), words(text));
     }
 }

@@ -12,7 +12,7 @@ use tensorwire_report::{
 use tensorwire_train::whole_file;
 
 use super::args::{ReportArgs, ReportFormat};
-use super::output::{note, print};
+use super::output::{note, print, print_text};
 use super::{Failure, table::table};
 
 /// Reasons for which lines were left out, in the terminal; the page has all.
@@ -113,12 +113,12 @@ fn announce(output: &Path, report: &Report) -> Result<(), Failure> {
         count => format!("; {count} training runs"),
     };
     if report.figures == 0 && report.runs > 0 {
-        print(format_args!("{shown}{}", runs.replacen(';', ":", 1)))?;
+        print_text(format_args!("{shown}{}", runs.replacen(';', ":", 1)))?;
     } else {
         let Report { figures, met, short, unclear, unmeasured, .. } = report;
         let figures =
             if *figures == 1 { "1 figure".to_string() } else { format!("{figures} figures") };
-        print(format_args!(
+        print_text(format_args!(
             "{shown}: {figures}; claims met {met}, short {short}, unclear {unclear}, not measured \
              {unmeasured}{runs}"
         ))?;
@@ -142,7 +142,7 @@ fn written(args: &ReportArgs, output: &Path, format: TableFormat) -> Result<Repo
     let lines = read_files(&args.lines)?;
     keep(output, &tables(&lines, format).map_err(Failure::user)?)?;
     let report = report(&lines).map_err(Failure::user)?;
-    print(format_args!("{}: the data of {}", output.display(), plots(report.plots.len())))?;
+    print_text(format_args!("{}: the data of {}", output.display(), plots(report.plots.len())))?;
     say_left_out(&report.left_out);
     Ok(report)
 }
@@ -185,7 +185,7 @@ pub(super) fn show(comparison: &RunComparison) -> Result<(), Failure> {
             "unclear: changed by more than the tolerance, but within the spread; measure again, or longer",
         );
     }
-    print(comparison.summary())
+    print_text(comparison.summary())
 }
 
 fn make_folder(folder: &Path) -> Result<(), Failure> {
@@ -226,7 +226,7 @@ fn save(folder: &Path, all: &[PlotFiles]) -> Result<(), Failure> {
         0 => ".svg and .csv".to_string(),
         some => format!(".svg and .csv, and {some} as .pdf"),
     };
-    print(format_args!("{}: {}, each as {endings}", folder.display(), plots(all.len())))?;
+    print_text(format_args!("{}: {}, each as {endings}", folder.display(), plots(all.len())))?;
     missing.iter().for_each(note);
     Ok(())
 }

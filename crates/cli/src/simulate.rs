@@ -16,7 +16,7 @@ use tensorwire_train::whole_file;
 use super::args::SimulateArgs;
 use super::bench::Lines;
 use super::job::{end_at_once_while, job_spec};
-use super::output::{note, print};
+use super::output::{note, print, print_text};
 use super::{Failure, table::table};
 
 /// A process that says nothing for this long has failed a measurement.
@@ -133,22 +133,22 @@ fn show(network: &Network, results: &[SimulateResult]) -> Result<(), Failure> {
     let rows: Vec<Vec<String>> =
         results.iter().map(|result| row(result, placed, measured, paper)).collect();
     if let Some(first) = results.first() {
-        print(format_args!(
+        print_text(format_args!(
             "{} on {}, batch {} per worker; simulated",
             first.model, network.name, first.batch
         ))?;
     }
     print(table(&header, &rows, &numbers))?;
     for result in results {
-        print(consists_of(result))?;
+        print_text(consists_of(result))?;
     }
     if results.iter().any(|result| result.estimate.efficiency > 1.0) {
-        print(
+        print_text(
             "Efficiency above 1: compute has the updates of all variables in every worker, as one process by itself makes them; \
              servers make each once for all workers.",
         )?;
     }
-    print(
+    print_text(
         "Above, by component: the longest way through a step, and what the cores of the busiest machine do in it. compute: a step that waits for nothing. speed-up: samples a second over one machine's without \
          communication. most used: the bottleneck, if it is used all the time; else a step waits for one after the other.",
     )

@@ -9,7 +9,7 @@ use tensorwire_launch::{
 use tensorwire_train::Progress;
 
 use super::args::{ScaleArgs, StatusArgs};
-use super::output::{json_line, note, print};
+use super::output::{json_line, note, print, print_text};
 use super::{Failure, table::table};
 
 /// Who was not heard of for so long is worth a word.
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
 
 pub(crate) fn scale(args: &ScaleArgs) -> Result<(), Failure> {
     let said = scale_job(&status_folder(), &args.job, args.workers).map_err(Failure::user)?;
-    print(format_args!("job {}: {said}", args.job))
+    print_text(format_args!("job {}: {said}", args.job))
 }
 
 fn row(job: &JobStatus) -> Vec<String> {
@@ -87,7 +87,7 @@ pub(super) fn seconds(job: &JobStatus) -> String {
 }
 
 fn show(job: &JobStatus) -> Result<(), Failure> {
-    print(format_args!(
+    print_text(format_args!(
         "{}; step {}, {} steps/s, for {}",
         job.title,
         step(job),

@@ -5,7 +5,7 @@ use console::Term;
 use tensorwire_base::human_bytes;
 use tensorwire_train::ServerLoad;
 
-use super::output::note;
+use super::output::{columns_of, note};
 
 /// Columns of a cell that is said as soon as it is known, at least: most have no more.
 const CELL_MIN: usize = 9;
@@ -13,22 +13,18 @@ const CELL_MIN: usize = 9;
 /// A table with a header, whose columns `numbers` are aligned to the right. In a terminal it is as wide as that at most;
 /// programs that read it get each row in one line.
 pub(crate) fn table(header: &[&str], rows: &[Vec<String>], numbers: &[usize]) -> String {
-    let terminal = Some(Term::stdout()).filter(Term::is_term);
-    let size = terminal.and_then(|terminal| terminal.size_checked());
-    table_within(size.map(|(_, columns)| columns), header, rows, numbers)
+    table_within(columns_of(Term::stdout()), header, rows, numbers)
 }
 
 /// Says a row of a table as soon as it is known, behind its head if it is the first. Where a terminal is narrower, what it has no room
 /// for is cut off: the table that comes in the end has all of it.
 pub(crate) fn live(header: &[&str], row: &[String], is_first: bool) {
-    let terminal = Some(Term::stderr()).filter(Term::is_term);
-    let size = terminal.and_then(|terminal| terminal.size_checked());
-    live_within(size.map(|(_, columns)| columns), header, row, is_first).iter().for_each(note);
+    live_within(columns_of(Term::stderr()), header, row, is_first).iter().for_each(note);
 }
 
 /// The same lines, of `columns` at most.
 fn live_within(
-    columns: Option<u16>,
+    columns: Option<usize>,
     header: &[&str],
     row: &[String],
     is_first: bool,
@@ -39,7 +35,7 @@ fn live_within(
             format!("{cell:width$}")
         });
         let line = filled.collect::<Vec<String>>().join("  ");
-        let most = columns.map_or(usize::MAX, usize::from);
+        let most = columns.unwrap_or(usize::MAX);
         match line.trim_end() {
             line if line.chars().count() <= most => line.to_string(),
             line => line.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
@@ -51,7 +47,7 @@ fn live_within(
 
 /// The same, of `columns` at most.
 fn table_within(
-    columns: Option<u16>,
+    columns: Option<usize>,
     header: &[&str],
     rows: &[Vec<String>],
     numbers: &[usize],
@@ -59,7 +55,9 @@ fn table_within(
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(header);
     if let Some(columns) = columns {
-        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(columns);
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        // terminals are not wider
+        table.set_width(u16::try_from(columns).unwrap_or(u16::MAX));
     }
     table.add_rows(rows);
     for column in numbers {
@@ -116,7 +114,7 @@ mod tests {
         for columns in [40, 60, 80] {
             let text = table_within(Some(columns), &header, &rows, &[2]);
             let widest = text.lines().map(|line| line.chars().count()).max();
-            assert!(widest <= Some(usize::from(columns)), "{columns}:\n{text}");
+            assert!(widest <= Some(columns), "{columns}:\n{text}");
             assert!(text.contains("bert-mini") && text.contains("42.73"), "{text}");
         }
     }
@@ -129,7 +127,7 @@ mod tests {
             let lines = live_within(Some(columns), &header, &row, true);
             assert_eq!(lines.len(), 2, "the first has a head");
             let widest = lines.iter().map(|line| line.chars().count()).max();
-            assert!(widest <= Some(usize::from(columns)), "{columns}: {lines:?}");
+            assert!(widest <= Some(columns), "{columns}: {lines:?}");
             for (head, cell) in [("transport", "tcp"), ("one way", "25.1"), ("throughput", "2.61")]
             {
                 let at = |line: &str, of: &str| line.split(of).next().map(|it| it.chars().count());

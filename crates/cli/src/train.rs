@@ -24,7 +24,7 @@ use super::Failure;
 use super::args::TrainArgs;
 use super::job::{interrupt, job_spec_until};
 use super::metrics::Metrics;
-use super::output::{json_line, last_words, print};
+use super::output::{json_line, last_words, print, print_text};
 use super::rendezvous;
 use announce::announce;
 use ending::Ending;
@@ -170,7 +170,7 @@ fn run_job(
 
 /// `began_behind`: the step behind which it began the last time, of which times and bytes are.
 fn show(prepared: &Prepared, summary: &Summary, outcome: &TrainOutcome) -> Result<(), Failure> {
-    print(format_args!(
+    print_text(format_args!(
         "{} steps in {:.2} s, {:.0} samples/s, loss {:.4}, {} bytes copied between processes",
         summary.steps - outcome.began_behind,
         summary.seconds,
@@ -180,20 +180,24 @@ fn show(prepared: &Prepared, summary: &Summary, outcome: &TrainOutcome) -> Resul
     ))?;
     match summary.restarts {
         0 => {}
-        1 => print(format_args!("started again once; all this is of the steps since"))?,
+        1 => print_text(format_args!("started again once; all this is of the steps since"))?,
         times => {
-            print(format_args!("started again {times} times; all this is of the steps since"))?
+            print_text(format_args!("started again {times} times; all this is of the steps since"))?
         }
     }
     if summary.resizes > 0 {
         let times =
             if summary.resizes == 1 { "once" } else { &format!("{} times", summary.resizes) };
-        print(format_args!("went on with other workers {times}; all this is of the steps since"))?;
+        print_text(format_args!(
+            "went on with other workers {times}; all this is of the steps since"
+        ))?;
     }
     if summary.steps < prepared.steps() {
         let most = prepared.config.early_stop.unwrap_or_default();
         let all = prepared.steps();
-        print(format_args!("ended before step {all}: {most} evaluations in a row were no better"))?;
+        print_text(format_args!(
+            "ended before step {all}: {most} evaluations in a row were no better"
+        ))?;
     }
     if let Some(Averaging { interval, .. }) = prepared.topology.averaging {
         let clients = u64::from(prepared.topology.groups);
@@ -201,7 +205,7 @@ fn show(prepared: &Prepared, summary: &Summary, outcome: &TrainOutcome) -> Resul
         // fits: sizes in memory
         let steps = summary.steps - outcome.began_behind;
         let all_steps = 2 * weights as u64 * prepared.config.workers as u64 * steps;
-        print(format_args!(
+        print_text(format_args!(
             "{} pushed and pulled by {clients} clients, every {interval} steps; dist-sgd: {} in as many steps",
             human_bytes(summary.store_bytes),
             human_bytes(all_steps),
@@ -210,23 +214,23 @@ fn show(prepared: &Prepared, summary: &Summary, outcome: &TrainOutcome) -> Resul
     // fits: workers are few
     if summary.workers_finished != summary.workers as usize {
         let Summary { workers_finished, workers, .. } = summary;
-        print(format_args!("{workers_finished} of {workers} workers finished"))?;
+        print_text(format_args!("{workers_finished} of {workers} workers finished"))?;
     }
-    print(format_args!("weights sha256 {}", summary.weights_sha256))?;
+    print_text(format_args!("weights sha256 {}", summary.weights_sha256))?;
     if let Some(path) = &prepared.config.save {
-        print(format_args!("weights saved to {}", path.display()))?;
+        print_text(format_args!("weights saved to {}", path.display()))?;
     }
     // of the first start, however far it came
     if let Some(trace) = prepared.config.trace.as_ref().filter(|_| summary.restarts == 0) {
         let steps = trace.steps.min(prepared.steps());
-        print(format_args!(
+        print_text(format_args!(
             "trace of {steps} steps written to {}; open it in ui.perfetto.dev",
             trace.path.display()
         ))?;
         traced::show(outcome.trace.as_ref())?;
     }
     if let Some(perplexity) = summary.test_perplexity {
-        print(format_args!("test perplexity {perplexity:.4}"))?;
+        print_text(format_args!("test perplexity {perplexity:.4}"))?;
     }
-    print(format_args!("test accuracy {:.4}", summary.test_accuracy.unwrap_or(f64::NAN)))
+    print_text(format_args!("test accuracy {:.4}", summary.test_accuracy.unwrap_or(f64::NAN)))
 }

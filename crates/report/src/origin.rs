@@ -14,6 +14,8 @@ pub(crate) struct Origin {
     day: Option<String>,
     commit: Option<String>,
     versions: Vec<String>,
+    /// Its numbers are of a cluster that is described, and nothing beside them was measured.
+    is_simulated: bool,
 }
 
 /// What several lines say.
@@ -27,9 +29,16 @@ pub(crate) struct Provenance {
     pub(crate) commits: BTreeSet<String>,
     /// Of the systems that were measured, with their names.
     pub(crate) versions: BTreeSet<String>,
+    /// Lines whose numbers were measured, and lines whose numbers were simulated.
+    measured: usize,
+    simulated: usize,
 }
 
 impl Origin {
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.is_simulated
+    }
+
     /// None if the line says nothing of it.
     pub(crate) fn of(line: &Line) -> Option<Rc<Origin>> {
         let text = |path: &str| line.optional_text(path).map(str::to_string);
@@ -42,6 +51,8 @@ impl Origin {
             day: line.optional_text("machine.date").map(|date| cut(date, "2026-11-26".len())),
             commit: commit.map(|commit| cut(commit, 12)),
             versions: versions(line),
+            is_simulated: line.optional_text("cluster").is_some()
+                && line.optional_number("measured_step_s").is_none(),
         };
         (origin != Origin::default()).then(|| Rc::new(origin))
     }
@@ -51,13 +62,17 @@ impl Provenance {
     pub(crate) fn of<'a>(origins: impl IntoIterator<Item = &'a Rc<Origin>>) -> Provenance {
         let mut all = Provenance::default();
         for origin in origins {
-            let Origin { machine, host, links, day, commit, versions } = &**origin;
+            let Origin { machine, host, links, day, commit, versions, is_simulated } = &**origin;
             all.machines.extend(machine.clone());
             all.hosts.extend(host.clone());
             all.links.extend(links.iter().cloned());
             all.days.extend(day.clone());
             all.commits.extend(commit.clone());
             all.versions.extend(versions.iter().cloned());
+            match is_simulated {
+                true => all.simulated += 1,
+                false => all.measured += 1,
+            }
         }
         all
     }
@@ -68,14 +83,23 @@ impl Provenance {
         Some(if first == last { first.clone() } else { format!("{first} to {last}") })
     }
 
+    /// What was done there.
+    pub(crate) fn how(&self) -> &'static str {
+        match (self.measured, self.simulated) {
+            (_, 0) => "Measured",
+            (0, _) => "Simulated, not measured,",
+            (_, _) => "Measured and simulated",
+        }
+    }
+
     /// For captions, which stand alone.
     pub(crate) fn sentence(&self) -> String {
         let named = |what: &str, all: &BTreeSet<String>| {
             (!all.is_empty()).then(|| format!("{what}{}", joined(all, ", ")))
         };
         let on = match self.machines.is_empty() {
-            true => "Measured on a machine that the lines do not name".to_string(),
-            false => format!("Measured on {}", joined(&self.machines, "; and on ")),
+            true => format!("{} on a machine that the lines do not name", self.how()),
+            false => format!("{} on {}", self.how(), joined(&self.machines, "; and on ")),
         };
         let parts = [
             Some(on),
@@ -125,6 +149,8 @@ fn system(name: &str) -> &str {
         "mxnet" => "MXNet",
         "openmpi" => "Open MPI",
         "gloo" => "gloo of PyTorch",
+        "tonic" => "gRPC (tonic)",
+        "libzmq" => "ZeroMQ (libzmq)",
         name if name.starts_with("tensorwire ") => "tensorwire",
         other => other,
     }
@@ -154,8 +180,23 @@ mod tests {
     }
 
     #[test]
+    fn what_was_simulated_is_not_said_to_be_measured() {
+        let machine = r#""machine":{"cores":2,"cpu":"CPU"}"#;
+        let simulated = format!(r#"{{"bench":"simulate","cluster":"c","step_s":1,{machine}}}"#);
+        let validated =
+            format!(r#"{{"bench":"simulate","cluster":"c","measured_step_s":1,{machine}}}"#);
+        let [simulated, validated] = [simulated, validated].map(|text| origin(&text).unwrap());
+        let says = |of: &[Rc<Origin>]| Provenance::of(of).sentence();
+        assert_eq!(says(&[simulated.clone()]), "Simulated, not measured, on 2 cores, CPU.");
+        assert_eq!(says(&[validated.clone()]), "Measured on 2 cores, CPU.");
+        assert_eq!(says(&[simulated, validated]), "Measured and simulated on 2 cores, CPU.");
+    }
+
+    #[test]
     fn a_line_that_says_nothing_has_none() {
         assert_eq!(origin(r#"{"bench":"x","version":"1"}"#), None);
+        let held = origin(r#"{"versions":{"libzmq":"4.3.5","tonic":"0.14.9"}}"#).unwrap();
+        assert_eq!(held.versions, ["ZeroMQ (libzmq) 4.3.5", "gRPC (tonic) 0.14.9"]);
         let peer = origin(r#"{"system":"mxnet","version":"1.9"}"#).unwrap();
         assert_eq!(peer.versions, ["MXNet 1.9"]);
         let none = Provenance::default().sentence();

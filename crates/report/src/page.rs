@@ -76,10 +76,10 @@ fn head(evaluation: &Evaluation) -> Markup {
              least to the greatest round, where lines have them. A ratio above 1 is ours being better. "
             b { "Met" } " and " b { "short" } " compare it with the paper's, whose machines were others: "
             "their ratios include the difference between their networks, these do not. " b { "Unclear" } ": the spread of what was "
-            "measured has the paper's figure in it."
+            "measured has the paper's figure in it, or the figure is within 10 % of the paper's and was measured once."
         }
         dl {
-            dt { "Measured on" }
+            dt { (provenance.how()) " on" }
             dd {
                 @if provenance.machines.is_empty() { "a machine that the lines do not name" }
                 @for machine in &provenance.machines { span.machine { (machine) } }

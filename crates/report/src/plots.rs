@@ -39,6 +39,13 @@ pub(crate) struct Dot {
     pub(crate) origins: BTreeSet<Rc<Origin>>,
 }
 
+impl Dot {
+    /// True if all its lines were simulated.
+    pub(crate) fn is_simulated(&self) -> bool {
+        !self.origins.is_empty() && self.origins.iter().all(|origin| origin.is_simulated())
+    }
+}
+
 /// Why a figure could not use a line.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Why {

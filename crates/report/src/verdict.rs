@@ -16,6 +16,9 @@ pub(crate) struct Verdict {
     pub(crate) found: Found,
 }
 
+/// How far a ratio of what was measured once may be off, either way: nothing says how far its repetitions would lie apart.
+const ONCE: f64 = 0.1;
+
 /// The figure that was found, and where along x.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Found {
@@ -24,6 +27,8 @@ pub(crate) struct Found {
     /// From where to where it may be, by the spreads of what it is made of; where it is of one place, and both are known.
     pub(crate) spread: Option<[f64; 2]>,
     pub(crate) state: State,
+    /// The claim is of every place or the best, and no other was measured.
+    is_alone: bool,
     wants: Wants,
 }
 
@@ -33,7 +38,7 @@ pub(crate) enum State {
     /// Not measured where the claim is about, but elsewhere.
     Elsewhere,
     Short,
-    /// What is wanted lies within the spread of what was measured.
+    /// What is wanted lies within the spread of what was measured, or near to what was measured once.
     Unclear,
     Met,
 }
@@ -56,7 +61,11 @@ impl fmt::Display for Found {
                 if let Some([low, high]) = self.spread {
                     write!(f, " [{} to {}]", times(low), times(high))?;
                 }
-                write!(f, " of {}", times(wants.bound()))
+                write!(f, " of {}", times(wants.bound()))?;
+                match self.state {
+                    State::Unclear if self.spread.is_none() => f.write_str(", measured once"),
+                    _ => Ok(()),
+                }
             }
         }
     }
@@ -105,10 +114,9 @@ impl Claim {
 impl Found {
     /// Where along x, in words: `4 KiB`, `workers: 2`.
     pub(crate) fn place(&self, figure: &Figure) -> Option<String> {
-        match figure.shape {
-            Shape::Lines(x) => self.at.map(|at| along(x, at)),
-            Shape::Curves(..) | Shape::Bars => None,
-        }
+        let Shape::Lines(x) = figure.shape else { return None };
+        let alone = if self.is_alone { ", the only one measured" } else { "" };
+        self.at.map(|at| along(x, at) + alone)
     }
 }
 
@@ -165,11 +173,21 @@ struct Ratio {
     figure: f64,
     /// The least and the greatest that the spreads of both sides allow; none where each was measured once.
     spread: Option<[f64; 2]>,
+    /// Such a one; what is simulated is always the same.
+    is_once: bool,
 }
 
 impl Ratio {
     fn of(better: Better, ours: &Series, other: &Series, (at, figure): (f64, f64)) -> Ratio {
-        Ratio { at, figure, spread: spread(better, ours, other, at) }
+        let spread = spread(better, ours, other, at);
+        let there =
+            |series: &Series| series.dots.iter().any(|dot| dot.key == at && dot.is_simulated());
+        Ratio {
+            at,
+            figure,
+            spread,
+            is_once: spread.is_none() && ![ours, other].into_iter().any(there),
+        }
     }
 
     fn by_figure(a: &Ratio, b: &Ratio) -> Ordering {
@@ -184,9 +202,11 @@ impl Ratio {
         self.spread.map_or(self.figure, |[_, high]| high)
     }
 
-    /// Met or short where the whole spread is, and unclear where the bound is in it.
+    /// Met or short where the whole spread is, and unclear where the bound is in it, or near to what was measured once.
     fn state(&self, bound: f64) -> State {
-        if self.low() >= bound {
+        if self.is_once && (self.figure / bound - 1.0).abs() <= ONCE {
+            State::Unclear
+        } else if self.low() >= bound {
             State::Met
         } else if self.high() < bound {
             State::Short
@@ -196,8 +216,9 @@ impl Ratio {
     }
 
     fn found(self, wants: Wants) -> Found {
-        let Ratio { at, figure, spread } = self;
-        Found { figure, at: Some(at), spread, state: self.state(wants.bound()), wants }
+        let Ratio { at, figure, spread, .. } = self;
+        let state = self.state(wants.bound());
+        Found { figure, at: Some(at), spread, state, is_alone: false, wants }
     }
 }
 
@@ -215,15 +236,27 @@ fn spread(better: Better, ours: &Series, other: &Series, at: f64) -> Option<[f64
 }
 
 fn judge(better: Better, claim: &Claim, plot: &Plot) -> Option<Found> {
+    let (found, places) = found(better, claim, plot)?;
+    let is_of_several = matches!(
+        claim.wants,
+        Wants::Least(_) | Wants::Best(_) | Wants::BestOfAll(_) | Wants::Within(_)
+    );
+    Some(Found { is_alone: is_of_several && places == 1, ..found })
+}
+
+/// The verdict, and how many places it is of.
+fn found(better: Better, claim: &Claim, plot: &Plot) -> Option<(Found, usize)> {
     let wants = claim.wants;
     let all: Vec<Ratio> = if claim.against.is_empty() {
         let ours = claim.ours.iter().find_map(|name| plot.series(name))?;
-        let alone = |dot: &Dot| Ratio { at: dot.key, figure: dot.y.median, spread: None };
+        let alone =
+            |dot: &Dot| Ratio { at: dot.key, figure: dot.y.median, spread: None, is_once: false };
         ours.dots.iter().map(alone).collect()
     } else {
         let (ours, other) = compared(claim, plot)?;
         if let Wants::TimeTo(_) = wants {
-            return time_ratio(better, ours, other).map(|it| Found::plain(wants, it, None));
+            let ratio = time_ratio(better, ours, other)?;
+            return Some((Found::plain(wants, ratio, None), 1));
         }
         let of = |ratio| Ratio::of(better, ours, other, ratio);
         ratios(better, ours, other).into_iter().map(of).collect()
@@ -234,7 +267,7 @@ fn judge(better: Better, claim: &Claim, plot: &Plot) -> Option<Found> {
         let those = all.iter().copied().filter(|one| one.state(wants.bound()) == state);
         those.collect::<Vec<Ratio>>()
     };
-    match wants {
+    let found = match wants {
         // everywhere: what is short anywhere is the figure, then what may be
         Wants::Least(_) => [State::Short, State::Unclear, State::Met]
             .into_iter()
@@ -254,14 +287,15 @@ fn judge(better: Better, claim: &Claim, plot: &Plot) -> Option<Found> {
             };
             Some(Found { state, ..found })
         }
-        Wants::Mean(bound) => {
+        Wants::Mean(_) => {
             // fits: sizes and batches are few
             let mean = |of: fn(&Ratio) -> f64| all.iter().map(of).sum::<f64>() / all.len() as f64;
             let figure = mean(|one| one.figure);
             let spread = all.iter().any(|one| one.spread.is_some());
             let spread = spread.then(|| [mean(Ratio::low), mean(Ratio::high)]);
-            let state = Ratio { at: 0.0, figure, spread }.state(bound);
-            (!all.is_empty()).then_some(Found { figure, at: None, spread, state, wants })
+            let is_once = all.iter().all(|one| one.is_once);
+            let mean = Ratio { at: 0.0, figure, spread, is_once };
+            (!all.is_empty()).then(|| Found { at: None, ..mean.found(wants) })
         }
         Wants::At(x, _) => match all.iter().find(|one| one.at == x) {
             Some(one) => Some(one.found(wants)),
@@ -281,7 +315,8 @@ fn judge(better: Better, claim: &Claim, plot: &Plot) -> Option<Found> {
             Some(Found::plain(wants, figure, Some(at)))
         }
         Wants::TimeTo(_) => None,
-    }
+    };
+    found.map(|found| (found, all.len()))
 }
 
 impl Found {
@@ -292,7 +327,7 @@ impl Found {
             wants => figure >= wants.bound(),
         };
         let state = if is_met { State::Met } else { State::Short };
-        Found { figure, at, spread: None, state, wants }
+        Found { figure, at, spread: None, state, is_alone: false, wants }
     }
 }
 
@@ -348,7 +383,9 @@ mod tests {
 
     use super::*;
     use crate::figure::Role;
+    use crate::line::Line;
     use crate::measure::{Between, Spread};
+    use crate::origin::Origin;
 
     fn series(name: &str, dots: &[(f64, f64)]) -> Series {
         let dots = dots
@@ -374,7 +411,7 @@ mod tests {
         let other = [(1.0, 2.0), (2.0, 8.0), (8.0, 4.0), (16.0, 99.0)];
         for (wants, says) in [
             (Wants::Least(1.7), "short: 1× of 1.7×"),
-            (Wants::Best(4.0), "met: 4× of 4×"),
+            (Wants::Best(3.5), "met: 4× of 3.5×"),
             (Wants::Mean(2.0), "met: 2.33× of 2×"),
             (Wants::At(2.0, 4.5), "short: 4× of 4.5×"),
             (Wants::At(7.0, 1.0), "not measured there: 1×"),
@@ -387,6 +424,52 @@ mod tests {
         assert_eq!(near, "met: 14 % off, at most 15 %");
         let higher = judged(Better::Higher, Wants::Best(0.5), &ours, &other);
         assert_eq!(higher, "met: 1× of 0.5×");
+    }
+
+    #[test]
+    fn what_was_measured_once_is_unclear_near_to_the_bound() {
+        let other = [(1.0, 10.0), (2.0, 10.0)];
+        for (ours, wants, says) in [
+            (9.6, Wants::At(1.0, 1.0), "unclear: 1.04× of 1×, measured once"),
+            (10.4, Wants::At(1.0, 1.0), "unclear: 0.96× of 1×, measured once"),
+            (8.0, Wants::At(1.0, 1.0), "met: 1.25× of 1×"),
+            (12.0, Wants::At(1.0, 1.0), "short: 0.83× of 1×"),
+            (9.6, Wants::Mean(1.0), "unclear: 1.04× of 1×, measured once"),
+            (9.6, Wants::Least(1.0), "unclear: 1.04× of 1×, measured once"),
+            (9.6, Wants::Best(1.0), "unclear: 1.04× of 1×, measured once"),
+        ] {
+            let ours = [(1.0, ours), (2.0, ours)];
+            assert_eq!(judged(Better::Lower, wants, &ours, &other), says);
+        }
+        // what is simulated comes out the same each time
+        let line = Line::read_all("a", r#"{"bench":"simulate","cluster":"c"}"#).unwrap().remove(0);
+        let origins: BTreeSet<_> = Origin::of(&line).into_iter().collect();
+        let simulated = |name, y: f64| {
+            let mut series = series(name, &[(8.0, y)]);
+            series.dots[0].origins.clone_from(&origins);
+            series
+        };
+        let wants = Wants::At(8.0, 1.98);
+        let claim = Claim { says: "", only: &[], ours: &["a"], against: &["b"], wants };
+        let plot = plot(vec![simulated("a", 2.0), simulated("b", 1.0)]);
+        assert_eq!(judge(Better::Higher, &claim, &plot).unwrap().to_string(), "met: 2× of 1.98×");
+    }
+
+    #[test]
+    fn a_claim_of_every_size_says_where_there_is_only_one() {
+        let figure = crate::figures::FIGURES[0];
+        let place = |wants, ours: &[(f64, f64)], other: &[(f64, f64)]| {
+            let claim = Claim { says: "", only: &[], ours: &["a"], against: &["b"], wants };
+            let plot = plot(vec![series("a", ours), series("b", other)]);
+            judge(Better::Lower, &claim, &plot).unwrap().place(figure).unwrap()
+        };
+        let (one, two) = ([(4096.0, 1.0)], [(4096.0, 1.0), (8192.0, 2.0)]);
+        let other = [(4096.0, 2.0), (8192.0, 9.0)];
+        for wants in [Wants::Least(1.0), Wants::Best(1.0), Wants::Within(0.1)] {
+            assert_eq!(place(wants, &one, &other), "4 KiB, the only one measured", "{wants:?}");
+        }
+        assert_eq!(place(Wants::Least(1.0), &two, &other), "4 KiB");
+        assert_eq!(place(Wants::At(4096.0, 1.0), &one, &other), "4 KiB");
     }
 
     /// A place, a median, and from where to where it may be.
@@ -448,7 +531,7 @@ mod tests {
         let sure = of("sure", (0.0, 9.0, [8.9, 9.1]));
         assert!(says(&[lucky, sure]).starts_with("lucky: unclear: 2.5×"));
         let once = vec![series("a", &[(0.0, 4.0)]), series("b", &[(0.0, 10.0)])];
-        assert_eq!(says(&[plot(once)]), ": unclear: 2.5× of 1.2×", "each was measured once");
+        assert_eq!(says(&[plot(once)]), ": unclear: 2.5× of 1.2×, measured once");
     }
 
     #[test]

@@ -178,7 +178,7 @@ impl SessionError {
 pub enum AllocError {
     #[error(
         "{request} bytes do not fit the {lane} arena: {in_use} of at most {bytes_max} bytes are in use; \
-         raise dynamic_bytes_max (--dynamic-memory)"
+         raise --dynamic-memory (in Rust dynamic_bytes_max)"
     )]
     Exhausted { lane: &'static str, request: usize, in_use: usize, bytes_max: usize },
     #[error(transparent)]

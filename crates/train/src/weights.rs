@@ -1,11 +1,13 @@
 //! Weights in safetensors files and in checkpoints: read, compared with the model, written whole or not at all.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use half::bf16;
-use safetensors::tensor::TensorView;
+use safetensors::tensor::{Metadata, TensorView};
 use safetensors::{Dtype, SafeTensors};
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tensorwire_graph::Init;
 use tensorwire_memory::{TensorError, TensorMut};
@@ -13,9 +15,12 @@ use tensorwire_nn::{Variable, initialise};
 use tensorwire_tensor::{DType, TensorSpec};
 
 use crate::checkpoint::{CheckpointError, CheckpointFolder, FoundCheckpoint};
-use crate::config::FloatType;
+use crate::config::{FloatType, TrainConfig};
+use crate::strategy::Strategy;
 use crate::whole_file;
 
+/// Of the length of a header, before it; headers are multiples of it, so that tensors are aligned.
+const LENGTH_BYTES: usize = 8;
 /// Differences between a file and a model that are named.
 const NAMED_MAX: usize = 5;
 /// How files of PyTorch begin.
@@ -301,32 +306,86 @@ pub(crate) fn sha256<'a>(weights: impl Iterator<Item = (&'a Variable, &'a [u8])>
     hex::encode(hash.finalize())
 }
 
+/// What a file of weights says of them, for people and for other programs: nothing here reads it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin<'a> {
+    /// Of tensorwire.
+    pub(crate) version: &'a str,
+    pub(crate) model: &'a str,
+    pub(crate) data: &'a str,
+    pub(crate) strategy: Strategy,
+    /// The steps that were made.
+    pub(crate) steps: u64,
+}
+
+impl<'a> Origin<'a> {
+    /// Of weights that this program has trained for so many steps.
+    pub(crate) fn here(config: &'a TrainConfig, steps: u64) -> Origin<'a> {
+        let TrainConfig { model, data, strategy, .. } = config;
+        Origin { version: env!("CARGO_PKG_VERSION"), model, data, strategy: *strategy, steps }
+    }
+
+    fn metadata(&self) -> BTreeMap<&'static str, String> {
+        let Origin { version, model, data, strategy, steps } = self;
+        BTreeMap::from([
+            ("tensorwire", version.to_string()),
+            ("model", model.to_string()),
+            ("data", data.to_string()),
+            ("strategy", strategy.name().to_string()),
+            ("steps", steps.to_string()),
+        ])
+    }
+}
+
+/// The header of a file of weights.
+#[derive(Serialize)]
+struct Header<'a> {
+    #[serde(rename = "__metadata__")]
+    metadata: BTreeMap<&'static str, String>,
+    #[serde(flatten)]
+    tensors: &'a Metadata,
+}
+
 /// Writes weights to `path`, whole or not at all.
 pub(crate) fn save<'a>(
     path: &Path,
     weights: impl Iterator<Item = (&'a Variable, &'a [u8])>,
+    origin: &Origin<'_>,
 ) -> Result<(), WeightsError> {
     let tensors = weights.map(|(variable, bytes)| {
         let spec = &variable.spec;
         (variable.name.as_str(), dtype(spec.dtype), spec.dims(), bytes)
     });
-    save_image(path, &image(path, tensors)?)
+    save_image(path, &image(path, tensors, origin)?)
 }
 
 /// Returns the bytes of a file of tensors with their names, types and dimensions. `path` is how an error calls it.
 pub(crate) fn image<'a>(
     path: &Path,
     tensors: impl Iterator<Item = (&'a str, Dtype, &'a [usize], &'a [u8])>,
+    origin: &Origin<'_>,
 ) -> Result<Vec<u8>, WeightsError> {
-    let write = |error| {
-        let source = io::Error::other(error);
-        WeightsError::Write { path: path.to_path_buf(), source }
-    };
+    let write = |source| WeightsError::Write { path: path.to_path_buf(), source };
     let mut views = Vec::new();
     for (name, dtype, dims, bytes) in tensors {
-        views.push((name, TensorView::new(dtype, dims.to_vec(), bytes).map_err(write)?));
+        let view = TensorView::new(dtype, dims.to_vec(), bytes);
+        views.push((name, view.map_err(io::Error::other).map_err(write)?));
     }
-    safetensors::serialize(views, None).map_err(write)
+    let image = safetensors::serialize(views, None).map_err(io::Error::other).map_err(write)?;
+    with_origin(image, origin).map_err(write)
+}
+
+/// The same file, which says where it comes from. The format's own library would have the entries in another order each time: equal
+/// weights have equal files.
+fn with_origin(mut image: Vec<u8>, origin: &Origin<'_>) -> io::Result<Vec<u8>> {
+    let (length, tensors) = SafeTensors::read_metadata(&image).map_err(io::Error::other)?;
+    let header = Header { metadata: origin.metadata(), tensors: &tensors };
+    let mut header = serde_json::to_vec(&header)?;
+    header.resize(header.len().next_multiple_of(LENGTH_BYTES), b' ');
+    // fits: usize is 64 bits wide
+    let begins = (header.len() as u64).to_le_bytes().into_iter().chain(header);
+    image.splice(..LENGTH_BYTES + length, begins);
+    Ok(image)
 }
 
 /// Writes such bytes to `path`, whole or not at all.
@@ -344,11 +403,15 @@ mod tests {
         Variable { name: name.to_string(), spec, init: Init::Zeros }
     }
 
+    fn origin(config: &TrainConfig) -> Origin<'_> {
+        Origin::here(config, 7)
+    }
+
     fn saved(folder: &Path) -> (PathBuf, Vec<Variable>) {
         let path = folder.join("weights.safetensors");
         let variables = vec![variable("a/weight", &[2, 1]), variable("b", &[3])];
         let bytes: [&[u8]; 2] = [&[1; 8], &[2; 12]];
-        save(&path, variables.iter().zip(bytes)).unwrap();
+        save(&path, variables.iter().zip(bytes), &origin(&TrainConfig::default())).unwrap();
         (path, variables)
     }
 
@@ -361,6 +424,37 @@ mod tests {
         assert_eq!(weights.tensor("b").unwrap(), [2; 12]);
         saved(folder.path());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "replaced in place");
+    }
+
+    #[test]
+    fn a_file_says_where_it_comes_from_and_one_that_does_not_is_read_alike() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, variables) = saved(folder.path());
+        let image = std::fs::read(&path).unwrap();
+        let (length, header) = SafeTensors::read_metadata(&image).unwrap();
+        let entries = header.metadata().clone().unwrap();
+        for (name, value) in [
+            ("tensorwire", env!("CARGO_PKG_VERSION")),
+            ("model", "mlp"),
+            ("data", "digits"),
+            ("strategy", "ps"),
+            ("steps", "7"),
+        ] {
+            assert_eq!(entries.get(name).map(String::as_str), Some(value), "{name}");
+        }
+        assert_eq!((entries.len(), length % LENGTH_BYTES), (5, 0));
+        saved(folder.path());
+        assert_eq!(std::fs::read(&path).unwrap(), image, "the same bytes each time");
+
+        // the hash is of the weights alone
+        let hash = |path: &Path| {
+            let weights = Weights::open(path, variables.iter()).unwrap();
+            sha256(variables.iter().map(|it| (it, weights.tensor(&it.name).unwrap())))
+        };
+        let file = SafeTensors::deserialize(&image).unwrap();
+        let without = folder.path().join("without.safetensors");
+        std::fs::write(&without, safetensors::serialize(file.tensors(), None).unwrap()).unwrap();
+        assert_eq!(hash(&without), hash(&path));
     }
 
     #[test]
@@ -414,7 +508,8 @@ mod tests {
         let of = |value: f32| [1.0, 2.0, value].map(f32::to_le_bytes).concat();
         for (value, says) in [(f32::NAN, "'b' holds NaN"), (f32::NEG_INFINITY, "'b' holds -inf")] {
             let bytes = [vec![1; 8], of(value)];
-            save(&path, variables.iter().zip(bytes.iter().map(Vec::as_slice))).unwrap();
+            let bytes = bytes.iter().map(Vec::as_slice);
+            save(&path, variables.iter().zip(bytes), &origin(&TrainConfig::default())).unwrap();
             let text = chosen(&path, variables.iter()).unwrap_err().to_string();
             assert!(text.contains(says), "{text}");
         }
@@ -434,7 +529,7 @@ mod tests {
             .chain([variable("lm_head.weight", &[1])])
             .collect();
         let bytes: [&[u8]; 3] = [&[1; 8], &[2; 12], &[3; 4]];
-        save(&path, named.iter().zip(bytes)).unwrap();
+        save(&path, named.iter().zip(bytes), &origin(&TrainConfig::default())).unwrap();
         let text = open();
         assert!(text.contains("begin with 'transformer.'"), "{text}");
         assert!(text.contains("model.transformer.state_dict()"), "{text}");

@@ -141,6 +141,8 @@ struct LinkLine<'a> {
     /// The same on hosts that have half of this machine each; none: what is exchanged so is not simulated.
     simulated_step_s: Option<f64>,
     weights_sha256: &'a Value,
+    #[serde(skip_serializing_if = "Value::is_null")]
+    versions: &'a Value,
     machine: &'a Value,
 }
 
@@ -259,6 +261,7 @@ impl Runner<'_> {
                     local_step_s,
                     simulated_step_s,
                     weights_sha256: &line["weights_sha256"],
+                    versions: &line["versions"],
                     machine: &line["machine"],
                 },
             )?;

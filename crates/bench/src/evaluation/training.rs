@@ -16,6 +16,7 @@ use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::statistics::Quantiles;
 use crate::step::{promises_bits, step_ms};
+use crate::versions::Versions;
 
 /// What was measured of a job.
 #[derive(Clone, Debug, Serialize)]
@@ -39,6 +40,9 @@ pub(super) struct Throughput {
     /// Of all workers.
     samples_per_second: f64,
     weights_sha256: String,
+    /// Of what it went through that is not ours.
+    #[serde(skip_serializing_if = "Versions::is_empty")]
+    versions: Versions,
     machine: Machine,
 }
 
@@ -95,6 +99,9 @@ struct LossPoint<'a> {
     step: u64,
     /// The mean over the steps since the point before, and over all workers.
     loss: f64,
+    /// Of what it went through that is not ours.
+    #[serde(skip_serializing_if = "Versions::is_empty")]
+    versions: Versions,
     machine: &'a Machine,
 }
 
@@ -149,6 +156,7 @@ impl Runner<'_> {
             p90_s: summary.p90,
             samples_per_second: samples / summary.median,
             weights_sha256: sha256.ok_or_else(none)?,
+            versions: Versions::of(config.exchange),
             machine: Machine::here(),
         };
         Ok((job, kernels))
@@ -266,6 +274,7 @@ impl Runner<'_> {
                     seconds: begun.elapsed().as_secs_f64(),
                     step,
                     loss,
+                    versions: Versions::of(config.exchange),
                     machine: &machine,
                 };
                 // a point is numbers and names

@@ -21,6 +21,8 @@ pub(super) const MOVE: RunId = RunId(0);
 pub(super) const LOOK: RunId = RunId(1);
 /// A small tensor comes back, so that the sender waits until the receiver has looked.
 pub(super) const ANSWER: RunId = RunId(2);
+/// Of that tensor: an element of f32.
+pub(super) const ANSWER_BYTES: u64 = 4;
 
 pub(super) const PAYLOAD: &str = "payload";
 pub(super) const RECEIVED: &str = "received";
@@ -97,7 +99,7 @@ mod tests {
                         _ => (4096, 0, 0),
                     };
                     assert_eq!((written, by_reference, dynamic), expected, "{spec:?}");
-                    assert_eq!(plan.traffic(ANSWER).written, 4);
+                    assert_eq!(plan.traffic(ANSWER).written, ANSWER_BYTES);
                     // nothing in the graph orders the next tensor behind the reduce_max
                     let is_guarded = match sizes {
                         Sizes::Static => matches!(edge.reuse, Reuse::Credit { .. }),

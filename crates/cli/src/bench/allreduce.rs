@@ -15,7 +15,7 @@ use super::{Lines, announce, transports_of};
 use crate::Failure;
 use crate::args::{AllreduceArgs, read_table};
 use crate::job::job_spec;
-use crate::output::{note, print};
+use crate::output::{note, print, print_text};
 use crate::table::{live, table};
 
 static SIZES: [usize; 9] = sizes();
@@ -270,11 +270,11 @@ fn write(path: &Path, results: &[AllreduceResult]) -> Result<(), Failure> {
 
 fn show(rows: &[Vec<String>]) -> Result<(), Failure> {
     print(table(&HEADER, rows, &[0, 1, 6, 7, 8, 9, 10, 11, 12, 13, 14]))?;
-    print(
+    print_text(
         "medians of the slowest process's time, from a barrier on; GB/s: bytes of the vector over it; bus: times \
-         2(n-1)/n of an\nall-reduce, (n-1)/n of a reduce-scatter or all-gather, as nccl-tests count it; sent: by the \
-         process that sent most, in one\noperation; over wire: of all processes of a host together, to those that share \
-         no memory with them; registered: of the\nprocess with most. After every operation all vectors were compared whole.",
+         2(n-1)/n of an all-reduce, (n-1)/n of a reduce-scatter or all-gather, as nccl-tests count it; sent: by the \
+         process that sent most, in one operation; over wire: of all processes of a host together, to those that share \
+         no memory with them; registered: of the process with most. After every operation all vectors were compared whole.",
     )
 }
 

@@ -3,7 +3,7 @@
 use tensorwire_report::{Change, compare, compare_last};
 
 use crate::args::CheckArgs;
-use crate::output::print;
+use crate::output::print_text;
 use crate::{Failure, report};
 
 pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
@@ -23,7 +23,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
         .map(|row| format!("\n  {}: {} to {} ({})", row.name, row.before, row.after, row.change()))
         .collect();
     match slower.len() {
-        0 => print("no row is slower"),
+        0 => print_text("no row is slower"),
         1 => Err(Failure::other(format!("1 row is slower than in {before}:{}", slower.concat()))),
         count => Err(Failure::other(format!(
             "{count} rows are slower than in {before}:{}",

@@ -11,7 +11,7 @@ use super::{Lines, announce};
 use crate::Failure;
 use crate::args::AllreduceArgs;
 use crate::job::job_spec;
-use crate::output::print;
+use crate::output::{print, print_text};
 use crate::table::{live, table};
 
 /// Of the table, and above rows as they come.
@@ -59,10 +59,10 @@ pub(super) fn run(
 
 fn show(rows: &[Vec<String>]) -> Result<(), Failure> {
     print(table(&HEADER, rows, &[0, 1, 3, 4, 5, 6, 7, 8]))?;
-    print(
+    print_text(
         "medians of the slowest process's time, from a meeting on until its GPU has the result; GB/s: bytes of the vector \
-         over it;\nbus: times 2(n-1)/n, as nccl-tests count it. tensorwire: the graph's all-reduce, with a pass over memory that \
-         makes\nthe vector, and one by which each has the result of its own; nccl: ncclAllReduce in place. After every operation all vectors were compared whole.",
+         over it; bus: times 2(n-1)/n, as nccl-tests count it. tensorwire: the graph's all-reduce, with a pass over memory that \
+         makes the vector, and one by which each has the result of its own; nccl: ncclAllReduce in place. After every operation all vectors were compared whole.",
     )
 }
 

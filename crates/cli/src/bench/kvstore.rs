@@ -9,7 +9,7 @@ use super::{Lines, announce, transports_of};
 use crate::Failure;
 use crate::args::KvstoreArgs;
 use crate::job::job_spec;
-use crate::output::print;
+use crate::output::{print, print_text};
 use crate::table::{live, table};
 
 /// The paper's, and some of them.
@@ -104,12 +104,12 @@ fn jobs(args: &KvstoreArgs) -> Result<Vec<(u32, u32)>, Failure> {
 
 fn show(rows: &[Vec<String>]) -> Result<(), Failure> {
     print(table(&HEADER, rows, &[0, 1, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]))?;
-    print(
+    print_text(
         "medians of what worker 0 waits for, from a push to the end of the pull, all workers in step; pull: into a \
-         tensor of the\nworker's own, or shown where the server has it; memcpy: of the value, by all workers at a time, \
-         in the same run; of it:\npush and pull over one such copy; of zmq: times as fast as over ZeroMQ; reg.: registered \
-         memory of the worker and the\nserver that have most, and of all; copied/step: by all processes for a push and pull of \
-         all workers. The sums were\ncompared whole.",
+         tensor of the worker's own, or shown where the server has it; memcpy: of the value, by all workers at a time, \
+         in the same run; of it: push and pull over one such copy; of zmq: times as fast as over ZeroMQ; reg.: registered \
+         memory of the worker and the server that have most, and of all; copied/step: by all processes for a push and pull of \
+         all workers. The sums were compared whole.",
     )
 }
 

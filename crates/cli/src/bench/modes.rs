@@ -8,7 +8,7 @@ use super::{Lines, announce};
 use crate::Failure;
 use crate::args::ModesArgs;
 use crate::job::job_spec;
-use crate::output::print;
+use crate::output::{print, print_text};
 use crate::table::{live, table};
 
 /// Of the table, and above rows as they come.
@@ -69,10 +69,10 @@ fn show(curves: &[(Strategy, Curve)], target: f64) -> Result<(), Failure> {
     let reached = format!("{target} after");
     let header = ["mode", "best", &reached, "in", "exchanged by then", "an epoch takes"];
     print(table(&header, &rows, &[1, 2, 3, 4, 5]))?;
-    print(
+    print_text(
         "times are worker 0's, without its evaluations; an epoch takes: the mean of all; bytes of tensors, of all \
-         workers since the\nstart: pushed and pulled, and what n members of a client must send to all-reduce them, \
-         2(n-1)/n each. Where workers keep\nin step, the accuracy in the end was that of the last epoch to the bit.",
+         workers since the start: pushed and pulled, and what n members of a client must send to all-reduce them, \
+         2(n-1)/n each. Where workers keep in step, the accuracy in the end was that of the last epoch to the bit.",
     )
 }
 

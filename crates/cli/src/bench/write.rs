@@ -10,7 +10,7 @@ use super::{Lines, announce, transports_of};
 use crate::Failure;
 use crate::args::WriteArgs;
 use crate::job::job_spec;
-use crate::output::print;
+use crate::output::{print, print_text};
 use crate::table::{live, table};
 
 pub(super) fn run(args: &WriteArgs) -> Result<(), Failure> {
@@ -59,15 +59,15 @@ pub(super) fn run(args: &WriteArgs) -> Result<(), Failure> {
         }
     }
     print(table(&header, &rows, &[1, 2, 3, 4, 5, 6, 7, 8]))?;
-    print(
+    print_text(
         "medians; round trip: a write into the other process's memory and its answer, one at a time; \
          throughput: as many under way as the window says, the last one answered.",
     )?;
     match args.against {
-        None => print("The last write of every measurement was compared whole."),
-        Some(_) => print(format_args!(
+        None => print_text("The last write of every measurement was compared whole."),
+        Some(_) => print_text(format_args!(
             "gRPC: a unary call of as many bytes over TCP{}, measured in alternation; times as fast: first \
-             round trip, then throughput.\nThe last write and a call of every measurement were compared whole.",
+             round trip, then throughput. The last write and a call of every measurement were compared whole.",
             if hosts.any_remote() { String::new() } else { format!(" on {}", args.address) }
         )),
     }

@@ -9,6 +9,7 @@ use tensorwire_doctor::{
     Examination, Facts, Finding, Limit, PeerExamined, PortFacts, Rdma, Severity, Trial,
 };
 
+use crate::output::wrapped;
 use crate::table::table;
 
 /// So many columns for what a line is about.
@@ -16,10 +17,10 @@ const LABEL: usize = 16;
 /// What each host has of its own.
 const OWN: [&str; 2] = ["name", "GID"];
 
-/// The page. Lines end with a line break.
-pub(crate) fn page(found: &Examination) -> String {
+/// The page, of `columns` at most. Lines end with a line break.
+pub(crate) fn page(found: &Examination, columns: Option<usize>) -> String {
     let facts = &found.facts;
-    let mut page = Page::default();
+    let mut page = Page { text: String::new(), columns };
     page.text(format_args!(
         "tensorwire {} on {}, Linux {}",
         facts.version, facts.host, facts.kernel
@@ -52,16 +53,18 @@ pub(crate) fn page(found: &Examination) -> String {
     if findings.is_empty() {
         page.line("ok", "nothing to fix");
     }
-    page.0
+    page.text
 }
 
-#[derive(Default)]
-struct Page(String);
+struct Page {
+    text: String,
+    columns: Option<usize>,
+}
 
 impl Page {
     fn text(&mut self, text: impl Display) {
         // a string takes everything
-        let _ = writeln!(self.0, "{text}");
+        let _ = writeln!(self.text, "{text}");
     }
 
     fn section(&mut self, name: impl Display) {
@@ -69,7 +72,9 @@ impl Page {
     }
 
     fn line(&mut self, label: &str, value: impl Display) {
-        self.text(format_args!("  {label:LABEL$} {value}"));
+        let line = format!("  {label:LABEL$} {value}");
+        // what a line is about stands alone
+        self.text(wrapped(&line, self.columns, LABEL + 3));
     }
 }
 

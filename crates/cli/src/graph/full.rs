@@ -4,9 +4,10 @@ use tensorwire_base::human_bytes;
 use tensorwire_graph::{Crossing, Edge, Job, Op, Part, Placement, Plan, Task, Transfer};
 use tensorwire_train::{LinkLoad, Prepared, StoreValue, TransferMode, Weights};
 
+use super::super::Failure;
 use super::super::args::ShownArgs;
+use super::super::output::{print, print_text};
 use super::super::table::{partition_table, table};
-use super::super::{Failure, output::print};
 use super::{has_device, step_sums};
 
 pub(super) fn show(prepared: &Prepared, shown: &ShownArgs) -> Result<(), Failure> {
@@ -20,12 +21,14 @@ pub(super) fn show(prepared: &Prepared, shown: &ShownArgs) -> Result<(), Failure
         if prepared.reduces_by_edges() {
             show_edges(prepared, shown, prepared.edges_of_groups().collect())?;
         }
-        return sums.iter().try_for_each(print);
+        return sums.iter().try_for_each(print_text);
     }
     if prepared.topology.is_grouped() && !prepared.reduces_by_edges() {
-        print("nothing else crosses: each worker has its own weights, and changes them alike\n")?;
+        print_text(
+            "nothing else crosses: each worker has its own weights, and changes them alike\n",
+        )?;
     } else if plan.edges.is_empty() {
-        print("nothing crosses: one process computes everything")?;
+        print_text("nothing crosses: one process computes everything")?;
     } else {
         show_edges(prepared, shown, plan.edges.iter().collect())?;
     }
@@ -36,12 +39,14 @@ pub(super) fn show(prepared: &Prepared, shown: &ShownArgs) -> Result<(), Failure
             let bound = split_above.unwrap_or(Placement::SPLIT_ABOVE);
             // fits: usize is 64 bits wide
             let bound = human_bytes(bound as u64);
-            print(format_args!("variables of at most {bound} are not split (--split-above)\n"))?;
+            print_text(format_args!(
+                "variables of at most {bound} are not split (--split-above)\n"
+            ))?;
         }
         show_links(prepared)?;
     }
-    sums.iter().try_for_each(print)?;
-    print(
+    sums.iter().try_for_each(print_text)?;
+    print_text(
         "peak: what the arenas take; sum: what they would take if every operator's output had a place of its own",
     )
 }
@@ -188,7 +193,7 @@ fn show_links(prepared: &Prepared) -> Result<(), Failure> {
     let rows: Vec<Vec<String>> = loads.iter().map(row).collect();
     let header = ["a step on the link of", "bytes sent", "bytes received", "", "over the mean"];
     print(format_args!("{}", table(&header, &rows, &[1, 2, 3, 4])))?;
-    print("links: as if each process had a host of its own\n")
+    print_text("links: as if each process had a host of its own\n")
 }
 
 fn value_row(prepared: &Prepared, value: &StoreValue) -> Vec<String> {

@@ -3,23 +3,23 @@
 use tensorwire_train::{Hidden, TraceSummary};
 
 use crate::Failure;
-use crate::output::print;
+use crate::output::print_text;
 
 /// Says what of communication was hidden, and how well the clocks of other hosts are known.
 pub(super) fn show(trace: Option<&TraceSummary>) -> Result<(), Failure> {
     let Some(TraceSummary { hidden, clock_error_ns, unknown }) = trace else { return Ok(()) };
     if let Some(hidden) = hidden {
-        print(line(hidden))?;
+        print_text(line(hidden))?;
     }
     if let Some(error) = clock_error_ns {
-        print(format_args!(
+        print_text(format_args!(
             "clocks: times of other hosts are put in this one's, to within {}",
             ms(*error as f64)
         ))?;
     }
     if !unknown.is_empty() {
         let ranks: Vec<String> = unknown.iter().map(ToString::to_string).collect();
-        print(format_args!(
+        print_text(format_args!(
             "not in the trace: rank {}, on other hosts, whose clocks were not read in so short a job",
             ranks.join(", ")
         ))?;

@@ -57,6 +57,8 @@ fn transfers_are_verified_and_their_copies_counted() {
         let moved = if stays { 0 } else { number("bytes_sent") };
         let (most, found) = (moved + moved / 8 + 4096, number("bytes_moved"));
         assert!((moved..most).contains(&found), "{line}");
+        // what is not moved has no speed
+        assert_eq!(line["ratio_to_limit"].is_null(), stays, "{line}");
         // each byte once, and the answers' words
         let copied = if line["exchange"] == "copy" { number("bytes_sent") } else { 0 };
         assert!((copied..=copied + copied / 1000).contains(&number("bytes_copied")), "{line}");
@@ -68,6 +70,20 @@ fn transfers_are_verified_and_their_copies_counted() {
     let of = |field: &str, value: &str| lines.iter().filter(|line| line[field] == value).count();
     assert_eq!((of("transport", "shm"), of("transport", "tcp")), (10, 10));
     assert_eq!((of("limit", "memcpy"), of("limit", "loopback-tcp")), (10, 10));
+}
+
+/// A row of the table has the speed of what was moved, and of nothing else.
+#[test]
+fn a_transfer_by_reference_has_no_speed() {
+    let measured = "bench transfer --quick --transport shm --sizes 64KiB --kind static --exchange zero-copy,write --iterations 3";
+    let ended = Job::start(measured).end(LIMIT);
+    assert!(ended.status.success(), "{}", ended.stderr);
+    let rows = ended.stdout.lines().filter(|line| line.trim().starts_with("shm"));
+    let speeds = rows.map(|row| {
+        let mut cells = row.split("  ").map(str::trim).filter(|cell| !cell.is_empty());
+        [cells.nth(6), cells.nth(3)].map(|cell| cell.map(|cell| cell == "-"))
+    });
+    assert_eq!(speeds.collect::<Vec<_>>(), [[Some(true); 2], [Some(false); 2]], "{}", ended.stdout);
 }
 
 #[cfg(feature = "baselines")]

@@ -244,7 +244,11 @@ fn a_tensor_of_unknown_size_that_finds_no_room_ends_the_job_and_names_the_option
         let ended = Job::start(&format!("{job} --dynamic-memory 1MiB")).end(LONG);
         assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
         let last = ended.last_line();
-        assert!(last.contains("raise dynamic_bytes_max (--dynamic-memory)"), "{}", ended.stderr);
+        assert!(
+            last.contains("raise --dynamic-memory (in Rust dynamic_bytes_max)"),
+            "{}",
+            ended.stderr
+        );
     }
 }
 

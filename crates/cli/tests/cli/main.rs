@@ -47,6 +47,7 @@ mod status;
 mod store;
 mod support;
 mod takeover;
+mod terminal;
 mod top;
 mod trace;
 mod train;

@@ -83,7 +83,7 @@ impl Metadata {
             let bytes = spec.bytes();
             return Err(format!(
                 "{spec} has {bytes} bytes, more than the {bytes_max} that dynamic tensors may take \
-                 here; raise dynamic_bytes_max (--dynamic-memory)"
+                 here; raise --dynamic-memory (in Rust dynamic_bytes_max)"
             ));
         }
         let offset = word(OFFSET);
@@ -165,7 +165,10 @@ mod tests {
         let good = slot(DType::F32, &[4, 5]);
         assert!(Metadata::decode(&good, 3, &open, 80).is_ok());
         assert!(refused(&good, 4, &open, 80).contains("of tensor 3, 4 is awaited"));
-        assert!(refused(&good, 3, &open, 79).contains("dynamic_bytes_max"));
+        assert!(
+            refused(&good, 3, &open, 79)
+                .contains("raise --dynamic-memory (in Rust dynamic_bytes_max)")
+        );
         assert!(refused(&good, 3, &fact(DType::I32, &[None, Some(5)]), 80).contains("elements"));
         assert!(refused(&good, 3, &fact(DType::F32, &[None]), 80).contains("2 dimensions"));
         assert!(refused(&good, 3, &fact(DType::F32, &[None, Some(6)]), 80).contains("dimension 1"));

@@ -15,6 +15,7 @@ use tensorwire_nn::average_of;
 
 use super::average::with_average;
 use super::{CheckpointError, CheckpointState};
+use crate::weights::Origin;
 use crate::whole_file;
 
 const STATE: &str = "state.json";
@@ -375,7 +376,14 @@ impl FoundCheckpoint {
         }
         let tensors =
             weights.iter().map(|(name, value, bytes)| (*name, value.dtype, &*value.dims, &**bytes));
-        let image = crate::weights::image(&self.path, tensors)?;
+        let origin = Origin {
+            version: &state.version,
+            model: &state.model,
+            data: &state.data,
+            strategy: state.strategy,
+            steps: state.step,
+        };
+        let image = crate::weights::image(&self.path, tensors, &origin)?;
         Ok((state, image))
     }
 }

@@ -31,7 +31,7 @@ use crate::rates::Rates;
 use crate::report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport};
 use crate::topology;
 use crate::trace;
-use crate::weights::{self, Weights};
+use crate::weights::{self, Origin, Weights};
 
 /// Longest that worker 0 waits until the last worker of asynchronous training is done, which may be any
 /// number of steps behind. A dead one is noticed in seconds.
@@ -510,7 +510,7 @@ impl Trainer<'_> {
             let pairs = || weights.iter().map(|(variable, bytes)| (*variable, &**bytes));
             report.weights_sha256 = Some(weights::sha256(pairs()));
             if let Some(path) = &self.config.save {
-                weights::save(path, pairs())?;
+                weights::save(path, pairs(), &Origin::here(self.config, report.steps))?;
             }
         }
         if !self.concludes {

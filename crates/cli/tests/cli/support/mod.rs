@@ -1,6 +1,8 @@
 //! Starts the real binary with real processes, and looks at what it leaves behind. Every job runs in a
 //! process group and an empty folder of its own, so that a leftover is its own and nobody else's.
 
+pub(crate) mod terminal;
+
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
