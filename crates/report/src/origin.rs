@@ -187,8 +187,11 @@ mod tests {
             format!(r#"{{"bench":"simulate","cluster":"c","measured_step_s":1,{machine}}}"#);
         let [simulated, validated] = [simulated, validated].map(|text| origin(&text).unwrap());
         let says = |of: &[Rc<Origin>]| Provenance::of(of).sentence();
-        assert_eq!(says(&[simulated.clone()]), "Simulated, not measured, on 2 cores, CPU.");
-        assert_eq!(says(&[validated.clone()]), "Measured on 2 cores, CPU.");
+        assert_eq!(
+            says(std::slice::from_ref(&simulated)),
+            "Simulated, not measured, on 2 cores, CPU."
+        );
+        assert_eq!(says(std::slice::from_ref(&validated)), "Measured on 2 cores, CPU.");
         assert_eq!(says(&[simulated, validated]), "Measured and simulated on 2 cores, CPU.");
     }
 
