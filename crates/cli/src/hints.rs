@@ -84,9 +84,9 @@ pub(crate) fn add(error: &mut Error) {
 pub(crate) fn of_number(error: &Error) -> Option<Error> {
     let source = std::error::Error::source(error)?;
     let wanted = match source.downcast_ref::<ParseIntError>().map(ParseIntError::kind) {
-        Some(IntErrorKind::PosOverflow | IntErrorKind::NegOverflow) => {
-            "give a smaller whole number"
-        }
+        Some(IntErrorKind::PosOverflow) => "give a smaller whole number",
+        Some(IntErrorKind::NegOverflow) => "give a larger whole number",
+        Some(IntErrorKind::Zero) => "give a whole number above 0",
         Some(_) => "give a whole number",
         None => source.downcast_ref::<ParseFloatError>().map(|_| "give a number, such as 0.1")?,
     };

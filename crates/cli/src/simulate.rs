@@ -109,9 +109,8 @@ fn write_network(path: &Path, job: &JobSpec) -> Result<(), Failure> {
     let name = path.file_stem().map_or("here".into(), |stem| stem.to_string_lossy().into_owned());
     let network = calibrate(&name, job)?;
     let text = toml::to_string(&network).map_err(Failure::other)?;
-    whole_file::write_where(path, text.as_bytes()).map_err(|error| cannot(&error))?;
-    // there it is already
-    match path == Path::new("/dev/stdout") {
+    match whole_file::write_where(path, text.as_bytes()).map_err(|error| cannot(&error))? {
+        // there it is already
         true => Ok(()),
         false => print(text.trim_end()),
     }

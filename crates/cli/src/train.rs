@@ -32,7 +32,7 @@ use watcher::Watcher;
 
 /// How long a failed job waits for the display to catch up.
 const CATCH_UP: Duration = Duration::from_millis(500);
-/// How long a launcher that was told to end at once may take to end its processes, and to remove what they have half written.
+/// How long a launcher that was told to end at once may take to end its processes.
 const ENDS_ITSELF: Duration = Duration::from_secs(4);
 
 pub(crate) fn run(args: TrainArgs) -> Result<(), Failure> {
@@ -71,9 +71,9 @@ pub(crate) fn prepare_and_run(args: TrainArgs, lead: Option<Lead>) -> Result<(),
     let shown = watcher.events.as_mut().map_or(Ok(()), |events| events.summary(&summary));
     let last = written.and(shown.map_err(Failure::from)).err();
     match json {
-        true => print(json_line(&summary)?)?,
         // its last line says the same
-        false if watcher.metrics.is_stdout() => {}
+        _ if watcher.metrics.is_stdout() => {}
+        true => print(json_line(&summary)?)?,
         false => show(&prepared, &summary, &outcome)?,
     }
     // what was trained is there all the same
@@ -146,7 +146,9 @@ fn run_job(
     let display = std::thread::Builder::new().name("display".into()).spawn(show);
     let display = display.map_err(Failure::no_thread)?;
     // a display that is gone shows nothing more
+    ending.launches.store(true, Ordering::Relaxed);
     let outcome = launch_train(prepared, &ByName, &how, &mut |update| drop(updates.send(update)));
+    ending.launches.store(false, Ordering::Relaxed);
     drop(updates);
     let since = Instant::now();
     while !display.is_finished() {

@@ -68,11 +68,11 @@ pub enum ConnectError {
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
     #[error(
-        "a region of {bytes} bytes does not fit the {available} bytes of memory available on this host; exchange less at once (--batch of a job, --sizes of a measurement) or use more hosts"
+        "a region of {bytes} bytes does not fit the {available} bytes of memory available on this host; exchange less at once (smaller batches, smaller tensors) or use more hosts"
     )]
     NoMemory { bytes: u64, available: u64 },
     #[error(
-        "a region of {} does not fit: {limit}; raise the limit, exchange less at once (--batch of a job, --sizes of a measurement) or use more hosts", human_bytes(*bytes)
+        "a region of {} does not fit: {limit}; raise the limit, exchange less at once (smaller batches, smaller tensors) or use more hosts", human_bytes(*bytes)
     )]
     Limited { bytes: u64, limit: MemoryLimit },
     #[error(

@@ -15,6 +15,8 @@ pub(crate) struct Config {
     pub(crate) seed: u64,
     /// Of each GPU.
     pub(crate) memory_bytes: u64,
+    /// Allocations are multiples of so many bytes.
+    pub(crate) grain: usize,
     /// As `cuDriverGetVersion` says it.
     pub(crate) version: i32,
     /// Compute capability, major and minor in one number.
@@ -94,6 +96,8 @@ impl Config {
             devices: usize::try_from(small("FAKE_CUDA_DEVICES", 1)?).unwrap_or(0),
             seed: number("FAKE_CUDA_SEED", 1)?,
             memory_bytes: number("FAKE_CUDA_MEMORY", MEMORY_BYTES)?,
+            // whole pages, as of memory that processes map
+            grain: (small("FAKE_CUDA_GRAIN_KIB", 2048)?.max(4) as usize).next_power_of_two() << 10,
             version: small("FAKE_CUDA_VERSION", VERSION)?,
             compute: small("FAKE_CUDA_COMPUTE", COMPUTE)?,
             cublas_version: usize::try_from(small("FAKE_CUDA_CUBLAS", 0)?).unwrap_or(0),

@@ -9,11 +9,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FallocateFlags, MemfdFlags};
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+use rustix::fs::MemfdFlags;
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-/// Allocations, and where they are mapped, are multiples of this, as those of GPUs are.
-pub(crate) const GRAIN: usize = 2 << 20;
+/// Between what is mapped are holes of this. Where allocations are smaller, they are still whole pages.
+const GRAIN: usize = 2 << 20;
 /// Bytes of addresses.
 const RANGE: usize = 4 << 40;
 /// Where they start, if the system agrees: far from what a process has.
@@ -106,8 +106,11 @@ impl Allocation {
 
     /// Fills it with something that nobody expects.
     pub(crate) fn fill(&self, byte: u8) {
-        // the system gives the pages
-        let _ = rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, self.bytes as u64);
+        // the pages at once; where the system does not know how, one by one
+        // SAFETY: the alias is so many bytes, and its pages are given to nobody else.
+        let _ = unsafe {
+            rustix::mm::madvise(self.alias.as_ptr().cast(), self.bytes, Advice::LinuxPopulateWrite)
+        };
         // SAFETY: the alias is so many bytes, and nobody else knows of the allocation yet.
         unsafe { self.alias.write_bytes(byte, self.bytes) }
     }
@@ -146,7 +149,7 @@ impl Space {
 
     /// Gives away addresses.
     pub(crate) fn reserve(&mut self, bytes: usize) -> Option<u64> {
-        if bytes == 0 || !bytes.is_multiple_of(GRAIN) || bytes > RANGE / 2 {
+        if bytes == 0 || !bytes.is_multiple_of(rustix::param::page_size()) || bytes > RANGE / 2 {
             return None;
         }
         let mut at = self.start;
@@ -179,7 +182,9 @@ impl Space {
         allocation: &Arc<Allocation>,
     ) -> bool {
         let end = offset.checked_add(bytes);
-        if !bytes.is_multiple_of(GRAIN) || end.is_none_or(|end| end > allocation.bytes) {
+        if !bytes.is_multiple_of(rustix::param::page_size())
+            || end.is_none_or(|end| end > allocation.bytes)
+        {
             return false;
         }
         let Some(reserved) = self.reserved.get_mut(&(address as usize)) else { return false };

@@ -239,9 +239,11 @@ impl Fake {
 impl Fake {
     /// Writes bytes, or keeps them to be seen later; none where nothing is mapped.
     pub(crate) fn write_remotely(&self, address: u64, bytes: &[u8]) -> Option<()> {
+        // first: who unmaps it settles what is kept here before
+        let mut unseen = self.unseen.lock();
         let (found, device) = self.space.read().remote(address, bytes.len())?;
         if self.config.faults.stale {
-            self.unseen.lock().push((device, address, bytes.to_vec()));
+            unseen.push((device, address, bytes.to_vec()));
             return Some(());
         }
         // SAFETY: so many bytes are mapped, and `found` keeps them; no Rust reference is made of them.
@@ -276,8 +278,9 @@ impl Fake {
 
     /// The same of a range that is about to be unmapped: the next one at its addresses has nothing to do with that.
     pub(crate) fn settle_remote_writes(&self, address: u64, bytes: usize) {
-        // fits: usize is 64 bits wide
-        self.show(|(_, at, _)| (address..address + bytes as u64).contains(at));
+        // fits: usize is 64 bits wide; the range may be none at all
+        let end = address.saturating_add(bytes as u64);
+        self.show(|(_, at, _)| (address..end).contains(at));
     }
 
     fn show(&self, of: impl Fn(&Unseen) -> bool) {

@@ -60,7 +60,7 @@ impl Drop for Cut {
 #[derive(Debug, thiserror::Error)]
 pub enum SlabError {
     #[error(
-        "cannot map {bytes} bytes of memory: {source}; free memory, or take less of it (--batch of a job, --sizes of a measurement)"
+        "cannot map {bytes} bytes of memory: {source}; free memory, or take less of it (smaller batches, smaller tensors)"
     )]
     Map { bytes: usize, source: std::io::Error },
 }

@@ -87,7 +87,7 @@ impl Provenance {
     pub(crate) fn how(&self) -> &'static str {
         match (self.measured, self.simulated) {
             (_, 0) => "Measured",
-            (0, _) => "Simulated, not measured,",
+            (0, _) => "Simulated (not measured)",
             (_, _) => "Measured and simulated",
         }
     }
@@ -189,7 +189,7 @@ mod tests {
         let says = |of: &[Rc<Origin>]| Provenance::of(of).sentence();
         assert_eq!(
             says(std::slice::from_ref(&simulated)),
-            "Simulated, not measured, on 2 cores, CPU."
+            "Simulated (not measured) on 2 cores, CPU."
         );
         assert_eq!(says(std::slice::from_ref(&validated)), "Measured on 2 cores, CPU.");
         assert_eq!(says(&[simulated, validated]), "Measured and simulated on 2 cores, CPU.");

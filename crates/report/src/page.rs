@@ -76,7 +76,8 @@ fn head(evaluation: &Evaluation) -> Markup {
              least to the greatest round, where lines have them. A ratio above 1 is ours being better. "
             b { "Met" } " and " b { "short" } " compare it with the paper's, whose machines were others: "
             "their ratios include the difference between their networks, these do not. " b { "Unclear" } ": the spread of what was "
-            "measured has the paper's figure in it, or the figure is within 10 % of the paper's and was measured once."
+            "measured has the paper's figure in it, or a ratio is within 10 % of the paper's and was measured once (not of times to a "
+            "loss or an accuracy, which are of a whole curve)."
         }
         dl {
             dt { (provenance.how()) " on" }

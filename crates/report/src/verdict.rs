@@ -186,7 +186,7 @@ impl Ratio {
             at,
             figure,
             spread,
-            is_once: spread.is_none() && ![ours, other].into_iter().any(there),
+            is_once: spread.is_none() && ![ours, other].into_iter().all(there),
         }
     }
 
@@ -453,6 +453,10 @@ mod tests {
         let claim = Claim { says: "", only: &[], ours: &["a"], against: &["b"], wants };
         let plot = plot(vec![simulated("a", 2.0), simulated("b", 1.0)]);
         assert_eq!(judge(Better::Higher, &claim, &plot).unwrap().to_string(), "met: 2× of 1.98×");
+        // and what was measured once does not, whatever is beside it
+        let beside = self::plot(vec![series("a", &[(8.0, 2.0)]), simulated("b", 1.0)]);
+        let says = judge(Better::Higher, &claim, &beside).unwrap().to_string();
+        assert_eq!(says, "unclear: 2× of 1.98×, measured once");
     }
 
     #[test]

@@ -18,14 +18,14 @@ impl LossGrowth {
     /// Takes in a step; what there is to say of it, once a job.
     pub fn step(&mut self, done: &FinishedStep) -> Option<String> {
         let FinishedStep { step, loss, .. } = *done;
-        let first = self.first.get_or_insert(loss).abs().max(FIRST_MIN);
-        if self.is_told || loss <= TOO_MUCH * first {
+        let first = *self.first.get_or_insert(loss);
+        let is_too_much = loss > TOO_MUCH * first.abs().max(FIRST_MIN);
+        if self.is_told || !is_too_much {
             return None;
         }
         self.is_told = true;
-        let times = loss / first;
         Some(format!(
-            "warning: step {step}: the loss is {loss:.3e}, {times:.0e} times the first one; if it does not fall again, lower --lr"
+            "warning: step {step}: the loss is {loss:.3e}, the first one was {first:.3e}; if it does not fall again, lower --lr"
         ))
     }
 }

@@ -56,7 +56,7 @@ pub enum WeightsError {
     #[error("{path} holds the model's weights as {found}; save them as f32, f64 or bf16")]
     NoType { path: PathBuf, found: String },
     #[error(
-        "{path}: '{tensor}' holds {value}, as after training that diverged; load weights of before, as of an earlier checkpoint"
+        "{path}: '{tensor}' holds {value}, as after training that diverged; load an earlier checkpoint"
     )]
     NotFinite { path: PathBuf, tensor: String, value: f64 },
     #[error("cannot write weights to {path}: {source}; free space there or save elsewhere")]
@@ -230,8 +230,10 @@ fn common_prefix(file: &SafeTensors<'_>, variables: &[&Variable]) -> Option<Stri
     let mut names = file.names().into_iter();
     let prefixes = names.by_ref().filter_map(|name| name.strip_suffix(first.as_str()));
     let is_of_all = |prefix: &&str| {
-        let is_there =
-            |variable: &&Variable| file.tensor(&format!("{prefix}{}", variable.name)).is_ok();
+        let is_there = |variable: &&Variable| {
+            let found = file.tensor(&format!("{prefix}{}", variable.name));
+            found.is_ok_and(|found| found.shape() == variable.spec.dims())
+        };
         prefix.ends_with('.') && variables.iter().all(is_there)
     };
     prefixes.filter(is_of_all).min_by_key(|prefix| prefix.len()).map(str::to_string)
@@ -356,14 +358,13 @@ pub(crate) fn save<'a>(
         let spec = &variable.spec;
         (variable.name.as_str(), dtype(spec.dtype), spec.dims(), bytes)
     });
-    save_image(path, &image(path, tensors, origin)?)
+    save_image(path, &image(path, tensors)?, origin)
 }
 
 /// Returns the bytes of a file of tensors with their names, types and dimensions. `path` is how an error calls it.
 pub(crate) fn image<'a>(
     path: &Path,
     tensors: impl Iterator<Item = (&'a str, Dtype, &'a [usize], &'a [u8])>,
-    origin: &Origin<'_>,
 ) -> Result<Vec<u8>, WeightsError> {
     let write = |source| WeightsError::Write { path: path.to_path_buf(), source };
     let mut views = Vec::new();
@@ -371,27 +372,34 @@ pub(crate) fn image<'a>(
         let view = TensorView::new(dtype, dims.to_vec(), bytes);
         views.push((name, view.map_err(io::Error::other).map_err(write)?));
     }
-    let image = safetensors::serialize(views, None).map_err(io::Error::other).map_err(write)?;
-    with_origin(image, origin).map_err(write)
+    safetensors::serialize(views, None).map_err(io::Error::other).map_err(write)
 }
 
-/// The same file, which says where it comes from. The format's own library would have the entries in another order each time: equal
-/// weights have equal files.
-fn with_origin(mut image: Vec<u8>, origin: &Origin<'_>) -> io::Result<Vec<u8>> {
-    let (length, tensors) = SafeTensors::read_metadata(&image).map_err(io::Error::other)?;
+/// Writes such bytes to `path`, whole or not at all, with where they come from in the header. The format's own library would have
+/// those entries in another order each time: equal weights have equal files.
+pub(crate) fn save_image(
+    path: &Path,
+    image: &[u8],
+    origin: &Origin<'_>,
+) -> Result<(), WeightsError> {
+    let written = header(image, origin).and_then(|(header, numbers)| {
+        whole_file::write(path, |file| {
+            // fits: usize is 64 bits wide
+            file.write_all(&(header.len() as u64).to_le_bytes())?;
+            file.write_all(&header)?;
+            file.write_all(numbers)
+        })
+    });
+    written.map_err(|source| WeightsError::Write { path: path.to_path_buf(), source })
+}
+
+/// The header of a file of these tensors that says where they come from, and their numbers.
+fn header<'a>(image: &'a [u8], origin: &Origin<'_>) -> io::Result<(Vec<u8>, &'a [u8])> {
+    let (length, tensors) = SafeTensors::read_metadata(image).map_err(io::Error::other)?;
     let header = Header { metadata: origin.metadata(), tensors: &tensors };
     let mut header = serde_json::to_vec(&header)?;
     header.resize(header.len().next_multiple_of(LENGTH_BYTES), b' ');
-    // fits: usize is 64 bits wide
-    let begins = (header.len() as u64).to_le_bytes().into_iter().chain(header);
-    image.splice(..LENGTH_BYTES + length, begins);
-    Ok(image)
-}
-
-/// Writes such bytes to `path`, whole or not at all.
-pub(crate) fn save_image(path: &Path, image: &[u8]) -> Result<(), WeightsError> {
-    let written = whole_file::write(path, |file| file.write_all(image));
-    written.map_err(|source| WeightsError::Write { path: path.to_path_buf(), source })
+    Ok((header, &image[LENGTH_BYTES + length..]))
 }
 
 #[cfg(test)]

@@ -75,21 +75,23 @@ fn may_write(path: &Path) -> io::Result<()> {
     Ok(rustix::fs::access(path, rustix::fs::Access::WRITE_OK)?)
 }
 
-/// As [`write()`], and also where `path` is a link to a file, which stays a link, or a pipe or a device, such as /dev/stdout, which
-/// takes the bytes as they come.
+/// As [`write()`], and also where `path` is a link to a file that is there, which stays a link, or a pipe or a device, such as
+/// /dev/stdout, which takes the bytes as they come. True if they went to this process's standard output.
 ///
 /// # Errors
 /// The first of opening and writing, as of [`write()`].
-pub fn write_where(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    match Place::of(path)? {
+pub fn write_where(path: &Path, bytes: &[u8]) -> io::Result<bool> {
+    let place = Place::of(path)?;
+    match &place {
         Place::Stdout => {
             // not by another descriptor, whose place in a file would be another
             let mut stdout = io::stdout().lock();
             stdout.write_all(bytes).and_then(|()| stdout.flush())
         }
         Place::Stream => File::options().append(true).open(path)?.write_all(bytes),
-        Place::Name(path) => write(&path, |file| file.write_all(bytes)),
-    }
+        Place::Name(path) => write(path, |file| file.write_all(bytes)),
+    }?;
+    Ok(matches!(place, Place::Stdout))
 }
 
 /// What a path names.

@@ -121,8 +121,9 @@ fn checked(
         let ended = bench.run(&mut command)?;
         bench.say(json!({ "checked": name, "by": CHECKS[0], "ended_with": ended.code }))?;
         match ended.code {
-            Some(0) => said.push(format!("{}: {name}", CHECKS[0])),
-            Some(FOUND) => {
+            // what is found in a member need not be its launcher's status
+            Some(0) if log.findings().is_empty() => said.push(format!("{}: {name}", CHECKS[0])),
+            Some(0 | FOUND) => {
                 let who = format!("{}: {name}", CHECKS[0]);
                 return Ok(Outcome::Failed(log.not_clean(&who, &ended.why())));
             }
@@ -298,7 +299,8 @@ mod tests {
             examples.contains("fn every_operator_is_lowered()"),
             "it is what `storage::` stands for"
         );
-        let others = examples.split("// of f32 alone: `").nth(1).unwrap();
+        let others =
+            examples.split("// of f32 alone: `").nth(1).expect("storage.rs names the others");
         let elsewhere = format!("{}::", others.split('`').next().unwrap());
         for filter in ["storage::", &elsewhere] {
             assert!(CHECKED.contains(&filter), "{filter}");

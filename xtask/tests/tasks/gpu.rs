@@ -34,7 +34,8 @@ cat >> "$log" <<END
 =========
 ========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
 END
-exit "$code"
+# what is found in a member is not the status of its launcher
+[ "${1##*/}" = tensorwire ] || exit "$code"
 "#;
 
 /// All tests of this one pass. It fails where it is not asked for each operator, or for operands of random shapes.

@@ -263,7 +263,7 @@ fn write(path: &Path, results: &[AllreduceResult]) -> Result<(), Failure> {
     let rows = tuned_rows(results);
     let lines: Result<Vec<String>, _> = rows.iter().map(serde_json::to_string).collect();
     let text = lines.map_err(Failure::other)?.join("\n") + "\n";
-    whole_file::write_where(path, text.as_bytes()).map_err(|error| {
+    whole_file::write_where(path, text.as_bytes()).map(drop).map_err(|error| {
         Failure::other(format!("writing the table to {}: {error}", path.display()))
     })
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tensorwire::program::{Interrupts, end_at_once};
 use tensorwire_train::{CheckpointConfig, CheckpointFolder, FoundCheckpoint, Prepared};
@@ -14,6 +14,8 @@ use crate::progress::Bar;
 
 /// How often a process that trains alone looks whether it is to end.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How long a command whose processes have ended may take to end.
+const ENDS: Duration = Duration::from_secs(1);
 
 /// What there is to say of a job, and to remove, when it ends before its time.
 #[derive(Clone)]
@@ -27,6 +29,8 @@ pub(super) struct Ending {
     begun: u64,
     /// It was told so twice.
     pub(super) at_once: Arc<AtomicBool>,
+    /// There are processes to end.
+    pub(super) launches: Arc<AtomicBool>,
 }
 
 impl Ending {
@@ -39,15 +43,21 @@ impl Ending {
             finished: watcher.finished.clone(),
             begun: prepared.steps_done(),
             at_once: Arc::default(),
+            launches: Arc::default(),
         }
     }
 
-    /// Begins to hear Ctrl-C. The second one ends this process, with nothing half written left, if it has not ended by itself
-    /// `patience` later.
+    /// Begins to hear Ctrl-C. The second one ends this process, if it has not ended by itself in `patience`, and sooner where it
+    /// launches nothing.
     pub(super) fn hear(&mut self, patience: Duration) -> Result<Arc<AtomicBool>, Failure> {
         let ending = self.clone();
         let Interrupts { first, second } = Interrupts::hear(move |second| {
-            std::thread::sleep(patience);
+            let told = Instant::now();
+            let launches = || ending.launches.load(Ordering::Relaxed);
+            let patience = || if launches() { patience } else { patience.min(ENDS) };
+            while told.elapsed() < patience() {
+                std::thread::sleep(LOOK_AGAIN);
+            }
             ending.leave(second);
         })?;
         self.at_once = second;
@@ -56,10 +66,6 @@ impl Ending {
 
     fn leave(self, at_once: Arc<AtomicBool>) {
         self.bar.clear_in_time();
-        // where no step was made, what is half written may be another job's
-        if let Some(folder) = self.folder.as_ref().filter(|_| self.steps() > 0) {
-            folder.remove_partial();
-        }
         let said = Ending { at_once, ..self }.told(Failure::interrupted());
         last_words(said.to_string());
     }

@@ -296,7 +296,7 @@ fn steps_go_to_standard_output_and_a_loss_that_explodes_is_told() {
     assert_eq!(lines[0]["step"], 1, "{}", ended.stdout);
     assert!(ended.files().is_empty(), "{:?}", ended.files());
     assert_eq!(ended.stderr.matches("warning: step ").count(), 1, "{}", ended.stderr);
-    assert!(ended.stderr.contains("times the first one; if it does not fall again, lower --lr"));
+    assert!(ended.stderr.contains("; if it does not fall again, lower --lr"));
     let ended = Job::start(&format!("{job} --metrics -")).end(LIMIT);
     assert_eq!(ended.stdout.lines().count(), 4, "{}", ended.stdout);
     assert!(!ended.stderr.contains("warning: "), "{}", ended.stderr);

@@ -9,7 +9,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use tensorwire_device::sys::*;
 
 use super::{in_context, put, started};
-use crate::space::{Allocation, GRAIN};
+use crate::space::Allocation;
 use crate::state::{Fake, Outcome, Pinned};
 
 /// What fresh memory holds, where that is asked for: a number that is none.
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn cuMemGetAllocationGranularity(
         let properties = unsafe { properties.as_ref() }.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         fake.gpu(properties.location.id)?;
         // SAFETY: room is the caller's duty.
-        unsafe { put(grain, GRAIN) }
+        unsafe { put(grain, fake.config.grain) }
     })
 }
 
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn cuMemCreate(
             || location.type_ != CU_MEM_LOCATION_TYPE_DEVICE
             || requestedHandleTypes > CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
             || bytes == 0
-            || !bytes.is_multiple_of(GRAIN)
+            || !bytes.is_multiple_of(fake.config.grain)
             || flags != 0;
         if wrong {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -93,7 +93,8 @@ pub unsafe extern "C" fn cuMemAddressReserve(
     flags: u64,
 ) -> CUresult {
     in_context(|fake, _| {
-        if flags != 0 || alignment > GRAIN || !bytes.is_multiple_of(GRAIN) {
+        let grain = fake.config.grain;
+        if flags != 0 || alignment > grain || !bytes.is_multiple_of(grain) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let reserved = fake.space.write().reserve(bytes).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;

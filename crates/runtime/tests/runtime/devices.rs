@@ -353,6 +353,8 @@ pub(crate) fn child(seeds: (u64, u64), faults: &str) -> Option<Command> {
     let (first, count) = seeds;
     command.env(FIRST, format!("{first} {count}"));
     command.env("FAKE_CUDA_KERNELS", kernels).env("FAKE_CUDA_DEVICES", "8");
+    // tensors here are small, and all of an allocation is filled with garbage
+    command.env("FAKE_CUDA_GRAIN_KIB", "64");
     command.env("FAKE_CUDA_SEED", (first + 1).to_string()).env("FAKE_CUDA_FAULTS", faults);
     Some(command)
 }

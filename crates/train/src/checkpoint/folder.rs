@@ -29,8 +29,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const LISTS_MAX: usize = 20;
 /// What is being written.
 const PARTIAL: &str = ".partial";
-/// What is being removed, in the place of a step.
-const LEAVING: &str = "leaving";
 
 /// A folder that checkpoints are in.
 #[derive(Clone, Debug)]
@@ -165,8 +163,8 @@ impl CheckpointFolder {
         self.path.join(format!("{PREFIX}{step:08}{PARTIAL}"))
     }
 
-    /// Removes what a job left half written that ended in the middle, or is ending: of this folder's own job alone.
-    pub fn remove_partial(&self) {
+    /// Removes what a job left half written that ended in the middle.
+    pub(crate) fn remove_partial(&self) {
         let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
         for entry in entries {
             let name = entry.file_name();
@@ -174,14 +172,8 @@ impl CheckpointFolder {
                 .to_str()
                 .is_some_and(|name| name.starts_with(PREFIX) && name.ends_with(PARTIAL));
             if is_partial {
-                // by another name first: it is not to be published while it is emptied
-                let leaving = self.path.join(format!("{PREFIX}{LEAVING}{PARTIAL}"));
-                let path = match std::fs::rename(entry.path(), &leaving) {
-                    Ok(()) => leaving,
-                    Err(_) => entry.path(),
-                };
                 // what it holds is of no use; that it stays is worth no error
-                let _ = std::fs::remove_dir_all(path);
+                let _ = std::fs::remove_dir_all(entry.path());
             }
         }
     }
@@ -342,11 +334,18 @@ impl FoundCheckpoint {
     /// When it is not whole, or the file cannot be written.
     pub fn convert(&self, to: &Path) -> Result<CheckpointState, CheckpointError> {
         let (state, image) = self.weights()?;
-        crate::weights::save_image(to, &image)?;
+        let origin = Origin {
+            version: &state.version,
+            model: &state.model,
+            data: &state.data,
+            strategy: state.strategy,
+            steps: state.step,
+        };
+        crate::weights::save_image(to, &image, &origin)?;
         Ok(state)
     }
 
-    /// Returns what its job was, and the bytes of the file that [`FoundCheckpoint::convert`] writes.
+    /// Returns what its job was, and the bytes of a file of its weights.
     ///
     /// # Errors
     /// When it is not whole.
@@ -376,14 +375,7 @@ impl FoundCheckpoint {
         }
         let tensors =
             weights.iter().map(|(name, value, bytes)| (*name, value.dtype, &*value.dims, &**bytes));
-        let origin = Origin {
-            version: &state.version,
-            model: &state.model,
-            data: &state.data,
-            strategy: state.strategy,
-            steps: state.step,
-        };
-        let image = crate::weights::image(&self.path, tensors, &origin)?;
+        let image = crate::weights::image(&self.path, tensors)?;
         Ok((state, image))
     }
 }
