@@ -115,7 +115,7 @@ impl Found {
     /// Where along x, in words: `4 KiB`, `workers: 2`.
     pub(crate) fn place(&self, figure: &Figure) -> Option<String> {
         let Shape::Lines(x) = figure.shape else { return None };
-        let alone = if self.is_alone { ", the only one measured" } else { "" };
+        let alone = if self.is_alone { ", the only one" } else { "" };
         self.at.map(|at| along(x, at) + alone)
     }
 }
@@ -470,7 +470,7 @@ mod tests {
         let (one, two) = ([(4096.0, 1.0)], [(4096.0, 1.0), (8192.0, 2.0)]);
         let other = [(4096.0, 2.0), (8192.0, 9.0)];
         for wants in [Wants::Least(1.0), Wants::Best(1.0), Wants::Within(0.1)] {
-            assert_eq!(place(wants, &one, &other), "4 KiB, the only one measured", "{wants:?}");
+            assert_eq!(place(wants, &one, &other), "4 KiB, the only one", "{wants:?}");
         }
         assert_eq!(place(Wants::Least(1.0), &two, &other), "4 KiB");
         assert_eq!(place(Wants::At(4096.0, 1.0), &one, &other), "4 KiB");

@@ -336,10 +336,10 @@ fn what_is_read_by_reference_is_not_the_papers_write() {
     }
     let page = parsed(&of(&lines));
     let written = here(&page, "xue-8", "over gRPC.RDMA, every size");
-    assert_eq!(written, [" (shm)at least 1.3×short: 0.85× of 1.3× (4 KiB, the only one measured)"]);
+    assert_eq!(written, [" (shm)at least 1.3×short: 0.85× of 1.3× (4 KiB, the only one)"]);
     let claim = "by reference, which the paper does not have, over gRPC.RDMA, every size";
     let referred = here(&page, "xue-8", claim);
-    assert_eq!(referred, [" (shm)at least 1.3×met: 1.7× of 1.3× (4 KiB, the only one measured)"]);
+    assert_eq!(referred, [" (shm)at least 1.3×met: 1.7× of 1.3× (4 KiB, the only one)"]);
     let legend = texts(&page, "#xue-8 .legend text");
     assert!(legend.contains(&"zero-copy, by reference".to_string()), "{legend:?}");
     assert!(legend.contains(&"write".to_string()), "{legend:?}");
