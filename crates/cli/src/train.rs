@@ -145,8 +145,8 @@ fn run_job(
     };
     let display = std::thread::Builder::new().name("display".into()).spawn(show);
     let display = display.map_err(Failure::no_thread)?;
-    // a display that is gone shows nothing more
     ending.launches.store(true, Ordering::Relaxed);
+    // a display that is gone shows nothing more
     let outcome = launch_train(prepared, &ByName, &how, &mut |update| drop(updates.send(update)));
     ending.launches.store(false, Ordering::Relaxed);
     drop(updates);

@@ -96,8 +96,7 @@ impl Config {
             devices: usize::try_from(small("FAKE_CUDA_DEVICES", 1)?).unwrap_or(0),
             seed: number("FAKE_CUDA_SEED", 1)?,
             memory_bytes: number("FAKE_CUDA_MEMORY", MEMORY_BYTES)?,
-            // whole pages, as of memory that processes map
-            grain: (small("FAKE_CUDA_GRAIN_KIB", 2048)?.max(4) as usize).next_power_of_two() << 10,
+            grain: grain(number("FAKE_CUDA_GRAIN_KIB", 2048)?)?,
             version: small("FAKE_CUDA_VERSION", VERSION)?,
             compute: small("FAKE_CUDA_COMPUTE", COMPUTE)?,
             cublas_version: usize::try_from(small("FAKE_CUDA_CUBLAS", 0)?).unwrap_or(0),
@@ -112,6 +111,16 @@ impl Config {
     /// Of NVRTC, as `cuDriverGetVersion` says the driver's.
     pub(crate) fn nvrtc_version(&self) -> i32 {
         if self.nvrtc_version > 0 { self.nvrtc_version } else { self.version }
+    }
+}
+
+/// So many KiB, if allocations can be multiples of them: whole pages, and no more than the addresses between two ranges.
+fn grain(kib: u64) -> Result<usize, String> {
+    let pages = rustix::param::page_size() as u64 >> 10;
+    match kib.is_power_of_two() && (pages..=2048).contains(&kib) {
+        // fits: so small
+        true => Ok((kib as usize) << 10),
+        false => Err(format!("FAKE_CUDA_GRAIN_KIB={kib}: no power of two from {pages} to 2048")),
     }
 }
 
@@ -173,7 +182,7 @@ mod tests {
     fn the_environment_describes_a_machine() {
         let plain = read(&[]).unwrap();
         assert_eq!((plain.devices, plain.version, plain.compute), (1, 12_040, 80));
-        assert_eq!(plain.faults, Faults::default());
+        assert_eq!((plain.faults, plain.grain), (Faults::default(), 2 << 20));
         let other = read(&[
             ("FAKE_CUDA_DEVICES", "2"),
             ("FAKE_CUDA_MEMORY", "1048576"),
@@ -189,6 +198,9 @@ mod tests {
     fn what_it_does_not_know_is_said() {
         assert!(read(&[("FAKE_CUDA_FAULTS", "flood=1")]).unwrap_err().contains("flood"));
         assert!(read(&[("FAKE_CUDA_FAULTS", "oom=many")]).unwrap_err().contains("oom=many"));
+        for kib in ["1", "96", "4096"] {
+            assert!(read(&[("FAKE_CUDA_GRAIN_KIB", kib)]).unwrap_err().contains(kib));
+        }
         assert!(read(&[("FAKE_CUDA_DEVICES", "-1")]).unwrap_err().contains("FAKE_CUDA_DEVICES"));
     }
 

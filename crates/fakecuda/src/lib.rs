@@ -19,7 +19,7 @@
 //! |---|---|
 //! | `FAKE_CUDA_DEVICES` | how many GPUs there are (1) |
 //! | `FAKE_CUDA_MEMORY` | bytes of each (4 GiB) |
-//! | `FAKE_CUDA_GRAIN_KIB` | what allocations are multiples of, a power of two (2048, as those of GPUs are) |
+//! | `FAKE_CUDA_GRAIN_KIB` | what allocations are multiples of: a power of two, from a page to 2048 (as those of GPUs are, and without it) |
 //! | `FAKE_CUDA_VERSION`, `FAKE_CUDA_COMPUTE` | as the driver says them (12040, 80) |
 //! | `FAKE_CUDA_CUBLAS`, `FAKE_CUDA_CUDNN` | versions of cuBLASLt and cuDNN, as they say them (130100, 90400) |
 //! | `FAKE_CUDA_NVRTC` | NVRTC's version, as the driver says its own (the driver's) |

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-/// Between what is mapped are holes of this. Where allocations are smaller, they are still whole pages.
-const GRAIN: usize = 2 << 20;
+/// Ranges are so far apart at least, however small they are.
+const HOLE: usize = 2 << 20;
 /// Bytes of addresses.
 const RANGE: usize = 4 << 40;
 /// Where they start, if the system agrees: far from what a process has.
@@ -137,14 +137,14 @@ impl Space {
         let mapped = unsafe {
             rustix::mm::mmap_anonymous(wanted as *mut c_void, RANGE, ProtFlags::empty(), flags)
         }?;
-        let start = (mapped as usize).next_multiple_of(GRAIN);
+        let start = (mapped as usize).next_multiple_of(HOLE);
         Ok(Space { start, reserved: BTreeMap::new(), is_guarded, kernels_running: 0 })
     }
 
     /// True if it is an address of a GPU, mapped or not.
     pub(crate) fn contains(&self, address: u64) -> bool {
         let start = self.start as u64;
-        (start..start + RANGE as u64 - GRAIN as u64).contains(&address)
+        (start..start + RANGE as u64 - HOLE as u64).contains(&address)
     }
 
     /// Gives away addresses.
@@ -155,12 +155,12 @@ impl Space {
         let mut at = self.start;
         for (&start, reserved) in &self.reserved {
             // a hole behind each: who writes over its end writes nowhere
-            if at + bytes + GRAIN <= start {
+            if at + bytes + HOLE <= start {
                 break;
             }
-            at = start + reserved.bytes + GRAIN;
+            at = start + reserved.bytes + HOLE;
         }
-        (at + bytes < self.start + RANGE - GRAIN).then(|| {
+        (at + bytes < self.start + RANGE - HOLE).then(|| {
             self.reserved.insert(at, Reserved { bytes, mapped: None });
             at as u64
         })
@@ -320,27 +320,27 @@ mod tests {
     #[test]
     fn only_what_is_mapped_and_allowed_has_bytes() {
         let mut space = Space::new(false).unwrap();
-        let allocation = allocation(2 * GRAIN);
-        let address = space.reserve(2 * GRAIN).unwrap();
+        let allocation = allocation(2 * HOLE);
+        let address = space.reserve(2 * HOLE).unwrap();
         assert!(space.contains(address) && space.bytes(address, 1, 0).is_none());
-        assert!(!space.map(address, 4 * GRAIN, 0, &allocation), "it has no such bytes");
-        assert!(space.map(address, 2 * GRAIN, 0, &allocation));
+        assert!(!space.map(address, 4 * HOLE, 0, &allocation), "it has no such bytes");
+        assert!(space.map(address, 2 * HOLE, 0, &allocation));
         assert!(space.bytes(address, 1, 0).is_none(), "no GPU reaches it yet");
-        assert!(space.allow(address, 2 * GRAIN, 0));
-        assert!(space.bytes(address + 5, 2 * GRAIN - 5, 0).is_some());
-        assert!(space.bytes(address + 5, 2 * GRAIN, 0).is_none(), "over the end");
+        assert!(space.allow(address, 2 * HOLE, 0));
+        assert!(space.bytes(address + 5, 2 * HOLE - 5, 0).is_some());
+        assert!(space.bytes(address + 5, 2 * HOLE, 0).is_none(), "over the end");
         assert!(space.bytes(address, 1, 1).is_none(), "another GPU");
-        assert!(!space.free(address, 2 * GRAIN), "it is mapped");
-        assert!(space.unmap(address, 2 * GRAIN) && space.free(address, 2 * GRAIN));
+        assert!(!space.free(address, 2 * HOLE), "it is mapped");
+        assert!(space.unmap(address, 2 * HOLE) && space.free(address, 2 * HOLE));
         assert!(space.bytes(address, 1, 0).is_none());
     }
 
     #[test]
     fn a_kernel_sees_what_is_written_by_the_alias() {
         let mut space = Space::new(false).unwrap();
-        let address = space.reserve(GRAIN).unwrap();
-        assert!(space.map(address, GRAIN, 0, &allocation(GRAIN)));
-        assert!(space.allow(address, GRAIN, 0));
+        let address = space.reserve(HOLE).unwrap();
+        assert!(space.map(address, HOLE, 0, &allocation(HOLE)));
+        assert!(space.allow(address, HOLE, 0));
         let bytes = space.bytes(address + 64, 4, 0).unwrap();
         // SAFETY: both are the same four bytes, which nobody else uses.
         let seen = unsafe {
@@ -353,21 +353,25 @@ mod tests {
     #[test]
     fn holes_are_used_again_and_ranges_do_not_touch() {
         let mut space = Space::new(false).unwrap();
-        let [a, b, c] = [(); 3].map(|()| space.reserve(GRAIN).unwrap());
-        assert!(b >= a + 2 * GRAIN as u64 && c >= b + 2 * GRAIN as u64);
-        assert!(space.free(b, GRAIN));
+        let [a, b, c] = [(); 3].map(|()| space.reserve(HOLE).unwrap());
+        assert!(b >= a + 2 * HOLE as u64 && c >= b + 2 * HOLE as u64);
+        assert!(space.free(b, HOLE));
         // the hole behind it is its own: what needs a little more does not fit, and what comes then fits as before
-        assert!(space.reserve(2 * GRAIN).unwrap() > c);
-        assert_eq!(space.reserve(GRAIN).unwrap(), b);
-        assert!(space.reserve(GRAIN).unwrap() > c);
-        assert!(space.reserve(GRAIN + 1).is_none() && space.reserve(0).is_none());
+        assert!(space.reserve(2 * HOLE).unwrap() > c);
+        assert_eq!(space.reserve(HOLE).unwrap(), b);
+        assert!(space.reserve(HOLE).unwrap() > c);
+        assert!(space.reserve(HOLE + 1).is_none() && space.reserve(0).is_none());
+        let small = 64 << 10;
+        let at = space.reserve(small).unwrap();
+        assert!(space.map(at, small, 0, &allocation(small)) && space.allow(at, small, 0));
+        assert!(space.bytes(at, small, 0).is_some() && space.bytes(at, small + 1, 0).is_none());
     }
 
     #[test]
     fn a_descriptor_of_something_else_is_no_memory() {
-        let memory = allocation(GRAIN);
+        let memory = allocation(HOLE);
         let exported = memory.export().unwrap();
-        assert_eq!(Allocation::import(exported.as_fd()).unwrap().bytes, GRAIN);
+        assert_eq!(Allocation::import(exported.as_fd()).unwrap().bytes, HOLE);
         let file = std::fs::File::open("/dev/null").unwrap();
         assert!(Allocation::import(file.as_fd()).is_none());
     }

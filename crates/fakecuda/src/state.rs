@@ -239,10 +239,10 @@ impl Fake {
 impl Fake {
     /// Writes bytes, or keeps them to be seen later; none where nothing is mapped.
     pub(crate) fn write_remotely(&self, address: u64, bytes: &[u8]) -> Option<()> {
-        // first: who unmaps it settles what is kept here before
-        let mut unseen = self.unseen.lock();
+        // first: what is unmapped meanwhile is either settled or not there
+        let unseen = self.config.faults.stale.then(|| self.unseen.lock());
         let (found, device) = self.space.read().remote(address, bytes.len())?;
-        if self.config.faults.stale {
+        if let Some(mut unseen) = unseen {
             unseen.push((device, address, bytes.to_vec()));
             return Some(());
         }
@@ -273,18 +273,20 @@ impl Fake {
 
     /// From now on a GPU sees what NICs have written to its memory.
     pub(crate) fn show_remote_writes(&self, device: usize) {
-        self.show(|(of, ..)| *of == Some(device));
+        self.show(&mut self.unseen.lock(), |(of, ..)| *of == Some(device));
     }
 
-    /// The same of a range that is about to be unmapped: the next one at its addresses has nothing to do with that.
-    pub(crate) fn settle_remote_writes(&self, address: u64, bytes: usize) {
+    /// Unmaps a range; what NICs have written there is seen first: the next one at its addresses has nothing to do with that.
+    pub(crate) fn unmap(&self, address: u64, bytes: usize) -> bool {
+        let mut unseen = self.unseen.lock();
         // fits: usize is 64 bits wide; the range may be none at all
         let end = address.saturating_add(bytes as u64);
-        self.show(|(_, at, _)| (address..end).contains(at));
+        self.show(&mut unseen, |(_, at, _)| (address..end).contains(at));
+        self.space.write().unmap(address, bytes)
     }
 
-    fn show(&self, of: impl Fn(&Unseen) -> bool) {
-        for (_, address, bytes) in self.unseen.lock().extract_if(.., |unseen| of(unseen)) {
+    fn show(&self, unseen: &mut Vec<Unseen>, of: impl Fn(&Unseen) -> bool) {
+        for (_, address, bytes) in unseen.extract_if(.., |one| of(one)) {
             let Some((found, _)) = self.space.read().remote(address, bytes.len()) else { continue };
             let from = NonNull::from(&bytes[..]).cast();
             // SAFETY: as for writing.

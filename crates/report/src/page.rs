@@ -77,7 +77,7 @@ fn head(evaluation: &Evaluation) -> Markup {
             b { "Met" } " and " b { "short" } " compare it with the paper's, whose machines were others: "
             "their ratios include the difference between their networks, these do not. " b { "Unclear" } ": the spread of what was "
             "measured has the paper's figure in it, or a ratio is within 10 % of the paper's and was measured once (not of times to a "
-            "loss or an accuracy, which are of a whole curve)."
+            "loss or an accuracy, nor of what is to be within so many per cent)."
         }
         dl {
             dt { (provenance.how()) " on" }

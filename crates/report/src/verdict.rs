@@ -293,7 +293,7 @@ fn found(better: Better, claim: &Claim, plot: &Plot) -> Option<(Found, usize)> {
             let figure = mean(|one| one.figure);
             let spread = all.iter().any(|one| one.spread.is_some());
             let spread = spread.then(|| [mean(Ratio::low), mean(Ratio::high)]);
-            let is_once = all.iter().all(|one| one.is_once);
+            let is_once = spread.is_none() && all.iter().any(|one| one.is_once);
             let mean = Ratio { at: 0.0, figure, spread, is_once };
             (!all.is_empty()).then(|| Found { at: None, ..mean.found(wants) })
         }

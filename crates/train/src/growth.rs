@@ -57,7 +57,8 @@ mod tests {
         let told = said(&[2.3, 40.0, 2.2e4, 2.4e4, 1e30]);
         let [one] = told.as_slice() else { panic!("{told:?}") };
         assert!(
-            one.contains("step 4: the loss is 2.400e4, 1e4 times") && one.contains("--lr"),
+            one.contains("step 4: the loss is 2.400e4, the first one was 2.300e0")
+                && one.contains("--lr"),
             "{one}"
         );
         // as of a job that goes on from weights that fit

@@ -1,4 +1,4 @@
-//! What is said and left of a job that ends before its time.
+//! What is said of a job that ends before its time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,12 +12,12 @@ use crate::Failure;
 use crate::output::{last_words, note};
 use crate::progress::Bar;
 
-/// How often a process that trains alone looks whether it is to end.
+/// How often a thread looks whether it is to end the process.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long a command whose processes have ended may take to end.
 const ENDS: Duration = Duration::from_secs(1);
 
-/// What there is to say of a job, and to remove, when it ends before its time.
+/// What there is to say of a job when it ends before its time.
 #[derive(Clone)]
 pub(super) struct Ending {
     /// The folder of its checkpoints.
@@ -52,10 +52,14 @@ impl Ending {
     pub(super) fn hear(&mut self, patience: Duration) -> Result<Arc<AtomicBool>, Failure> {
         let ending = self.clone();
         let Interrupts { first, second } = Interrupts::hear(move |second| {
-            let told = Instant::now();
-            let launches = || ending.launches.load(Ordering::Relaxed);
-            let patience = || if launches() { patience } else { patience.min(ENDS) };
-            while told.elapsed() < patience() {
+            let (told, mut ended) = (Instant::now(), None);
+            while told.elapsed() < patience {
+                if !ending.launches.load(Ordering::Relaxed) {
+                    let ended = *ended.get_or_insert_with(Instant::now);
+                    if ended.elapsed() > ENDS {
+                        break;
+                    }
+                }
                 std::thread::sleep(LOOK_AGAIN);
             }
             ending.leave(second);

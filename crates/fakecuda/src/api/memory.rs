@@ -137,8 +137,7 @@ pub unsafe extern "C" fn cuMemMap(
 pub unsafe extern "C" fn cuMemUnmap(address: CUdeviceptr, bytes: usize) -> CUresult {
     started(|fake| {
         let _no_kernel = fake.running.write();
-        fake.settle_remote_writes(address, bytes);
-        fits(fake.space.write().unmap(address, bytes))
+        fits(fake.unmap(address, bytes))
     })
 }
 
