@@ -158,5 +158,5 @@ fn clients_begin_at_the_centre_where_there_is_no_state_of_as_many() {
     // and a job without one takes the weights alone
     let refused = train(&format!("--steps 6 --resume {path}"));
     assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
-    assert!(refused.last_line().contains("checkpoint convert"), "{}", refused.stderr);
+    assert!(refused.last_line().contains("take its weights alone: --load "), "{}", refused.stderr);
 }
