@@ -1,5 +1,5 @@
 //! A session that waits for a tensor sleeps. Alone in its process: processor time is the process's.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 #[path = "runtime/support/mod.rs"]
 mod support;
