@@ -170,7 +170,8 @@ impl Bound {
 
 impl Widest {
     /// Gives all members the first one's `values`, through this vector, before anything else uses it. All have values
-    /// of these sizes. Returns the bytes that were copied here, into the vector or out of it.
+    /// of these sizes. Returns the bytes that were copied here, into the vector or out of it, once all members have them: who
+    /// gave them would count the others' fetching as a step of its own.
     pub(crate) fn broadcast(
         &self,
         group: &SharedGroup,
@@ -204,6 +205,37 @@ impl Widest {
                 round.into_iter().for_each(|(range, piece)| piece.copy_from_slice(&all[range]));
             }
         }
+        group.barrier(deadline)?;
         Ok(copied)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tensorwire_fabric::Backend;
+    use tensorwire_testkit::mesh::{mesh, soon};
+
+    use super::*;
+
+    #[test]
+    fn first_values_come_in_rounds_and_all_meet_behind_the_last() {
+        let broadcast = |(me, fabric): (usize, Fabric)| {
+            let ranks = [Rank(0), Rank(1)];
+            let group = Group::open(fabric, &ranks, me, GroupOptions::default(), soon()).unwrap();
+            let group = Arc::new(Mutex::new(group));
+            let widest = bind_widest(&group, 8, soon()).unwrap().unwrap();
+            let before = group.lock().stats().operations;
+            let mut values = [[if me == 0 { 7 } else { 0 }; 8]; 2];
+            let mut parts: Vec<&mut [u8]> = values.iter_mut().map(|value| &mut value[..]).collect();
+            widest.broadcast(&group, &mut parts, soon()).unwrap();
+            assert_eq!(values, [[7; 8]; 2]);
+            // twice what the vector holds, and the barrier
+            assert_eq!(group.lock().stats().operations - before, 2 + 1);
+        };
+        std::thread::scope(|scope| {
+            for member in mesh(|| Backend::Tcp, 2).into_iter().enumerate() {
+                scope.spawn(move || broadcast(member));
+            }
+        });
     }
 }
