@@ -30,7 +30,7 @@ use super::args::{
 };
 use super::job::{end_at_once_while, job_spec};
 use super::output::{note, print, print_text};
-use super::table::{live, table};
+use super::table::{live, table, table_by};
 
 pub(crate) fn run(args: BenchArgs) -> Result<(), Failure> {
     let measures_something = !matches!(args.scenario, Scenario::Check(_));
@@ -140,7 +140,7 @@ fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
             rows.push(row);
         }
     }
-    print(table(&TRANSFERS, &rows, &[3, 4, 5, 6, 7, 9, 10, 11]))?;
+    print(table_by(4, &TRANSFERS, &rows, &[3, 4, 5, 6, 7, 9, 10, 11]))?;
     print_text(
         "medians; transfer: start of the Send to the moment the receiver found the tensor; end to end: to \
          the end of its reduce_max; of limit: the limit's time over the transfer's; -: by reference, of which no byte is moved. Every value \

@@ -12,7 +12,7 @@ use tensorwire_report::{
 use tensorwire_train::whole_file;
 
 use super::args::{ReportArgs, ReportFormat};
-use super::output::{note, print, print_text};
+use super::output::{json_line, note, print, print_text};
 use super::{Failure, table::table};
 
 /// Reasons for which lines were left out, in the terminal; the page has all.
@@ -100,12 +100,13 @@ pub(super) fn write(output: &Path, files: &[PathBuf]) -> Result<(), Failure> {
 fn page(output: &Path, files: &[PathBuf]) -> Result<Report, Failure> {
     let report = report(&read_files(files)?).map_err(Failure::user)?;
     keep(output, &report.html)?;
-    announce(output, &report)?;
+    print_text(what_it_has(output, &report))?;
+    say_left_out(&report.left_out);
     Ok(report)
 }
 
-/// Says what the page has, and what it has not.
-fn announce(output: &Path, report: &Report) -> Result<(), Failure> {
+/// What the page has, in a line.
+fn what_it_has(output: &Path, report: &Report) -> String {
     let shown = output.display();
     let runs = match report.runs {
         0 => String::new(),
@@ -113,18 +114,16 @@ fn announce(output: &Path, report: &Report) -> Result<(), Failure> {
         count => format!("; {count} training runs"),
     };
     if report.figures == 0 && report.runs > 0 {
-        print_text(format_args!("{shown}{}", runs.replacen(';', ":", 1)))?;
+        format!("{shown}{}", runs.replacen(';', ":", 1))
     } else {
         let Report { figures, met, short, unclear, unmeasured, .. } = report;
         let figures =
             if *figures == 1 { "1 figure".to_string() } else { format!("{figures} figures") };
-        print_text(format_args!(
+        format!(
             "{shown}: {figures}; claims met {met}, short {short}, unclear {unclear}, not measured \
              {unmeasured}{runs}"
-        ))?;
+        )
     }
-    say_left_out(&report.left_out);
-    Ok(())
 }
 
 fn say_left_out(all: &[LeftOut]) {
@@ -161,13 +160,20 @@ fn compared(args: &ReportArgs, output: &Path) -> Result<Report, Failure> {
     let comparison = comparison.map_err(Failure::user)?;
     let report = report_compared(&later, &comparison).map_err(Failure::user)?;
     keep(output, &report.html)?;
-    show(&comparison)?;
-    announce(output, &report)?;
+    show(&comparison, args.json)?;
+    match args.json {
+        true => note(what_it_has(output, &report)),
+        false => print_text(what_it_has(output, &report))?,
+    }
+    say_left_out(&report.left_out);
     Ok(report)
 }
 
 /// Prints a comparison.
-pub(super) fn show(comparison: &RunComparison) -> Result<(), Failure> {
+pub(super) fn show(comparison: &RunComparison, json: bool) -> Result<(), Failure> {
+    if json {
+        return print(json_line(&comparison.json())?);
+    }
     if let Some([before, after]) = &comparison.machines {
         note(format_args!("measured on other machines: {before}; then {after}"));
     }

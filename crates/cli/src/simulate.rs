@@ -17,7 +17,7 @@ use super::args::SimulateArgs;
 use super::bench::Lines;
 use super::job::{end_at_once_while, job_spec};
 use super::output::{note, print, print_text};
-use super::{Failure, table::table};
+use super::{Failure, table::table_by};
 
 /// A process that says nothing for this long has failed a measurement.
 const LIVENESS: Duration = Duration::from_secs(30);
@@ -124,11 +124,13 @@ fn show(network: &Network, results: &[SimulateResult]) -> Result<(), Failure> {
     header.extend(placed.then_some("placement"));
     header.push("exchange");
     let first = header.len();
+    let keys = first + 1;
     header.extend(["workers", "servers", "step", "compute", "efficiency", "speed-up"]);
     header.extend(paper.then_some("paper"));
     header.extend(measured.then_some(["measured", "off"]).into_iter().flatten());
-    let numbers: Vec<usize> = (first..header.len()).collect();
+    let mut numbers: Vec<usize> = (first..header.len()).collect();
     header.extend(["most used", "used"]);
+    numbers.push(header.len() - 1);
     let rows: Vec<Vec<String>> =
         results.iter().map(|result| row(result, placed, measured, paper)).collect();
     if let Some(first) = results.first() {
@@ -137,7 +139,7 @@ fn show(network: &Network, results: &[SimulateResult]) -> Result<(), Failure> {
             first.model, network.name, first.batch
         ))?;
     }
-    print(table(&header, &rows, &numbers))?;
+    print(table_by(keys, &header, &rows, &numbers))?;
     for result in results {
         print_text(consists_of(result))?;
     }

@@ -1,7 +1,7 @@
 //! Tables for people.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use console::Term;
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
+use console::{Term, measure_text_width};
 use tensorwire_base::human_bytes;
 use tensorwire_train::ServerLoad;
 
@@ -9,11 +9,25 @@ use super::output::{columns_of, note};
 
 /// Columns of a cell that is said as soon as it is known, at least: most have no more.
 const CELL_MIN: usize = 9;
+/// Blanks around a cell.
+const PADDING: usize = 2;
 
-/// A table with a header, whose columns `numbers` are aligned to the right. In a terminal it is as wide as that at most;
-/// programs that read it get each row in one line.
+/// A table with a header, whose columns `numbers` are aligned to the right. In a terminal it is as wide as that at most, if need be
+/// in several parts below each other; programs that read it get each row in one line.
 pub(crate) fn table(header: &[&str], rows: &[Vec<String>], numbers: &[usize]) -> String {
-    table_within(columns_of(Term::stdout()), header, rows, numbers)
+    // texts tell rows apart
+    let keys = (0..header.len()).take_while(|column| !numbers.contains(column)).count();
+    table_by(keys, header, rows, numbers)
+}
+
+/// The same, of which the first `keys` columns tell rows apart: each part begins with them.
+pub(crate) fn table_by(
+    keys: usize,
+    header: &[&str],
+    rows: &[Vec<String>],
+    numbers: &[usize],
+) -> String {
+    table_within(columns_of(Term::stdout()), keys, header, rows, numbers)
 }
 
 /// Says a row of a table as soon as it is known, behind its head if it is the first. Where a terminal is narrower, what it has no room
@@ -48,24 +62,98 @@ fn live_within(
 /// The same, of `columns` at most.
 fn table_within(
     columns: Option<usize>,
+    keys: usize,
     header: &[&str],
     rows: &[Vec<String>],
     numbers: &[usize],
 ) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(header);
-    if let Some(columns) = columns {
-        table.set_content_arrangement(ContentArrangement::Dynamic);
-        // terminals are not wider
-        table.set_width(u16::try_from(columns).unwrap_or(u16::MAX));
+    let cells = Cells { header, rows, numbers };
+    // blanks at the end are cut off
+    let columns = columns.map(|columns| columns + PADDING / 2);
+    let parts = match columns {
+        None => vec![(0..header.len()).collect()],
+        Some(columns) => cells.parts(columns, keys),
+    };
+    let parts = parts.iter().map(|part| cells.part(columns, part));
+    parts.collect::<Vec<String>>().join("\n\n")
+}
+
+/// What a table has.
+struct Cells<'a> {
+    header: &'a [&'a str],
+    rows: &'a [Vec<String>],
+    numbers: &'a [usize],
+}
+
+impl Cells<'_> {
+    /// How wide a column must be to have no word and no number split.
+    fn least(&self, index: usize) -> usize {
+        let is_number = self.numbers.contains(&index);
+        let pieces = |cell: &str| match is_number {
+            true => measure_text_width(cell),
+            false => widest_word(cell),
+        };
+        let cells = self.rows.iter().filter_map(|row| row.get(index));
+        let widest = cells.map(|cell| pieces(cell)).max().unwrap_or(0);
+        widest.max(widest_word(self.header[index])) + PADDING
     }
-    table.add_rows(rows);
-    for column in numbers {
-        if let Some(column) = table.column_mut(*column) {
-            column.set_cell_alignment(CellAlignment::Right);
+
+    fn least_of(&self, part: &[usize]) -> usize {
+        part.iter().map(|&column| self.least(column)).sum()
+    }
+
+    /// The columns of each part, where `columns` have no room for all words of a row: as many as fit, behind the first `keys`.
+    fn parts(&self, columns: usize, keys: usize) -> Vec<Vec<usize>> {
+        let all: Vec<usize> = (0..self.header.len()).collect();
+        if self.least_of(&all) <= columns {
+            return vec![all];
         }
+        // the others need room, too
+        let fits = |keys: &usize| self.least_of(&all[..*keys]) <= columns * 2 / 3;
+        let keys = (1..=keys).rev().find(fits).unwrap_or(1).min(all.len().saturating_sub(1));
+        let (keys, others) = all.split_at(keys);
+        let mut parts: Vec<Vec<usize>> = Vec::new();
+        for column in others {
+            match parts.last_mut() {
+                Some(part) if self.least_of(part) + self.least(*column) <= columns => {
+                    part.push(*column);
+                }
+                _ => parts.push([keys, &[*column]].concat()),
+            }
+        }
+        parts
     }
-    table.trim_fmt()
+
+    /// Some columns as a table.
+    fn part(&self, columns: Option<usize>, part: &[usize]) -> String {
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING).set_header(part.iter().map(|&at| self.header[at]));
+        table.add_rows(self.rows.iter().map(|row| part.iter().filter_map(|&at| row.get(at))));
+        if let Some(columns) = columns {
+            table.set_content_arrangement(ContentArrangement::Dynamic);
+            table.set_width(narrow(columns));
+        }
+        let is_bounded = columns.is_some_and(|columns| self.least_of(part) <= columns);
+        for (&at, column) in part.iter().zip(table.column_iter_mut()) {
+            if self.numbers.contains(&at) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+            if is_bounded {
+                let least = Width::Fixed(narrow(self.least(at)));
+                column.set_constraint(ColumnConstraint::LowerBoundary(least));
+            }
+        }
+        table.trim_fmt()
+    }
+}
+
+fn widest_word(text: &str) -> usize {
+    text.split_whitespace().map(measure_text_width).max().unwrap_or(0)
+}
+
+/// Terminals are not wider.
+fn narrow(columns: usize) -> u16 {
+    u16::try_from(columns).unwrap_or(u16::MAX)
 }
 
 /// What each server of a key-value store holds, and all of them.
@@ -108,14 +196,48 @@ mod tests {
         let samples =
             "128 tokens of 30522, some of which are masked and are to be found".to_string();
         let rows = vec![vec!["bert-mini".to_string(), samples.clone(), "42.73".to_string()]];
-        let wide = table_within(None, &header, &rows, &[2]);
+        let wide = table_within(None, 2, &header, &rows, &[2]);
         assert_eq!(wide.lines().count(), 2);
         assert!(wide.contains(&samples));
         for columns in [40, 60, 80] {
-            let text = table_within(Some(columns), &header, &rows, &[2]);
+            let text = table_within(Some(columns), 2, &header, &rows, &[2]);
             let widest = text.lines().map(|line| line.chars().count()).max();
             assert!(widest <= Some(columns), "{columns}:\n{text}");
             assert!(text.contains("bert-mini") && text.contains("42.73"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_table_for_which_a_terminal_is_too_narrow_comes_in_parts_and_no_word_is_split() {
+        let header = ["strategy", "exchange", "workers", "compute", "efficiency", "most used"];
+        let rows = ["1", "8"].map(|workers| {
+            ["ps", "zero-copy", workers, "12.5 ms", "0.912", "cores of server 1"]
+                .map(str::to_string)
+                .to_vec()
+        });
+        let table = |columns| table_within(columns, 3, &header, &rows, &[2, 3, 4]);
+        let words = |text: &str| text.split_whitespace().map(str::to_string).collect::<Vec<_>>();
+        let whole = table(None);
+        assert_eq!(table(Some(200)), whole);
+        for (columns, parts) in [(80, 1), (58, 1), (50, 2), (40, 2), (12, 5)] {
+            let text = table(Some(columns));
+            assert_eq!(text.split("\n\n").count(), parts, "{columns}:\n{text}");
+            let widest = text.lines().map(|line| line.chars().count()).max();
+            assert!(widest <= Some(columns), "{columns}:\n{text}");
+            if columns < 40 {
+                continue;
+            }
+            let found = words(&text);
+            assert!(words(&whole).iter().all(|word| found.contains(word)), "{columns}:\n{text}");
+            for part in text.split("\n\n") {
+                let [head, one, eight] = part.lines().collect::<Vec<_>>()[..] else {
+                    // a cell has several lines where that is enough
+                    assert!([58, 40].contains(&columns), "{columns}:\n{text}");
+                    continue;
+                };
+                assert!(head.starts_with(" strategy  exchange"), "{text}");
+                assert!([one, eight].iter().all(|row| row.starts_with(" ps        zero-copy")));
+            }
         }
     }
 

@@ -1,12 +1,13 @@
 //! Two runs of the same benchmarks, row by row: what became slower or faster by more than its noise. Rows are the same where all
 //! that the lines say of what was measured is the same. Knows no page and no exit status.
 
+mod json;
 mod page;
 mod rows;
 
 use std::fmt;
 
-use crate::figure::Better;
+use crate::figure::{Better, Unit};
 use crate::line::Line;
 use crate::measure::Measure;
 use crate::plot::label;
@@ -39,6 +40,9 @@ pub struct ComparedRow {
     /// The later over the earlier.
     pub ratio: f64,
     pub verdict: Change,
+    unit: Unit,
+    /// Before and after.
+    measures: [Measure; 2],
 }
 
 /// What became of a row.
@@ -190,6 +194,8 @@ impl RunComparison {
             after: shown(after),
             ratio: after.median / before.median,
             verdict: judge(row.better, before, after, self.tolerance),
+            unit: row.unit,
+            measures: [*before, *after],
         });
     }
 }

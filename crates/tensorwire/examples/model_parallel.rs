@@ -2,7 +2,6 @@
 //! weights. A third process has the data and the loss: `cargo run --release --example model_parallel`
 #![allow(clippy::print_stdout)] // a program for people
 
-use tensorwire::graph::Task;
 use tensorwire::prelude::*;
 use tensorwire::zoo::data::{SampleKind, Source};
 

@@ -30,6 +30,11 @@ pub(crate) struct CheckArgs {
     /// How much slower a row may be, in percent
     #[arg(long, value_name = "PERCENT", default_value = "10", allow_negative_numbers = true, value_parser = tolerance)]
     pub(crate) tolerance: f64,
+    /// One object of JSON instead of the table
+    ///
+    /// What is slower is said on standard error all the same.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// A share, of a percentage.

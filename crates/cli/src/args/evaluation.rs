@@ -20,7 +20,7 @@ Examples:
   tensorwire bench evaluation --data DIR --json results.jsonl
       on MNIST, CIFAR-10 and WMT, where `scripts/data.sh DIR` put them
   tensorwire bench evaluation --list
-      which figures there are, and of which paper
+      which figures there are, and of which paper; with --json as JSON
 
 A case that fails is said, and the rest goes on; what a job refuses on this
 machine is left out, and that is said, too. What cannot be measured here, as
@@ -30,6 +30,9 @@ each figure has its minutes, after which nothing of it is begun any more.
 
 Exit status: 0 all cases done or left out; 1 a case failed; 2 something given
 cannot be right.";
+
+/// What stands for `--json` without a file.
+const NO_FILE: &str = "-";
 
 #[derive(Args, Debug)]
 pub(crate) struct EvaluationArgs {
@@ -54,10 +57,10 @@ pub(crate) struct EvaluationArgs {
     /// [default: libcuda.so.1, where the dynamic linker finds it]
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     cuda_driver: Option<PathBuf>,
-    /// Append the lines of JSON of each benchmark
+    /// Append the lines of JSON of each benchmark to FILE
     ///
-    /// To this file.
-    #[arg(long, value_name = "FILE")]
+    /// With --list, which takes no FILE: one object of JSON a figure, on standard output.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = NO_FILE)]
     pub(crate) json: Option<PathBuf>,
     /// Make a page of that file's lines at the end
     ///
@@ -67,6 +70,23 @@ pub(crate) struct EvaluationArgs {
 }
 
 impl EvaluationArgs {
+    /// True if what is printed is to be JSON.
+    ///
+    /// # Errors
+    /// When there is a file where none is used, or none where lines are to go to one.
+    pub(crate) fn prints_json(&self) -> Result<bool, Failure> {
+        let has_no_file = self.json.as_deref().map(|file| file == Path::new(NO_FILE));
+        match (self.list, has_no_file) {
+            (true, Some(false)) => Err(Failure::user(
+                "--list measures nothing that would go to a file; --list --json prints JSON",
+            )),
+            (false, Some(true)) => Err(Failure::user(
+                "--json needs a file to which lines are appended: --json results.jsonl",
+            )),
+            (is_list, given) => Ok(is_list && given.is_some()),
+        }
+    }
+
     pub(crate) fn figures(&self) -> Vec<&'static Figure> {
         let wanted = |figure: &&Figure| {
             self.only.is_empty() || self.only.iter().any(|name| name == figure.name)

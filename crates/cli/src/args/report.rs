@@ -49,6 +49,11 @@ pub(crate) struct ReportArgs {
     /// What a row may change by.
     #[arg(long, value_name = "PERCENT", default_value = "10", allow_negative_numbers = true, value_parser = tolerance, requires = "compare")]
     pub(crate) tolerance: f64,
+    /// With --compare: print one object of JSON
+    ///
+    /// The page is made all the same.
+    #[arg(long, requires = "compare")]
+    pub(crate) json: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

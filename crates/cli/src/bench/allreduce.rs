@@ -16,7 +16,7 @@ use crate::Failure;
 use crate::args::{AllreduceArgs, read_table};
 use crate::job::job_spec;
 use crate::output::{note, print, print_text};
-use crate::table::{live, table};
+use crate::table::{live, table_by};
 
 static SIZES: [usize; 9] = sizes();
 /// Of [`SIZES`], the first so many.
@@ -269,7 +269,7 @@ fn write(path: &Path, results: &[AllreduceResult]) -> Result<(), Failure> {
 }
 
 fn show(rows: &[Vec<String>]) -> Result<(), Failure> {
-    print(table(&HEADER, rows, &[0, 1, 6, 7, 8, 9, 10, 11, 12, 13, 14]))?;
+    print(table_by(7, &HEADER, rows, &[0, 1, 6, 7, 8, 9, 10, 11, 12, 13, 14]))?;
     print_text(
         "medians of the slowest process's time, from a barrier on; GB/s: bytes of the vector over it; bus: times \
          2(n-1)/n of an all-reduce, (n-1)/n of a reduce-scatter or all-gather, as nccl-tests count it; sent: by the \

@@ -17,12 +17,13 @@ pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
         None => compare_last((&before, &baseline), args.tolerance),
     };
     let comparison = comparison.map_err(Failure::user)?;
-    report::show(&comparison)?;
+    report::show(&comparison, args.json)?;
     let slower: Vec<String> = comparison
         .of(Change::Regressed)
         .map(|row| format!("\n  {}: {} to {} ({})", row.name, row.before, row.after, row.change()))
         .collect();
     match slower.len() {
+        0 if args.json => Ok(()),
         0 => print_text("no row is slower"),
         1 => Err(Failure::other(format!("1 row is slower than in {before}:{}", slower.concat()))),
         count => Err(Failure::other(format!(

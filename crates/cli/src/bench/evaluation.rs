@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use serde::Serialize;
 use tensorwire_base::human_seconds;
 use tensorwire_bench::{Case, FIGURES, Figure, FigureScope, Machine, Runner};
 use tensorwire_launch::JobSpec;
@@ -13,13 +14,14 @@ use tensorwire_train::Exchange;
 use super::{Lines, announce};
 use crate::args::EvaluationArgs;
 use crate::job::{end_at_once_while, job_spec};
-use crate::output::{note, print};
+use crate::output::{json_line, note, print};
 use crate::{Failure, report, table::table};
 
 pub(super) fn run(args: &EvaluationArgs) -> Result<(), Failure> {
+    let prints_json = args.prints_json()?;
     let scope = args.scope()?;
     if args.list {
-        return list(&scope);
+        return list(&scope, prints_json);
     }
     if args.figures().iter().any(|figure| figure.has_baselines(&scope)) {
         Exchange::GrpcTcp.check_built_in()?;
@@ -152,15 +154,29 @@ fn row(figure: &Figure, count: &Count, begun: Instant) -> Vec<String> {
     row
 }
 
-fn list(scope: &FigureScope) -> Result<(), Failure> {
-    let row = |figure: &Figure| {
-        vec![
-            figure.name.to_string(),
-            figure.paper.to_string(),
-            figure.cases(scope).len().to_string(),
-            figure.what.to_string(),
-        ]
+/// What `--list --json` prints of one figure.
+#[derive(Serialize)]
+struct ListedFigure {
+    figure: &'static str,
+    paper: &'static str,
+    cases: usize,
+    what: &'static str,
+}
+
+fn list(scope: &FigureScope, json: bool) -> Result<(), Failure> {
+    let listed = FIGURES.iter().map(|figure| ListedFigure {
+        figure: figure.name,
+        paper: figure.paper,
+        cases: figure.cases(scope).len(),
+        what: figure.what,
+    });
+    if json {
+        return listed.into_iter().try_for_each(|figure| print(json_line(&figure)?));
+    }
+    let row = |listed: ListedFigure| {
+        let ListedFigure { figure, paper, cases, what } = listed;
+        vec![figure.to_string(), paper.to_string(), cases.to_string(), what.to_string()]
     };
-    let rows: Vec<Vec<String>> = FIGURES.iter().map(row).collect();
+    let rows: Vec<Vec<String>> = listed.map(row).collect();
     print(table(&["figure", "of", "cases", "what is run"], &rows, &[2]))
 }

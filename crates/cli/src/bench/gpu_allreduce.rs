@@ -12,7 +12,7 @@ use crate::Failure;
 use crate::args::AllreduceArgs;
 use crate::job::job_spec;
 use crate::output::{print, print_text};
-use crate::table::{live, table};
+use crate::table::{live, table_by};
 
 /// Of the table, and above rows as they come.
 const HEADER: [&str; 9] =
@@ -58,7 +58,7 @@ pub(super) fn run(
 }
 
 fn show(rows: &[Vec<String>]) -> Result<(), Failure> {
-    print(table(&HEADER, rows, &[0, 1, 3, 4, 5, 6, 7, 8]))?;
+    print(table_by(4, &HEADER, rows, &[0, 1, 3, 4, 5, 6, 7, 8]))?;
     print_text(
         "medians of the slowest process's time, from a meeting on until its GPU has the result; GB/s: bytes of the vector \
          over it; bus: times 2(n-1)/n, as nccl-tests count it. tensorwire: the graph's all-reduce, with a pass over memory that \

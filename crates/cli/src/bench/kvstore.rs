@@ -10,7 +10,7 @@ use crate::Failure;
 use crate::args::KvstoreArgs;
 use crate::job::job_spec;
 use crate::output::{print, print_text};
-use crate::table::{live, table};
+use crate::table::{live, table_by};
 
 /// The paper's, and some of them.
 const WORKERS: &[u32] = &[1, 2, 4, 8, 16, 32];
@@ -103,7 +103,7 @@ fn jobs(args: &KvstoreArgs) -> Result<Vec<(u32, u32)>, Failure> {
 }
 
 fn show(rows: &[Vec<String>]) -> Result<(), Failure> {
-    print(table(&HEADER, rows, &[0, 1, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]))?;
+    print(table_by(6, &HEADER, rows, &[0, 1, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]))?;
     print_text(
         "medians of what worker 0 waits for, from a push to the end of the pull, all workers in step; pull: into a \
          tensor of the worker's own, or shown where the server has it; memcpy: of the value, by all workers at a time, \

@@ -401,7 +401,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_measured() {
         ("step --steps 0", "--steps must be at least 1"),
         #[cfg(feature = "baselines")]
         ("evaluation --json /dev/null --report page.html", "no page can be made of /dev/null"),
-        ("evaluation --report page.html", "--json <FILE>"),
+        ("evaluation --report page.html", "--json [<FILE>]"),
         ("step --strategy local --against zmq", "--against is for jobs of several processes"),
     ] {
         let Ended { status, stdout, stderr, .. } =

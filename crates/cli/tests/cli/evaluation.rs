@@ -130,6 +130,19 @@ fn the_evaluation_runs_what_it_lists() {
     }
 }
 
+#[test]
+fn lines_go_to_a_file_and_a_list_to_none() {
+    for (arguments, says) in [
+        ("--quick --json", "--json needs a file"),
+        ("--json --quick --report p.html", "--json needs a file"),
+        ("--list --json results.jsonl", "--list --json prints JSON"),
+    ] {
+        let ended = Job::start(&format!("bench evaluation {arguments}")).end(LIMIT);
+        assert_eq!(ended.status.code(), Some(2), "{arguments}: {}", ended.stderr);
+        assert!(ended.stderr.starts_with("error: ") && ended.stderr.contains(says));
+    }
+}
+
 #[cfg(feature = "baselines")]
 #[test]
 fn what_cannot_be_measured_here_is_a_line_with_what_would_measure_it() {

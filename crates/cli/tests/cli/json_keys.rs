@@ -94,6 +94,30 @@ fn what_is_looked_up_prints_what_is_documented() {
     agree("Doctor", [&doctor.json()], &["findings"], &severities);
 }
 
+#[test]
+fn what_is_compared_and_listed_prints_what_is_documented() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| folder.path().join(name).display().to_string();
+    let (before, after, page) = (place("a.jsonl"), place("b.jsonl"), place("p.html"));
+    let line = |bytes: u32, median: u32| {
+        format!(
+            "{{\"bench\":\"write\",\"transport\":\"shm\",\"bytes\":{bytes},\"round_trip_us\":{median}}}\n"
+        )
+    };
+    std::fs::write(&before, line(4, 2) + &line(8, 2)).unwrap();
+    std::fs::write(&after, line(4, 4)).unwrap();
+    let compared =
+        run(&format!("report {before} {after} --compare --json --output {page} --tolerance 200"));
+    let checked = run(&format!("bench check {before} {after} --json --tolerance 200"));
+    assert_eq!(compared, checked);
+    // of a measure, and a unit
+    let elsewhere = ["median", "min", "max", "s", "null"];
+    agree("Comparison", &lines(&compared), &["rows"], &elsewhere);
+    let listed = lines(&run("bench evaluation --list --quick --json"));
+    assert!(listed.len() > 10, "{listed:?}");
+    agree("Figures", &listed, &[], &[]);
+}
+
 fn status(folder: &Path) -> Option<Value> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
     let said = command.args(["status", "--json"]).env("XDG_RUNTIME_DIR", folder).output().unwrap();

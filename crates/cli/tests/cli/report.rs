@@ -150,6 +150,38 @@ fn a_slower_run_fails_a_check_and_is_named() {
     assert!(ended.stdout.ends_with("no row is slower\n"), "{}", ended.stdout);
 }
 
+/// What is slower has its status and its line, whoever reads the table.
+#[test]
+fn programs_read_numbers_where_people_read_a_table() {
+    let noisy = |median: u32| {
+        format!(
+            "\n{{\"bench\":\"write\",\"transport\":\"shm\",\"bytes\":4096,\"round_trip_us\":{median},\
+             \"p10_round_trip_us\":0.5,\"p90_round_trip_us\":4}}\n"
+        )
+    };
+    let (a, b) = (LINE.to_string() + &noisy(1), SLOWER.to_string() + &noisy(2));
+    let files = [("a.jsonl", a.as_str()), ("b.jsonl", b.as_str())];
+    let (checked, _folder) = run(&files, "bench check a.jsonl b.jsonl --json");
+    assert_eq!(checked.status.code(), Some(1));
+    assert!(checked.stderr.starts_with("error: 1 row is slower than in a.jsonl:"));
+    let (compared, folder) = report(&files, "a.jsonl b.jsonl --compare --json");
+    assert!(compared.status.success(), "{}", compared.stderr);
+    assert!(compared.stderr.starts_with("report.html: 1 figure; "), "{}", compared.stderr);
+    assert!(folder.path().join("report.html").exists());
+    assert_eq!(checked.stdout, compared.stdout);
+    assert_eq!(compared.stdout.lines().count(), 1);
+    let found = compared.json();
+    let counts = ["regressed", "unclear", "improved", "same"].map(|of| found[of].as_u64().unwrap());
+    assert_eq!(counts, [1, 1, 0, 0], "{found}");
+    let [slower, unclear] = found["rows"].as_array().unwrap().as_slice() else { panic!("{found}") };
+    assert_eq!(slower["row"], "write, tcp, 4 KiB: round trip");
+    assert_eq!((&slower["verdict"], &slower["unit"]), (&"regressed".into(), &"s".into()));
+    assert_eq!(slower["ratio"], 2.0);
+    assert_eq!(slower["before"].as_object().unwrap().len(), 1, "nobody knows its spread");
+    assert!((slower["after"]["median"].as_f64().unwrap() - 25e-6).abs() < 1e-12, "{slower}");
+    assert_eq!(unclear["before"], serde_json::json!({"median": 1e-6, "p10": 0.5e-6, "p90": 4e-6}));
+}
+
 #[test]
 fn what_cannot_be_compared_is_the_users_mistake() {
     let files = [("a.jsonl", LINE), ("tea.jsonl", "{\"bench\":\"tea\"}\n"), ("empty.jsonl", "")];
@@ -161,6 +193,7 @@ fn what_cannot_be_compared_is_the_users_mistake() {
         ("bench check a.jsonl a.jsonl --tolerance -1", "give a percentage of 0 or more"),
         ("report a.jsonl --compare", "--compare is for two files, the earlier first, not 1"),
         ("report a.jsonl a.jsonl --compare --format latex", "--compare makes a page"),
+        ("report a.jsonl --json", "--compare"),
         ("report a.jsonl tea.jsonl --compare", "no line of tea.jsonl can be compared"),
         ("report a.jsonl tea.jsonl", "no line of tea.jsonl can be shown (1 left out)"),
         ("report a.jsonl empty.jsonl", "there are no lines in empty.jsonl"),

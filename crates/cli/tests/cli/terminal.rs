@@ -59,6 +59,25 @@ fn what_is_said_keeps_to_the_terminal() {
     }
 }
 
+/// A table that is too wide comes in parts, each of which says which rows it is of.
+#[test]
+fn headings_stay_whole_on_a_narrow_terminal() {
+    if !has_script() {
+        return;
+    }
+    let headings = "strategy exchange workers servers step compute efficiency speed-up paper";
+    let simulate = "simulate --model vgg16 --preset paper-xue --workers 2,8";
+    for (columns, parts) in [(60, 3), (80, 2), (200, 1)] {
+        let lines = lines(columns, simulate);
+        let words: Vec<&str> = lines.iter().flat_map(|line| line.split_whitespace()).collect();
+        for heading in headings.split(' ') {
+            assert!(words.contains(&heading), "{heading} at {columns}: {lines:#?}");
+        }
+        let heads = lines.iter().filter(|line| line.trim_start().starts_with("strategy  exchange"));
+        assert_eq!(heads.count(), parts, "{columns}: {lines:#?}");
+    }
+}
+
 #[test]
 fn a_drawing_is_as_wide_as_the_terminal_and_no_wider_than_a_page() {
     if !has_script() {

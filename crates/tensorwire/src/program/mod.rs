@@ -112,17 +112,8 @@ pub fn job_spec(kind: &str, roles: Vec<String>) -> Result<JobSpec, ProgramError>
     job_spec_until(kind, roles, interrupt()?)
 }
 
-/// The same of the processes that `lead` gathered, if somebody else started them. They may be told to end twice: what ended the job is
-/// to be said first.
-pub(crate) fn job_spec_led(kind: &str, lead: Option<Lead>) -> Result<JobSpec, ProgramError> {
-    let (gathering, interrupt) = match lead {
-        Some(Lead { gathering, interrupt }) => (Some(gathering), interrupt),
-        None => (None, interrupt()?),
-    };
-    Ok(JobSpec { gathering, ..job_spec_until(kind, Vec::new(), interrupt)? })
-}
-
-fn job_spec_until(
+/// The same, whose interrupt is this.
+pub(crate) fn job_spec_until(
     kind: &str,
     roles: Vec<String>,
     interrupt: Arc<AtomicBool>,

@@ -19,6 +19,9 @@ pub(super) fn say_what_happened(update: &TrainUpdate) {
         )),
         JobUpdate::Resizing { why, step, .. } => program::say(&format!("{why}, from step {step}")),
         JobUpdate::Said { line } => program::say(line),
+        JobUpdate::Ending { step, goes_on: false } => program::say(&format!(
+            "interrupted: all end behind step {step}, once its checkpoint is written; another Ctrl-C ends them at once"
+        )),
         JobUpdate::StandsStill { members } => program::say(&nothing_moves(members)),
         _ => {}
     }
