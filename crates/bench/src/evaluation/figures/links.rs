@@ -138,11 +138,12 @@ pub(super) fn simulated(scope: &FigureScope) -> Vec<Case> {
         batch: 16,
         rate: SLOW,
         a_host: all,
-        steps: 10,
+        // workers begin one after the other, and take some steps to come together
+        steps: 20,
         repetitions_max: 3,
         computing_max: u32::MAX,
     };
-    let fcn5 = Linked { model: &Fcn5, batch: SMALL_BATCH, steps: 4, ..mlp };
+    let fcn5 = Linked { model: &Fcn5, batch: SMALL_BATCH, steps: 8, ..mlp };
     let vgg16 = Linked {
         model: &Vgg16,
         data: "synthetic:16",
@@ -155,13 +156,16 @@ pub(super) fn simulated(scope: &FigureScope) -> Vec<Case> {
     };
     // what takes longest is last
     let models = match scope.quick {
-        true => vec![Linked { a_host: &[1, 2], ..mlp }, Linked { a_host: &[1], steps: 3, ..fcn5 }],
+        true => vec![
+            Linked { a_host: &[1, 2], steps: 10, ..mlp },
+            Linked { a_host: &[1], steps: 3, ..fcn5 },
+        ],
         false => vec![
             Linked { a_host: &[1], rate: FAST, steps: 30, ..mlp },
             mlp,
-            Linked { a_host: &[1], rate: FAST, steps: 8, ..fcn5 },
+            Linked { a_host: &[1], rate: FAST, ..fcn5 },
             fcn5,
-            Linked { a_host: &[1], rate: FAST, steps: 4, ..vgg16 },
+            Linked { a_host: &[1], rate: FAST, steps: 8, ..vgg16 },
             vgg16,
         ],
     };
