@@ -26,6 +26,10 @@ pub(crate) const REAP_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a process may take to run its program and to read its assignment.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
+/// Becomes the command behind it, which ignores SIGINT from its beginning: ssh goes on doing so. A terminal sends it to all
+/// that the launcher has started here; the members on other hosts, whose connection it would end, are told by the launcher.
+const HEARS_NO_CTRL_C: [&str; 3] = ["sh", "-c", "trap '' INT; exec \"$0\" \"$@\""];
+
 /// Starts the member `rank` and hands it `assignment`.
 pub(crate) fn start(spec: &JobSpec, rank: Rank, assignment: &str) -> std::io::Result<Child> {
     let mut command = Command::new(&spec.program);
@@ -43,7 +47,7 @@ pub(crate) fn start(spec: &JobSpec, rank: Rank, assignment: &str) -> std::io::Re
         if outlives {
             command = Command::new(rsh);
         } else {
-            command.args(&spec.run_with_parent).arg(rsh);
+            command.args(&spec.run_with_parent).args(HEARS_NO_CTRL_C).arg(rsh);
             command.envs(marks.then_some((RUN_WITH_PARENT, "1")));
         }
         command.args(words).arg(spec.hosts.name(rank));

@@ -8,7 +8,7 @@ Usage: bench/link.sh [OPTIONS] -- COMMAND [ARGUMENT]...
 
 Runs a command between hosts that are network namespaces of this machine. Each has a link of its own to a switch, as fast in both
 directions at once as --rate says (a token bucket at both ends: tc-tbf). Everything is gone when the command ends. Needs ip, tc,
-nsenter and unshare; root, or a system that lets users have namespaces.
+nsenter, setsid and unshare; root, or a system that lets users have namespaces.
 
   --rate RATE    Of each link, as tc has it: 1gbit, 10gbit, 200mbit [default: 1gbit]
   --delay TIME   Each way takes so much longer: 500us, 2ms, 20ms (tc-netem, which not every kernel has) [default: nothing]
@@ -56,7 +56,7 @@ case "$rate" in
   *gbit) bits=$((${rate%gbit} * 1000000000)) ;;
   *) bits=$((${rate%mbit} * 1000000)) ;;
 esac
-for tool in ip tc nsenter unshare; do
+for tool in ip tc nsenter setsid unshare; do
   command -v "$tool" >/dev/null || { echo "link.sh: there is no $tool here (Debian: iproute2, util-linux)" >&2; exit 1; }
 done
 
@@ -141,7 +141,8 @@ fi
 # in the background, since a signal interrupts `wait` but no command in the foreground
 told=false child=
 trap 'told=true; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null || true' INT TERM
-nsenter "--net=/proc/${keepers[0]}/ns/net" "${command[@]}" <&0 &
+# in a session of its own: a Ctrl-C of the terminal comes to it once, from here
+setsid nsenter "--net=/proc/${keepers[0]}/ns/net" "${command[@]}" <&0 &
 child=$!
 # a signal that came before there was whom to tell
 ! $told || kill -TERM "$child" 2>/dev/null || true

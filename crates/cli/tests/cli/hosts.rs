@@ -15,6 +15,8 @@ const LONG_LIMIT: Duration = Duration::from_secs(120);
 pub(crate) const IN_PLACE: &str = "exec sh -c \"$2\"";
 /// The script stays, as ssh does, and ends with the command's status.
 pub(crate) const BESIDE: &str = "sh -c \"$2\"; exit $?";
+/// The same of a command in a session of its own, as one on another host is: what signals the script's group does not reach it.
+const APART: &str = "exec 3<&0; setsid sh -c \"$2\" <&3 & wait $!; exit $?";
 /// A host that does not answer.
 const SILENT: &str = "exec sleep 600";
 
@@ -430,4 +432,25 @@ fn ctrl_c_ends_both_hosts() {
     let ended = job.end(Duration::from_secs(5));
     assert_eq!(ended.status.code(), Some(143), "{}", ended.stderr);
     assert!(ended.last_line().contains("interrupted"), "{}", ended.stderr);
+}
+
+/// It goes to ssh as well, and would end the connection.
+#[test]
+fn a_terminals_ctrl_c_cuts_off_no_host() {
+    let (rsh, folder) = (Rsh::new(APART), tempfile::tempdir().unwrap());
+    let path = folder.path().join("kept");
+    let job = rsh.start(&format!(
+        "train --steps 100000 --servers 2 --transport tcp --metrics m.jsonl --checkpoint {} --checkpoint-every 1000000",
+        path.display()
+    ));
+    let (metrics, start) = (job.folder().join("m.jsonl"), Instant::now());
+    while std::fs::metadata(&metrics).map_or(0, |file| file.len()) == 0 {
+        assert!(start.elapsed() < LONG_LIMIT, "no step");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    job.signal_group(Signal::INT);
+    let ended = job.end(LONG_LIMIT);
+    assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
+    let says = "error: interrupted; the newest checkpoint is of step ";
+    assert!(ended.last_line().starts_with(says), "{}", ended.stderr);
 }

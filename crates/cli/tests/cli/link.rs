@@ -155,3 +155,23 @@ fn a_signal_ends_the_command_and_the_hosts() {
     let ended = job.end(LIMIT);
     assert!(!ended.status.success(), "{}", ended.stderr);
 }
+
+/// As a terminal's Ctrl-C, which goes to the script and to all that it has started: once, so that the job ends behind a step.
+#[test]
+fn a_terminals_ctrl_c_comes_once() {
+    if let Some(why) = obstacle() {
+        return skip(None, &why);
+    }
+    let job = "train --steps 100000 --batch 8 --metrics m.jsonl --checkpoint kept --checkpoint-every 1000000";
+    let command: Vec<&str> = ["--", PROGRAM].into_iter().chain(job.split_whitespace()).collect();
+    let job = link(&command);
+    let (metrics, begun) = (job.folder().join("m.jsonl"), Instant::now());
+    while std::fs::metadata(&metrics).map_or(0, |file| file.len()) == 0 {
+        assert!(begun.elapsed() < LIMIT, "no step");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    job.signal_group(Signal::INT);
+    let ended = job.end(LIMIT);
+    let says = "error: interrupted; the newest checkpoint is of step ";
+    assert!(ended.last_line().starts_with(says), "{}", ended.stderr);
+}
