@@ -3,6 +3,7 @@
 use tensorwire_launch::HostsError;
 use tensorwire_launch::rendezvous::DetectError;
 use tensorwire_train::{ConfigError, EventFileError, JobFailure, SummaryError, TrainError};
+use tensorwire_zoo::data::DataError;
 
 use crate::program::{LeadError, ProgramError};
 
@@ -43,6 +44,9 @@ pub enum Error {
     /// Of a model or of data, made before the job.
     #[error(transparent)]
     Nn(#[from] tensorwire_nn::Error),
+    /// Of a [`Source`](tensorwire_zoo::data::Source), before the job.
+    #[error(transparent)]
+    Data(#[from] DataError),
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }
@@ -57,5 +61,18 @@ impl std::fmt::Debug for Error {
 impl From<TrainError> for Error {
     fn from(error: TrainError) -> Error {
         Error::Train(Box::new(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tensorwire_zoo::data::Source;
+
+    /// As a `main` that reads files.
+    #[test]
+    fn what_is_wrong_with_data_is_returned_as_any_other_error() {
+        let open = || -> super::Result<Source> { Ok("npy:x.npy".parse()?) };
+        let error = open().unwrap_err();
+        assert!(format!("{error:?}").starts_with("'npy:x.npy' does not name its files"), "{error}");
     }
 }
