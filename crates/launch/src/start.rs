@@ -28,7 +28,12 @@ const START_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Becomes the command behind it, which ignores SIGINT from its beginning: ssh goes on doing so. A terminal sends it to all
 /// that the launcher has started here; the members on other hosts, whose connection it would end, are told by the launcher.
-const HEARS_NO_CTRL_C: [&str; 3] = ["sh", "-c", "trap '' INT; exec \"$0\" \"$@\""];
+const HEARS_NO_CTRL_C: [&str; 3] = [
+    "sh",
+    "-c",
+    "trap '' INT; command -v \"$0\" >/dev/null || \
+     { echo \"error: $0: No such file, or no program\" >&2; exit 255; }; exec \"$0\" \"$@\"",
+];
 
 /// Starts the member `rank` and hands it `assignment`.
 pub(crate) fn start(spec: &JobSpec, rank: Rank, assignment: &str) -> std::io::Result<Child> {
