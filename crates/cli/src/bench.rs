@@ -320,10 +320,8 @@ impl Lines {
         let Some(path) = path else {
             return Ok(Lines { path: PathBuf::new(), file: None });
         };
-        let file = OpenOptions::new().create(true).append(true).open(path).map_err(|error| {
-            let path = path.display();
-            Failure::user(format!("cannot write results to {path}: {error}; choose another file"))
-        })?;
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        let file = file.map_err(|error| Failure::unwritable("results", path, &error))?;
         Ok(Lines { path: path.to_path_buf(), file: Some(file) })
     }
 

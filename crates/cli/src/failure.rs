@@ -1,6 +1,7 @@
 //! How a command ends when it does not succeed.
 
 use std::fmt;
+use std::path::Path;
 
 use tensorwire::program::status_by_signal;
 use tensorwire_launch::{JobError, Remark};
@@ -22,6 +23,21 @@ impl Failure {
     pub(crate) fn user(message: impl fmt::Display) -> Failure {
         let (message, remarks) = (message.to_string(), Vec::new());
         Failure { message, remarks, user_error: true, interrupted: false }
+    }
+
+    /// A file that is given for `what` cannot be written, or made.
+    pub(crate) fn unwritable(what: &str, file: &Path, error: &std::io::Error) -> Failure {
+        let shown = file.display();
+        let missing = file.parent().filter(|folder| {
+            !folder.as_os_str().is_empty() && matches!(folder.try_exists(), Ok(false))
+        });
+        Failure::user(match missing {
+            Some(folder) => format!(
+                "cannot write {what} to {shown}: there is no folder {0}; make it first: mkdir -p {0}",
+                folder.display()
+            ),
+            None => format!("cannot write {what} to {shown}: {error}; choose another file"),
+        })
     }
 
     /// The system gives no thread.

@@ -56,7 +56,7 @@ pub(crate) fn run(mut args: GraphArgs) -> Result<(), Failure> {
 fn write(file: &Path, text: &str) -> Result<(), Failure> {
     let shown = file.display();
     whole_file::check_writable(file)
-        .map_err(|error| Failure::user(format!("cannot write a drawing to {shown}: {error}")))?;
+        .map_err(|error| Failure::unwritable("a drawing", file, &error))?;
     whole_file::write(file, |file| file.write_all(text.as_bytes()))
         .map_err(|error| Failure::other(format!("writing a drawing to {shown}: {error}")))?;
     note(format_args!("the drawing is in {shown}; a browser shows it"));

@@ -39,10 +39,7 @@ impl Metrics {
             // what a pipe takes cannot be read again
             .read(fresh || path.is_file())
             .open(path);
-        let file = file.map_err(|error| {
-            let path = path.display();
-            Failure::user(format!("cannot write metrics to {path}: {error}; choose another file"))
-        })?;
+        let file = file.map_err(|error| Failure::unwritable("metrics", path, &error))?;
         let file = Some(WholeRecords::new(file));
         let path = path.to_path_buf();
         Ok(Metrics { path, is_stdout: false, file, fresh, begun: false })

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use tensorwire_report::{
-    Change, LeftOut, Line, PlotFiles, Report, RunComparison, TableFormat, compare, report,
+    Change, LIMIT, LeftOut, Line, PlotFiles, Report, RunComparison, TableFormat, compare, report,
     report_compared, tables,
 };
 use tensorwire_train::whole_file;
@@ -15,45 +15,50 @@ use super::args::{ReportArgs, ReportFormat};
 use super::output::{json_line, note, print, print_text};
 use super::{Failure, table::table};
 
+/// Rows that one of two runs lacks and that are named in the terminal; JSON has all.
+const NAMES_MAX: usize = 3;
+/// Where reasons are that the terminal has no room for.
+const NO_PAGE: &str = "a page says why: --output p.html";
 /// Reasons for which lines were left out, in the terminal; the page has all.
 const REASONS_MAX: usize = 5;
 /// PDFs that fail before no more are tried: each may take a minute.
 const PDF_FAILURES_MAX: usize = 3;
 
 pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
-    let output = args.output();
-    check_output(&output, &args.lines)?;
+    let (output, format) = (args.output(), args.format());
+    if args.compare && format != ReportFormat::Html {
+        return Err(Failure::user(
+            "--compare makes a page; leave --format out, or compare without it",
+        ));
+    }
+    if let Some(output) = &output {
+        check_output(format.name(), output, &args.lines)?;
+    }
     args.plots.as_deref().map(make_folder).transpose()?;
-    let report = match (args.compare, args.format()) {
-        (true, ReportFormat::Html) => compared(args, &output)?,
-        (true, _) => {
-            return Err(Failure::user(
-                "--compare makes a page; leave --format out, or compare without it",
-            ));
-        }
-        (false, ReportFormat::Html) => page(&output, &args.lines)?,
-        (false, ReportFormat::Latex) => written(args, &output, TableFormat::Latex)?,
-        (false, ReportFormat::Markdown) => written(args, &output, TableFormat::Markdown)?,
-        (false, ReportFormat::Csv) => written(args, &output, TableFormat::Csv)?,
-        (false, ReportFormat::Claims) => written(args, &output, TableFormat::Claims)?,
+    let report = match (args.compare, &output) {
+        (true, output) => compared(args, output.as_deref())?,
+        (false, None) => Some(evaluated(&args.lines)?),
+        (false, Some(output)) => Some(match format {
+            ReportFormat::Html => page(output, &args.lines)?,
+            ReportFormat::Latex => written(args, output, TableFormat::Latex)?,
+            ReportFormat::Markdown => written(args, output, TableFormat::Markdown)?,
+            ReportFormat::Csv => written(args, output, TableFormat::Csv)?,
+            ReportFormat::Claims => written(args, output, TableFormat::Claims)?,
+        }),
     };
-    args.plots.as_deref().map(|folder| save(folder, &report.plots)).transpose()?;
+    args.plots.as_deref().zip(report).map(|(folder, of)| save(folder, &of.plots)).transpose()?;
     Ok(())
 }
 
-/// Fails if a page cannot be written there, or would replace the lines that it is made of.
-pub(super) fn check_output(output: &Path, files: &[PathBuf]) -> Result<(), Failure> {
+/// Fails if `what` cannot be written there, or would replace the lines that it is made of.
+pub(super) fn check_output(what: &str, output: &Path, files: &[PathBuf]) -> Result<(), Failure> {
     let shown = output.display();
     if files.iter().any(|file| is_same(file, output)) {
         return Err(Failure::user(format!(
-            "the page would replace the lines in {shown}; give it another file"
+            "{what} would replace the lines in {shown}; give it another file"
         )));
     }
-    whole_file::check_writable(output).map_err(|error| {
-        Failure::user(format!(
-            "cannot write a page to {shown}: {error}; give it a file in a folder that exists"
-        ))
-    })
+    whole_file::check_writable(output).map_err(|error| Failure::unwritable(what, output, &error))
 }
 
 /// Fails if more lines are to go to one of these, and no page could be made of it then.
@@ -101,7 +106,14 @@ fn page(output: &Path, files: &[PathBuf]) -> Result<Report, Failure> {
     let report = report(&read_files(files)?).map_err(Failure::user)?;
     keep(output, &report.html)?;
     print_text(what_it_has(output, &report))?;
-    say_left_out(&report.left_out);
+    say_left_out(&report.left_out, "the page says why");
+    Ok(report)
+}
+
+/// What the plots of the lines in files are of.
+fn evaluated(files: &[PathBuf]) -> Result<Report, Failure> {
+    let report = report(&read_files(files)?).map_err(Failure::user)?;
+    say_left_out(&report.left_out, NO_PAGE);
     Ok(report)
 }
 
@@ -126,13 +138,13 @@ fn what_it_has(output: &Path, report: &Report) -> String {
     }
 }
 
-fn say_left_out(all: &[LeftOut]) {
+fn say_left_out(all: &[LeftOut], why: &str) {
     for left_out in all.iter().take(REASONS_MAX) {
         note(format_args!("left out: {left_out}"));
     }
     let rest: usize = all.iter().skip(REASONS_MAX).map(|left_out| left_out.count).sum();
     if rest > 0 {
-        note(format_args!("left out: {rest} more lines; the page says why"));
+        note(format_args!("left out: {rest} more lines; {why}"));
     }
 }
 
@@ -142,12 +154,13 @@ fn written(args: &ReportArgs, output: &Path, format: TableFormat) -> Result<Repo
     keep(output, &tables(&lines, format).map_err(Failure::user)?)?;
     let report = report(&lines).map_err(Failure::user)?;
     print_text(format_args!("{}: the data of {}", output.display(), plots(report.plots.len())))?;
-    say_left_out(&report.left_out);
+    say_left_out(&report.left_out, NO_PAGE);
     Ok(report)
 }
 
-/// Makes a page of the second file, held against the first.
-fn compared(args: &ReportArgs, output: &Path) -> Result<Report, Failure> {
+/// Holds the second file against the first, and makes a page of the second, if there is to be one. None where nobody asks for more
+/// than the comparison.
+fn compared(args: &ReportArgs, output: Option<&Path>) -> Result<Option<Report>, Failure> {
     let [before, after] = args.lines.as_slice() else {
         return Err(Failure::user(format!(
             "--compare is for two files, the earlier first, not {}",
@@ -158,15 +171,20 @@ fn compared(args: &ReportArgs, output: &Path) -> Result<Report, Failure> {
     let [before, after] = [before, after].map(|file| file.display().to_string());
     let comparison = compare((&before, &earlier), (&after, &later), args.tolerance);
     let comparison = comparison.map_err(Failure::user)?;
-    let report = report_compared(&later, &comparison).map_err(Failure::user)?;
-    keep(output, &report.html)?;
-    show(&comparison, args.json)?;
-    match args.json {
-        true => note(what_it_has(output, &report)),
-        false => print_text(what_it_has(output, &report))?,
+    if output.is_none() && args.plots.is_none() {
+        show(&comparison, args.json)?;
+        return Ok(None);
     }
-    say_left_out(&report.left_out);
-    Ok(report)
+    let report = report_compared(&later, &comparison).map_err(Failure::user)?;
+    output.map(|output| keep(output, &report.html)).transpose()?;
+    show(&comparison, args.json)?;
+    match output.map(|output| what_it_has(output, &report)) {
+        Some(has) if args.json => note(has),
+        Some(has) => print_text(has)?,
+        None => {}
+    }
+    say_left_out(&report.left_out, if output.is_some() { "the page says why" } else { NO_PAGE });
+    Ok(Some(report))
 }
 
 /// Prints a comparison.
@@ -174,17 +192,33 @@ pub(super) fn show(comparison: &RunComparison, json: bool) -> Result<(), Failure
     if json {
         return print(json_line(&comparison.json())?);
     }
+    comparison.provenance.iter().try_for_each(print_text)?;
+    if let Some(why) = comparison.of_one_commit() {
+        note(format_args!("warning: {why}"));
+    }
     if let Some([before, after]) = &comparison.machines {
         note(format_args!("measured on other machines: {before}; then {after}"));
     }
+    let limits = comparison.has_limits();
     let row = |row: &tensorwire_report::ComparedRow| {
-        let name = row.name.clone();
-        vec![name, row.before.clone(), row.after.clone(), row.change(), row.verdict.to_string()]
+        let mut cells = vec![row.name.clone(), row.before.clone(), row.after.clone(), row.change()];
+        cells.extend(limits.then(|| row.limit_change()));
+        cells.push(row.verdict.to_string());
+        cells
     };
     let rows: Vec<Vec<String>> = comparison.rows.iter().map(row).collect();
-    print(table(&["row", "before", "after", "change", "verdict"], &rows, &[1, 2, 3]))?;
+    print(match limits {
+        true => {
+            let heads = ["row", "before", "after", "change", "limit", "verdict"];
+            table(&heads, &rows, &[1, 2, 3, 4])
+        }
+        false => table(&["row", "before", "after", "change", "verdict"], &rows, &[1, 2, 3]),
+    })?;
     for (what, names) in [("missing", &comparison.missing), ("new", &comparison.added)] {
-        names.iter().for_each(|name| note(format_args!("{what}: {name}")));
+        note_names(what, names);
+    }
+    if limits {
+        note(LIMIT);
     }
     if comparison.of(Change::Unclear).next().is_some() {
         note(
@@ -192,6 +226,22 @@ pub(super) fn show(comparison: &RunComparison, json: bool) -> Result<(), Failure
         );
     }
     print_text(comparison.summary())
+}
+
+/// Says which rows one of the runs lacks, in a line.
+fn note_names(what: &str, names: &[String]) {
+    let first = names.iter().take(NAMES_MAX).map(String::as_str).collect::<Vec<&str>>();
+    match names {
+        [] => {}
+        [name] => note(format_args!("{what}: {name}")),
+        _ if names.len() > NAMES_MAX => note(format_args!(
+            "{what}: {} rows: {}; and {} more, which --json names",
+            names.len(),
+            first.join("; "),
+            names.len() - NAMES_MAX
+        )),
+        _ => note(format_args!("{what}: {} rows: {}", names.len(), first.join("; "))),
+    }
 }
 
 fn make_folder(folder: &Path) -> Result<(), Failure> {

@@ -6,12 +6,17 @@ mod page;
 mod rows;
 
 use std::fmt;
+use std::rc::Rc;
 
 use crate::figure::{Better, Unit};
 use crate::line::Line;
 use crate::measure::Measure;
+use crate::origin::{Origin, Provenance, joined};
 use crate::plot::label;
-use rows::{Row, rows};
+use rows::{Measured, Row, rows};
+
+/// What the change of a limit is.
+pub const LIMIT: &str = "Limit: by how much the time of the machine's own limit (a memcpy, the loopback) beside a row changed";
 
 /// What became of all rows.
 #[derive(Clone, Debug)]
@@ -26,6 +31,10 @@ pub struct RunComparison {
     pub tolerance: f64,
     /// Machines, where the two runs name others.
     pub machines: Option<[String; 2]>,
+    /// Where both runs come from: what they are called, commit, date and host.
+    pub provenance: [String; 2],
+    /// The commit that both are of, if it is one.
+    pub same_commit: Option<String>,
     /// What the runs are called.
     names: [String; 2],
 }
@@ -40,6 +49,9 @@ pub struct ComparedRow {
     /// The later over the earlier.
     pub ratio: f64,
     pub verdict: Change,
+    /// Of the time that the machine's own limit took beside it (a memcpy, the loopback), where both runs measured it: the later over
+    /// the earlier.
+    pub limit_ratio: Option<f64>,
     unit: Unit,
     /// Before and after.
     measures: [Measure; 2],
@@ -91,16 +103,11 @@ pub fn compare(
             return Err(NothingToCompare::NoRows { file: file.to_string() });
         }
     }
-    let machines = [before, after].map(machines);
-    let mut found = RunComparison {
-        machines: (machines[0] != machines[1]).then_some(machines),
-        ..RunComparison::new([before_name, after_name], tolerance)
-    };
+    let origins = [before, after].map(|lines| lines.iter().filter_map(Origin::of).collect());
+    let mut found = RunComparison::new([before_name, after_name], origins, tolerance);
     for row in &earlier {
         match later.iter().find(|other| other.key == row.key) {
-            Some(other) => {
-                found.add(row, &Measure::pooled(&row.measures), &Measure::pooled(&other.measures))
-            }
+            Some(other) => found.add(row, &row.measured, &other.measured),
             None => found.missing.push(row.name.clone()),
         }
     }
@@ -129,20 +136,17 @@ pub fn compare_last(
     if all.is_empty() {
         return Err(NothingToCompare::NoRows { file: name.to_string() });
     }
-    let (before, last) = lines.split_at(lines.len().saturating_sub(1));
-    let machines = [before, last].map(machines);
-    let mut found = RunComparison {
-        machines: (machines[0] != machines[1]).then_some(machines),
-        ..RunComparison::new([name, "its last lines"], tolerance)
-    };
-    for row in &all {
-        match row.measures.as_slice() {
-            [before @ .., last] if !before.is_empty() => {
-                found.add(row, &Measure::pooled(before), last);
-            }
-            _ => found.added.push(row.name.clone()),
-        }
+    let (twice, once): (Vec<&Row>, Vec<&Row>) = all.iter().partition(|row| row.measured.len() > 1);
+    let sides = [
+        twice.iter().flat_map(|row| origins(&row.measured[..row.measured.len() - 1])).collect(),
+        twice.iter().flat_map(|row| origins(&row.measured[row.measured.len() - 1..])).collect(),
+    ];
+    let mut found = RunComparison::new([name, "its last lines"], sides, tolerance);
+    for row in twice {
+        let (before, last) = row.measured.split_at(row.measured.len() - 1);
+        found.add(row, before, last);
     }
+    found.added = once.into_iter().map(|row| row.name.clone()).collect();
     found.rows.sort_by_key(|row| row.verdict);
     match found.rows.is_empty() {
         true => Err(NothingToCompare::OneRun { file: name.to_string() }),
@@ -151,13 +155,18 @@ pub fn compare_last(
 }
 
 impl RunComparison {
-    fn new(names: [&str; 2], tolerance: f64) -> RunComparison {
+    fn new(names: [&str; 2], origins: [Vec<Rc<Origin>>; 2], tolerance: f64) -> RunComparison {
+        let all = origins.each_ref().map(|one| Provenance::of(one));
+        let machines = all.each_ref().map(|one| joined(&one.machines, "; "));
+        let [before, after] = all.each_ref().map(Provenance::commit);
         RunComparison {
             rows: Vec::new(),
             missing: Vec::new(),
             added: Vec::new(),
             tolerance,
-            machines: None,
+            machines: (machines[0] != machines[1]).then_some(machines),
+            provenance: [0, 1].map(|side| format!("{}: {}", names[side], all[side].whence())),
+            same_commit: before.filter(|_| before == after).map(str::to_string),
             names: names.map(str::to_string),
         }
     }
@@ -180,7 +189,25 @@ impl RunComparison {
         )
     }
 
-    fn add(&mut self, row: &Row, before: &Measure, after: &Measure) {
+    /// Why a change may not be the program's, where both runs are of one commit.
+    pub fn of_one_commit(&self) -> Option<String> {
+        let commit = self.same_commit.as_deref()?;
+        Some(format!(
+            "both are of commit {commit}: but for changes that were not committed, what differs is the machine or its load"
+        ))
+    }
+
+    /// True if a row has a limit of the machine beside it in both runs.
+    pub fn has_limits(&self) -> bool {
+        self.rows.iter().any(|row| row.limit_ratio.is_some())
+    }
+
+    fn add(&mut self, row: &Row, before: &[Measured], after: &[Measured]) {
+        let [limit_before, limit_after] = [before, after].map(limit_ns);
+        let pooled = |of: &[Measured]| {
+            Measure::pooled(&of.iter().map(|one| one.measure).collect::<Vec<Measure>>())
+        };
+        let (before, after) = (pooled(before), pooled(after));
         let shown = |measure: &Measure| {
             let median = label(row.unit, measure.median);
             let spread = measure.spread;
@@ -190,12 +217,13 @@ impl RunComparison {
         };
         self.rows.push(ComparedRow {
             name: row.name.clone(),
-            before: shown(before),
-            after: shown(after),
+            before: shown(&before),
+            after: shown(&after),
             ratio: after.median / before.median,
-            verdict: judge(row.better, before, after, self.tolerance),
+            verdict: judge(row.better, &before, &after, self.tolerance),
+            limit_ratio: limit_before.zip(limit_after).map(|(before, after)| after / before),
             unit: row.unit,
-            measures: [*before, *after],
+            measures: [before, after],
         });
     }
 }
@@ -203,7 +231,12 @@ impl RunComparison {
 impl ComparedRow {
     /// By how much the median changed: `+12 %`.
     pub fn change(&self) -> String {
-        format!("{:+.1} %", (self.ratio - 1.0) * 100.0)
+        by_percent(self.ratio)
+    }
+
+    /// The same of the time that the machine's limit took; empty where one run has none.
+    pub fn limit_change(&self) -> String {
+        self.limit_ratio.map(by_percent).unwrap_or_default()
     }
 }
 
@@ -234,9 +267,19 @@ fn judge(better: Better, before: &Measure, after: &Measure, tolerance: f64) -> C
     }
 }
 
-fn machines(lines: &[Line]) -> String {
-    let origins: Vec<_> = lines.iter().filter_map(crate::origin::Origin::of).collect();
-    crate::origin::joined(&crate::origin::Provenance::of(&origins).machines, "; ")
+fn origins(of: &[Measured]) -> impl Iterator<Item = Rc<Origin>> {
+    of.iter().filter_map(|one| one.origin.clone())
+}
+
+/// The median of what the machine's limit took, if each line has it.
+fn limit_ns(of: &[Measured]) -> Option<f64> {
+    let limits = of.iter().map(|one| one.limit_ns.map(Measure::from));
+    let limits: Vec<Measure> = limits.collect::<Option<_>>()?;
+    Some(Measure::pooled(&limits).median)
+}
+
+fn by_percent(ratio: f64) -> String {
+    format!("{:+.1} %", (ratio - 1.0) * 100.0)
 }
 
 fn percent(share: f64) -> String {

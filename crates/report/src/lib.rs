@@ -20,7 +20,9 @@ mod section;
 mod table;
 mod verdict;
 
-pub use compare::{Change, ComparedRow, NothingToCompare, RunComparison, compare, compare_last};
+pub use compare::{
+    Change, ComparedRow, LIMIT, NothingToCompare, RunComparison, compare, compare_last,
+};
 pub use line::{Line, LineError};
 pub use saved::PlotFiles;
 pub use section::LeftOut;

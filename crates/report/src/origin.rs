@@ -5,6 +5,9 @@ use std::rc::Rc;
 
 use crate::line::Line;
 
+/// The commit of a program that was built where there is no git.
+const UNKNOWN: &str = "unknown";
+
 /// What one line says of itself; empty where it says nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Origin {
@@ -90,6 +93,25 @@ impl Provenance {
             (0, _) => "Simulated (not measured)",
             (_, _) => "Measured and simulated",
         }
+    }
+
+    /// Commit, date and host, as far as the lines say them.
+    pub(crate) fn whence(&self) -> String {
+        let named = |what: &str, all: &BTreeSet<String>| {
+            (!all.is_empty()).then(|| format!("{what}{}", joined(all, ", ")))
+        };
+        let parts = [named("commit ", &self.commits), self.date(), named("host ", &self.hosts)];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        match parts.is_empty() {
+            true => "its lines say neither commit, date nor host".to_string(),
+            false => parts.join("; "),
+        }
+    }
+
+    /// The commit that all of it is of, if it is one and known.
+    pub(crate) fn commit(&self) -> Option<&str> {
+        let is_one = self.commits.len() == 1;
+        self.commits.first().filter(|commit| is_one && *commit != UNKNOWN).map(String::as_str)
     }
 
     /// For captions, which stand alone.

@@ -9,9 +9,9 @@ use super::tolerance;
 pub(super) const EXAMPLES: &str = "\
 Examples:
   tensorwire report results.jsonl                        a page of plots and tables: report.html
-  tensorwire report results.jsonl --plots plots          and each plot as plots/NAME.svg, .pdf and .csv
+  tensorwire report results.jsonl --plots plots          each plot alone: plots/NAME.svg, .pdf and .csv
   tensorwire report results.jsonl --format latex         the data of each plot as a table for a paper: report.tex
-  tensorwire report before.jsonl after.jsonl --compare   what became slower or faster, in the terminal and on the page
+  tensorwire report before.jsonl after.jsonl --compare   what became slower or faster; --output p.html: and a page
   tensorwire report first.jsonl second.jsonl             training runs (train --metrics): a curve a file
 
 Exit status: 0 done, whatever a comparison says (`tensorwire bench check` judges); 2 something given cannot be right.";
@@ -26,22 +26,22 @@ pub(crate) struct ReportArgs {
     pub(crate) lines: Vec<PathBuf>,
     /// Where it goes: one file that needs no other
     ///
-    /// [default: report.html, .tex, .md or .csv; claims.md]
+    /// [default: report.html, .tex, .md or .csv; claims.md; with --plots or --compare and no --format: nowhere]
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// A page, or tables of the data alone
+    /// One of: html, latex, markdown, csv, claims
     ///
     /// A page with all plots, or what they show as tables. [default: as the name of --output ends: .tex, .md, .csv; else html]
     #[arg(long, value_enum)]
     format: Option<ReportFormat>,
-    /// Write each plot to this folder, too
+    /// Write each plot to this folder
     ///
-    /// As NAME.svg and NAME.csv, and as NAME.pdf where rsvg-convert is installed.
+    /// As NAME.svg and NAME.csv, and as NAME.pdf where rsvg-convert is installed. With --output a page as well.
     #[arg(long, value_name = "DIR")]
     pub(crate) plots: Option<PathBuf>,
     /// Hold the second of two files against the first
     ///
-    /// Row by row; the page is of the second.
+    /// Row by row, in the terminal. With --output on a page of the second, too.
     #[arg(long)]
     pub(crate) compare: bool,
     /// With --compare: what counts as the same, in percent
@@ -51,7 +51,7 @@ pub(crate) struct ReportArgs {
     pub(crate) tolerance: f64,
     /// With --compare: print one object of JSON
     ///
-    /// The page is made all the same.
+    /// With --output the page is made all the same.
     #[arg(long, requires = "compare")]
     pub(crate) json: bool,
 }
@@ -70,6 +70,17 @@ pub(crate) enum ReportFormat {
     Claims,
 }
 
+impl ReportFormat {
+    /// What errors call it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            ReportFormat::Html => "a page",
+            ReportFormat::Latex | ReportFormat::Markdown | ReportFormat::Csv => "tables",
+            ReportFormat::Claims => "claims",
+        }
+    }
+}
+
 impl ReportArgs {
     /// What it is: as was said, or else as the name of the file ends that it goes to.
     pub(crate) fn format(&self) -> ReportFormat {
@@ -83,8 +94,13 @@ impl ReportArgs {
         })
     }
 
-    /// Where it goes.
-    pub(crate) fn output(&self) -> PathBuf {
+    /// Where it goes. None where plots alone are asked for, or a comparison.
+    pub(crate) fn output(&self) -> Option<PathBuf> {
+        let is_asked_for = self.output.is_some() || self.format.is_some();
+        let is_all = self.plots.is_none() && !self.compare;
+        if !is_asked_for && !is_all {
+            return None;
+        }
         let usual = match self.format() {
             ReportFormat::Html => "report.html",
             ReportFormat::Latex => "report.tex",
@@ -92,6 +108,6 @@ impl ReportArgs {
             ReportFormat::Csv => "report.csv",
             ReportFormat::Claims => "claims.md",
         };
-        self.output.clone().unwrap_or_else(|| PathBuf::from(usual))
+        Some(self.output.clone().unwrap_or_else(|| PathBuf::from(usual)))
     }
 }

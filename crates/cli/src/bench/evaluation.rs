@@ -30,7 +30,7 @@ pub(super) fn run(args: &EvaluationArgs) -> Result<(), Failure> {
     let files: Vec<PathBuf> = args.json.iter().cloned().collect();
     // nobody wants to measure for half an hour to hear that it cannot be written
     if let Some(page) = &args.report {
-        report::check_output(page, &files)?;
+        report::check_output("a page", page, &files)?;
         report::check_lines(&files)?;
     }
     let job = job_spec()?;

@@ -364,7 +364,10 @@ fn what_makes_no_sense_is_refused_before_anything_is_measured() {
     for (arguments, says) in [
         ("transfer --sizes 4K", "4096, 4KiB, 1MiB"),
         ("transfer --sizes 6", "positive multiple of 4"),
-        ("transfer --quick --json none/r.jsonl", "cannot write results to none/r.jsonl"),
+        (
+            "transfer --quick --json none/r.jsonl",
+            "cannot write results to none/r.jsonl: there is no folder none; make it first",
+        ),
         ("write --sizes 6", "positive multiple of 4"),
         ("write --window 0", "--window must be from 1 to 128"),
         ("write --window 129", "--window must be from 1 to 128"),

@@ -70,7 +70,16 @@ fn plots_are_files_of_their_own() {
         csv.starts_with("name,figure,plot,series,role,") && csv.contains(",gRPC call,"),
         "{csv}"
     );
-    assert!(read("report.html").contains("download=\"write-tcp.svg\""));
+    assert!(!folder.path().join("report.html").exists(), "nobody asked for a page");
+    let (ended, folder) = report(&[("a.jsonl", LINE)], "a.jsonl --plots plots --output p.html");
+    assert!(
+        ended.status.success() && ended.stdout.starts_with("p.html: 1 figure"),
+        "{}",
+        ended.stdout
+    );
+    let page = std::fs::read_to_string(folder.path().join("p.html")).unwrap();
+    assert!(page.contains("download=\"write-tcp.svg\""));
+    assert!(folder.path().join("plots/write-tcp.svg").exists());
 }
 
 #[test]
@@ -98,6 +107,10 @@ fn two_runs_are_compared_in_the_terminal_and_on_the_page() {
     let files = [("a.jsonl", LINE), ("b.jsonl", SLOWER)];
     let (ended, folder) = report(&files, "a.jsonl b.jsonl --compare");
     assert!(ended.status.success(), "a comparison judges nothing: {}", ended.stderr);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nobody asked for a page");
+    let alone = ended.stdout;
+    let (ended, folder) = report(&files, "a.jsonl b.jsonl --compare --output report.html");
+    assert!(ended.stdout.starts_with(&alone), "{alone}: {}", ended.stdout);
     let row =
         ended.stdout.lines().find(|line| line.contains("write, tcp, 4 KiB: round trip")).unwrap();
     for word in ["12.5 µs", "25 µs", "+100.0 %", "regressed"] {
@@ -150,6 +163,37 @@ fn a_slower_run_fails_a_check_and_is_named() {
     assert!(ended.stdout.ends_with("no row is slower\n"), "{}", ended.stdout);
 }
 
+#[test]
+fn a_comparison_says_where_its_runs_come_from_and_sums_up_what_is_missing() {
+    let line = |bytes: u32, limit: u32, commit: &str| {
+        format!(
+            "{{\"bench\":\"transfer\",\"bytes\":{bytes},\"end_to_end_ns\":{{\"median\":100}},\"limit_ns\":{{\"median\":{limit}}},\
+             \"machine\":{{\"commit\":\"{commit}\",\"host\":\"h\",\"date\":\"2026-11-26T01:02:03Z\"}}}}\n"
+        )
+    };
+    let before: String = (1..=6).map(|bytes| line(bytes, 10, "abc")).collect();
+    let (same, other) = (line(1, 15, "abc"), line(1, 15, "def"));
+    let files = [("a.jsonl", before.as_str()), ("b.jsonl", &same), ("c.jsonl", &other)];
+    for command in ["bench check a.jsonl", "report --compare a.jsonl"] {
+        let (ended, _folder) = run(&files, &format!("{command} b.jsonl"));
+        let (said, noted) = (&ended.stdout, &ended.stderr);
+        let whence =
+            "a.jsonl: commit abc; 2026-11-26; host h\nb.jsonl: commit abc; 2026-11-26; host h\n";
+        assert!(said.starts_with(whence), "{said}");
+        assert!(said.contains("+0.0 %") && said.contains("+50.0 %"), "{said}");
+        assert!(noted.contains("warning: both are of commit abc: but for changes"), "{noted}");
+        assert!(
+            noted.contains("Limit: by how much the time of the machine's own limit"),
+            "{noted}"
+        );
+        let missing: Vec<&str> = noted.lines().filter(|line| line.starts_with("missing")).collect();
+        let names = [2, 3, 4].map(|bytes| format!("transfer, {bytes} B: end to end")).join("; ");
+        assert_eq!(missing, [format!("missing: 5 rows: {names}; and 2 more, which --json names")]);
+        let (ended, _folder) = run(&files, &format!("{command} c.jsonl"));
+        assert!(!ended.stderr.contains("warning"), "{}", ended.stderr);
+    }
+}
+
 /// What is slower has its status and its line, whoever reads the table.
 #[test]
 fn programs_read_numbers_where_people_read_a_table() {
@@ -164,7 +208,8 @@ fn programs_read_numbers_where_people_read_a_table() {
     let (checked, _folder) = run(&files, "bench check a.jsonl b.jsonl --json");
     assert_eq!(checked.status.code(), Some(1));
     assert!(checked.stderr.starts_with("error: 1 row is slower than in a.jsonl:"));
-    let (compared, folder) = report(&files, "a.jsonl b.jsonl --compare --json");
+    let (compared, folder) =
+        report(&files, "a.jsonl b.jsonl --compare --json --output report.html");
     assert!(compared.status.success(), "{}", compared.stderr);
     assert!(compared.stderr.starts_with("report.html: 1 figure; "), "{}", compared.stderr);
     assert!(folder.path().join("report.html").exists());
@@ -241,8 +286,22 @@ fn mistakes_leave_no_page() {
         ("{\"bench\":\n", "a.jsonl", "a.jsonl:1 is no line of JSON"),
         ("\n\n", "a.jsonl", "there are no lines in a.jsonl; write some first: tensorwire bench"),
         (LINE, "none.jsonl", "cannot read lines from none.jsonl: No such file"),
-        (LINE, "a.jsonl --output none/p.html", "cannot write a page to none/p.html"),
-        (LINE, "a.jsonl --output a.jsonl", "the page would replace the lines in a.jsonl"),
+        (
+            LINE,
+            "a.jsonl --output none/in/p.html",
+            "cannot write a page to none/in/p.html: there is no folder none/in; make it first: mkdir -p none/in",
+        ),
+        (
+            LINE,
+            "a.jsonl --output none/p.csv",
+            "cannot write tables to none/p.csv: there is no folder",
+        ),
+        (
+            LINE,
+            "a.jsonl --output a.jsonl/p.html",
+            "cannot write a page to a.jsonl/p.html: Not a dir",
+        ),
+        (LINE, "a.jsonl --output a.jsonl", "a page would replace the lines in a.jsonl"),
         (
             "{\"x\":1}\n",
             "a.jsonl",

@@ -1,6 +1,7 @@
 //! Rows of lines: what tells one measurement from another, and its numbers.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use serde_json::Value;
 use tensorwire_base::human_bytes;
@@ -8,6 +9,7 @@ use tensorwire_base::human_bytes;
 use crate::figure::{Better, Unit};
 use crate::line::{Lacks, Line};
 use crate::measure::Measure;
+use crate::origin::Origin;
 
 /// Of one or several lines that measured the same.
 #[derive(Debug)]
@@ -19,7 +21,16 @@ pub(super) struct Row {
     pub(super) unit: Unit,
     pub(super) better: Better,
     /// In the order of the lines.
-    pub(super) measures: Vec<Measure>,
+    pub(super) measured: Vec<Measured>,
+}
+
+/// What a line says of a row.
+#[derive(Clone, Debug)]
+pub(super) struct Measured {
+    pub(super) measure: Measure,
+    /// How long what the machine itself can do took beside it: a memcpy of as many bytes, or their way over the loopback.
+    pub(super) limit_ns: Option<f64>,
+    pub(super) origin: Option<Rc<Origin>>,
 }
 
 /// A number of a kind of line.
@@ -129,17 +140,22 @@ pub(super) fn rows(lines: &[Line]) -> Vec<Row> {
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
     for line in lines {
         let Some(kind) = line.kind() else { continue };
+        let origin = Origin::of(line);
+        let limit_ns =
+            line.optional_number("limit_ns.median").or_else(|| line.optional_number("limit_ns"));
+        let limit_ns = limit_ns.filter(|limit_ns| *limit_ns > 0.0);
         for quantity in QUANTITIES.iter().filter(|one| one.kinds.contains(&kind)) {
             let measure = (quantity.take)(line).ok();
             let is_usable = |it: &Measure| it.median.is_finite() && it.median > 0.0;
             let Some(measure) = measure.filter(is_usable) else { continue };
             let (key, name) = identity(kind, quantity, line);
+            let measured = Measured { measure, limit_ns, origin: origin.clone() };
             let place = *places.entry(key.clone()).or_insert(rows.len());
             match rows.get_mut(place) {
-                Some(row) => row.measures.push(measure),
+                Some(row) => row.measured.push(measured),
                 None => {
                     let Quantity { unit, better, .. } = *quantity;
-                    rows.push(Row { key, name, unit, better, measures: vec![measure] });
+                    rows.push(Row { key, name, unit, better, measured: vec![measured] });
                 }
             }
         }
@@ -210,7 +226,7 @@ mod tests {
             + &line(8192, "\"algorithm\":\"direct\"")
             + &line(8192, "\"dtype\":\"bf16\"")));
         let names: Vec<(&str, usize)> =
-            rows.iter().map(|row| (row.name.as_str(), row.measures.len())).collect();
+            rows.iter().map(|row| (row.name.as_str(), row.measured.len())).collect();
         assert_eq!(
             names,
             [
@@ -225,6 +241,6 @@ mod tests {
     fn what_has_no_number_is_no_row() {
         assert!(of("{\"bench\":\"tea\",\"median_s\":1}\n{\"bench\":\"kvstore\"}\n[]\n").is_empty());
         assert!(of(r#"{"bench":"kvstore","median_s":0}"#).is_empty());
-        assert_eq!(of(r#"{"bench":"kvstore","median_s":2}"#)[0].measures[0].median, 2.0);
+        assert_eq!(of(r#"{"bench":"kvstore","median_s":2}"#)[0].measured[0].measure.median, 2.0);
     }
 }

@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used)]
 
 mod claims;
+mod comparisons;
 mod gaps;
 mod peers;
 
 use scraper::{ElementRef, Html, Selector};
-use tensorwire_report::{Line, Report, TableFormat, compare, report, report_compared, tables};
+use tensorwire_report::{Line, Report, TableFormat, report, tables};
 
 /// Written by `tensorwire bench … --quick --json`.
 const MEASURED: &str = include_str!("../measured.jsonl");
@@ -244,40 +245,9 @@ fn markdown_and_csv_have_as_many_cells_in_every_row() {
 }
 
 #[test]
-fn a_comparison_is_on_the_page_with_marks() {
-    let lines = |step: f64| {
-        let text =
-            transfer("zero-copy", "tcp", 4096, 100.0) + &transfer("write", "tcp", 4096, step);
-        Line::read_all("given.jsonl", &text).unwrap()
-    };
-    let (before, after) = (lines(100.0), lines(150.0));
-    let comparison = compare(("a", &before), ("b", &after), 0.1).unwrap();
-    let page = parsed(&report_compared(&after, &comparison).unwrap());
-    let rows = texts(&page, "#compared tbody tr");
-    assert_eq!(
-        rows,
-        [
-            "transfer, write, tcp, 4 KiB: end to end+50.0 %▲ regressed100 ns150 ns",
-            "transfer, zero-copy, tcp, 4 KiB: end to end+0.0 %= same100 ns100 ns",
-        ]
-    );
-    assert_eq!(texts(&page, "#compared .short"), ["▲ regressed"]);
-}
-
-#[test]
 fn a_plot_of_one_size_names_it() {
     let page = parsed(&of(&transfer("write", "tcp", 400_000, 100.0)));
     assert!(texts(&page, "#xue-8 svg text").contains(&"390.6 KiB".to_string()));
-}
-
-#[test]
-fn runs_that_share_no_row_cannot_be_compared() {
-    let lines = |bytes| Line::read_all("f", &transfer("write", "tcp", bytes, 1.0)).unwrap();
-    let error = compare(("a", &lines(4096)), ("b", &lines(8192)), 0.1).unwrap_err().to_string();
-    assert!(error.starts_with("a and b have no row in common"), "{error}");
-    let tea = Line::read_all("f", "{\"bench\":\"tea\"}").unwrap();
-    let error = compare(("a", &lines(1)), ("b", &tea), 0.1).unwrap_err().to_string();
-    assert!(error.starts_with("no line of b can be compared"), "{error}");
 }
 
 fn transfer(exchange: &str, transport: &str, bytes: u64, ns: f64) -> String {

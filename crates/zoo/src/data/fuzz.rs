@@ -7,9 +7,13 @@ use super::crop::Part;
 use super::decode::Decoded;
 use super::error::DataError;
 use super::images::{IdxFile, Split};
+use super::kind::SampleKind;
 use super::sources::Source;
 use super::windows::TokenStore;
 use super::{cifar, npy, sheets, table, text, token_files, zipped};
+
+/// What a table is opened for.
+const WANTED: SampleKind = SampleKind::Images { dims: [2, 2, 3], classes: 2 };
 
 /// A record of CIFAR-10.
 pub fn cifar(bytes: &[u8]) {
@@ -58,7 +62,7 @@ pub fn arrays(bytes: &[u8]) {
 
 /// A zip of arrays.
 pub fn zips(bytes: &[u8]) {
-    if let Err(error) = zipped::read("f", Cursor::new(bytes), 1) {
+    if let Err(error) = zipped::read("f", Cursor::new(bytes), WANTED, 1) {
         said(&error);
     }
 }
@@ -66,7 +70,8 @@ pub fn zips(bytes: &[u8]) {
 /// A table of numbers with commas between.
 pub fn sheets(bytes: &[u8]) {
     let Ok(text) = text::utf8("f", bytes) else { return };
-    let read = sheets::parse("f", text).and_then(|sheet| table::data("csv", sheet, None, 1));
+    let read =
+        sheets::parse("f", text).and_then(|sheet| table::data("csv", sheet, None, WANTED, 1));
     if let Err(error) = read {
         said(&error);
     }

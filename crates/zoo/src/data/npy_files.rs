@@ -15,20 +15,20 @@ pub(super) struct Named<'a> {
 }
 
 /// Opens the arrays of samples and answers, and two more for the test.
-pub(super) fn open(given: &Given, _: SampleKind, seed: u64) -> Opened {
+pub(super) fn open(given: &Given, wanted: SampleKind, seed: u64) -> Opened {
     let [x, y, test @ ..] = &given.files[..] else { unreachable!("{given}: two were counted") };
     let test = match test {
         [] => None,
-        [x, y] => Some(pair(x, y)?),
+        [x, y] => Some(pair(x, y, wanted)?),
         [x, ..] => {
             let reason = "it has no labels beside it; give X,Y or X,Y,XTEST,YTEST".to_owned();
             return Err(bad(&x.display().to_string(), "x", reason));
         }
     };
-    tables::data("npy", pair(x, y)?, test, seed)
+    tables::data("npy", pair(x, y, wanted)?, test, wanted, seed)
 }
 
-fn pair(x: &std::path::Path, y: &std::path::Path) -> Result<Table, DataError> {
+fn pair(x: &std::path::Path, y: &std::path::Path, wanted: SampleKind) -> Result<Table, DataError> {
     let [x_file, y_file] = [x, y].map(|path| path.display().to_string());
     let read = |file: &str, array| {
         let bytes = std::fs::read(file)
@@ -36,14 +36,14 @@ fn pair(x: &std::path::Path, y: &std::path::Path) -> Result<Table, DataError> {
         npy::read(&bytes).map_err(|reason| bad(file, array, reason))
     };
     let x = Named { file: &x_file, array: "x", of: read(&x_file, "x")? };
-    table(x, Named { file: &y_file, array: "y", of: read(&y_file, "y")? })
+    table(x, Named { file: &y_file, array: "y", of: read(&y_file, "y")? }, wanted)
 }
 
 /// Samples, and what is learned of each.
 ///
 /// # Errors
-/// When there are not as many of both, or their dimensions make no sense.
-pub(super) fn table(x: Named<'_>, y: Named<'_>) -> Result<Table, DataError> {
+/// When there are not as many of both, or their dimensions make no sense, or are the `wanted` ones with channels first.
+pub(super) fn table(x: Named<'_>, y: Named<'_>, wanted: SampleKind) -> Result<Table, DataError> {
     let rows = y.of.values.len();
     if y.of.dims.iter().skip(1).any(|&dim| dim != 1) {
         let reason = format!("it has dimensions {:?}; give one number a sample", y.of.dims);
@@ -51,7 +51,9 @@ pub(super) fn table(x: Named<'_>, y: Named<'_>) -> Result<Table, DataError> {
         return Err(bad(y.file, y.array, reason));
     }
     let dims = match x.of.dims[..] {
-        [_, height, width, channels] => [height, width, channels],
+        [_, height, width, channels] => {
+            channels_last([height, width, channels], wanted, (x.file, x.array))?
+        }
         [_, height, width] => [height, width, 1],
         [_, width] => [1, 1, width],
         _ => {
@@ -72,6 +74,33 @@ pub(super) fn table(x: Named<'_>, y: Named<'_>) -> Result<Table, DataError> {
     Ok(Table { file: x.file.to_owned(), dims, values, answers: y.of.values, names: None })
 }
 
+/// Height, width and channels, of dimensions that are those or, as PyTorch has them, channels first: the latter only where `wanted`
+/// are the same sizes with channels last.
+///
+/// # Errors
+/// When channels are first and several: their numbers are in another order.
+fn channels_last(
+    found: [usize; 3],
+    wanted: SampleKind,
+    (file, array): (&str, &str),
+) -> Result<[usize; 3], DataError> {
+    let SampleKind::Images { dims: wanted, .. } = wanted else { return Ok(found) };
+    let [height, width, channels] = wanted;
+    match found == [channels, height, width] && found != wanted {
+        false => Ok(found),
+        // the same numbers in the same order
+        true if channels == 1 => Ok(wanted),
+        true => {
+            let reason = format!(
+                "it has samples of {}×{}×{}, channels first, and {height}×{width}×{channels} were asked for",
+                found[0], found[1], found[2]
+            );
+            let mend = "give samples × height × width × channels: x.transpose(0, 2, 3, 1)";
+            Err(bad(file, array, format!("{reason}; {mend}")))
+        }
+    }
+}
+
 fn bad(file: &str, array: &str, reason: String) -> DataError {
     DataError::BadArray { file: file.to_owned(), array: array.to_owned(), reason }
 }
@@ -79,6 +108,8 @@ fn bad(file: &str, array: &str, reason: String) -> DataError {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+
+    use tensorwire_nn::Batches;
 
     use super::super::sources::Source;
     use super::*;
@@ -137,5 +168,42 @@ mod tests {
         assert!(
             said(&format!("{},{}", x.display(), place("none").display())).contains("cannot read")
         );
+    }
+
+    /// PyTorch has channels first.
+    #[test]
+    fn channels_first_are_never_taken_for_rows_of_an_image() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        let (x, y) = (place("x.npy"), place("y.npy"));
+        let source: Source = format!("npy:{},{}", x.display(), y.display()).parse().unwrap();
+        let open = |shape: &str, dims| {
+            write(&x, "|u1", shape, &(0..24).collect::<Vec<u8>>());
+            write(&y, "|u1", "(2,)", &[0, 1]);
+            source.open(SampleKind::Images { dims, classes: 2 }, 1)
+        };
+        // one channel: the same numbers either way
+        for (shape, wanted, dims) in [
+            ("(2, 1, 3, 4)", [3, 4, 1], [3, 4, 1]),
+            ("(2, 3, 4, 1)", [3, 4, 1], [3, 4, 1]),
+            ("(2, 1, 3, 4)", [1, 3, 4], [1, 3, 4]),
+            // a file's own sizes, whatever a model is usually trained on
+            ("(2, 1, 3, 4)", [28, 28, 1], [1, 3, 4]),
+            ("(2, 2, 3, 2)", [28, 28, 1], [2, 3, 2]),
+            ("(2, 2, 2, 3)", [2, 2, 3], [2, 2, 3]),
+        ] {
+            let data = open(shape, wanted).unwrap();
+            let found = SampleKind::of(&data.train.describe());
+            assert_eq!(found, Some(SampleKind::Images { dims, classes: 2 }), "{shape}");
+            let batch = Batches::new(data.train, 1, 2, 1).unwrap().batch(0, 0).unwrap();
+            let values: &[f32] = batch.get("input").unwrap().values();
+            let first = values.iter().map(|value| (value * 255.0).round() as u8);
+            let first = first.skip_while(|value| *value != 0).take(12);
+            assert!(first.eq(0..12), "{shape}: {values:?}");
+        }
+        let said = open("(2, 3, 2, 2)", [2, 2, 3]).unwrap_err().to_string();
+        let says = "x.npy', array 'x': it has samples of 3×2×2, channels first, and 2×2×3 were asked for; \
+                    give samples × height × width × channels: x.transpose(0, 2, 3, 1)";
+        assert!(said.ends_with(says), "{said}");
     }
 }

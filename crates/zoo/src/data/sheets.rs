@@ -14,7 +14,7 @@ use super::table::{self, Table};
 /// The column that is learned, in any case.
 const LABEL: &str = "label";
 
-pub(super) fn open(given: &Given, _: SampleKind, seed: u64) -> Opened {
+pub(super) fn open(given: &Given, wanted: SampleKind, seed: u64) -> Opened {
     let sheets = given.files.iter().map(|path| read(path));
     let sheets = sheets.collect::<Result<Vec<_>, DataError>>()?;
     if let [(train, Some(of_train)), (test, Some(of_test))] = &sheets[..] {
@@ -22,7 +22,7 @@ pub(super) fn open(given: &Given, _: SampleKind, seed: u64) -> Opened {
     }
     let mut tables: Vec<Table> = sheets.into_iter().map(|(table, _)| table).collect();
     let test = (tables.len() > 1).then(|| tables.remove(1));
-    table::data("csv", tables.remove(0), test, seed)
+    table::data("csv", tables.remove(0), test, wanted, seed)
 }
 
 /// The table in a file, and the names of its columns if it has such.
@@ -128,6 +128,8 @@ fn is_header(record: &StringRecord) -> bool {
 mod tests {
     use super::*;
 
+    const WANTED: SampleKind = SampleKind::Images { dims: [28, 28, 1], classes: 10 };
+
     #[test]
     fn the_label_is_the_named_column_or_the_last() {
         let named = parse("f", "a,Label,b\n1, 0 ,2.5\n3,1,4e1\n").unwrap();
@@ -162,7 +164,7 @@ mod tests {
         let sheet = |text: &str| parse("f.csv", text).unwrap();
         let train = "size,species\n1,virginica\n2,setosa\n3,setosa\n4,versicolor\n";
         assert_eq!(sheet(train).names.unwrap()[..2], ["virginica", "setosa"]);
-        let data = |test: &str| table::data("csv", sheet(train), Some(sheet(test)), 1);
+        let data = |test: &str| table::data("csv", sheet(train), Some(sheet(test)), WANTED, 1);
         let data = data("size,species\n5,versicolor\n6,virginica\n").unwrap();
         let found = SampleKind::of(&data.train.describe());
         assert_eq!(found, Some(SampleKind::Images { dims: [1, 1, 1], classes: 3 }));
@@ -181,7 +183,7 @@ mod tests {
     fn words_that_are_no_classes_say_what_is_wrong() {
         let sheet = |text: &str| parse("f.csv", text).unwrap();
         let said = |train: &str, test: Option<&str>| {
-            table::data("csv", sheet(train), test.map(sheet), 1).err().unwrap().to_string()
+            table::data("csv", sheet(train), test.map(sheet), WANTED, 1).err().unwrap().to_string()
         };
         let ids = said("1,a\n2,b\n3,c\n", None);
         assert!(ids.contains("each of its 3 rows has another word"), "{ids}");

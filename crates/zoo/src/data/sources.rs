@@ -171,8 +171,9 @@ fn text(given: &Given, kind: SampleKind, _: u64) -> Opened {
 /// - `kjv`: the characters of a text that is part of the program; `chars:FILE`: those of a text;
 /// - `lm:FILE` or `lm:FILE,TOKENIZER`: a text in tokens of a `tokenizer.json`, by default the one beside it;
 /// - `tokens:FILE`, `tokens:TRAIN,TEST`, with `,vocab=N` behind: numbers of tokens, of two bytes or four each;
-/// - `npz:FILE`, `npy:X,Y` or `npy:X,Y,XTEST,YTEST`: arrays of numpy; `csv:FILE` or `csv:TRAIN,TEST`: a table of numbers, and of
-///   words for what is learned.
+/// - `npz:FILE`, `npy:X,Y` or `npy:X,Y,XTEST,YTEST`: arrays of numpy, of samples × height × width × channels, or samples × height ×
+///   width, or samples × numbers, and a label each; `csv:FILE` or `csv:TRAIN,TEST`: a table of numbers, and of words for what is
+///   learned. Labels are counted from 0.
 ///
 /// ```
 /// use tensorwire_zoo::data::{SampleKind, Source};
@@ -203,10 +204,14 @@ enum Argument {
 
 impl Source {
     /// Loads or generates the data. `wanted` is the kind that the model learns from, and the sizes of generated data. Data from
-    /// files have sizes of their own, which their description gives.
+    /// files have sizes of their own, which their description gives, and need not be the `wanted` ones: check it where your model
+    /// takes no others.
+    ///
+    /// Of arrays and tables two forms of the `wanted` sizes are known as mistakes: channels first, as PyTorch has them (taken as they
+    /// are where there is one channel, whose numbers have the same order), and labels that are counted from 1.
     ///
     /// # Errors
-    /// When the source has no data of this kind, or a file cannot be read.
+    /// When the source has no data of this kind, or a file cannot be read, or has one of these forms.
     pub fn open(&self, wanted: SampleKind, seed: u64) -> Result<Data, DataError> {
         let Source { row, argument } = self;
         if !(row.has)(wanted) {

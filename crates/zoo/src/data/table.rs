@@ -8,6 +8,7 @@ use tensorwire_nn::order::permutation;
 use tensorwire_nn::{DType, Data, Dataset, Description, Result, Sample};
 
 use super::error::DataError;
+use super::kind::SampleKind;
 
 /// Of so many rows one is for the test, where the test has no rows of its own.
 const TEST_EVERY: usize = 10;
@@ -100,11 +101,12 @@ fn number(train: &mut Table, test: Option<&mut Table>) -> Result<Option<String>,
 /// all are whole numbers from 0, or not all are numbers.
 ///
 /// # Errors
-/// Tables that are too small, or do not fit together.
+/// Tables that are too small, or do not fit together, and classes from 1 to as many as are `wanted`.
 pub(super) fn data(
     name: &'static str,
     mut train: Table,
     mut test: Option<Table>,
+    wanted: SampleKind,
     seed: u64,
 ) -> Result<Data, DataError> {
     let note = number(&mut train, test.as_mut())?;
@@ -126,6 +128,15 @@ pub(super) fn data(
         true => Answers::Classes(1 + all().fold(0.0f32, |most, &answer| most.max(answer)) as usize),
         false => Answers::Numbers,
     };
+    if let (SampleKind::Images { classes: wanted, .. }, Answers::Classes(found)) = (wanted, answers)
+        && wanted > 1
+        && found == wanted + 1
+        && !all().any(|&answer| answer == 0.0)
+    {
+        let reason = format!("its labels are from 1 to {wanted}, and classes are counted from 0");
+        let reason = format!("{reason}: {wanted} were asked for; subtract 1 from each, as y - 1");
+        return Err(DataError::BadTable { file: train.file, reason });
+    }
     let rows = |table: &Arc<Table>, rows: Vec<usize>| Rows {
         name,
         table: Arc::clone(table),

@@ -18,25 +18,25 @@ struct Arrays<F> {
     zip: ZipArchive<F>,
 }
 
-pub(super) fn open(given: &Given, _: SampleKind, seed: u64) -> Opened {
+pub(super) fn open(given: &Given, wanted: SampleKind, seed: u64) -> Opened {
     let path = &given.files[0];
     let file = path.display().to_string();
     match File::open(path) {
-        Ok(opened) => read(&file, BufReader::new(opened), seed),
+        Ok(opened) => read(&file, BufReader::new(opened), wanted, seed),
         Err(source) => Err(DataError::Unreadable { file, source }),
     }
 }
 
 /// Data of a zip. `file` is how errors name it.
-pub(super) fn read(file: &str, zip: impl Read + Seek, seed: u64) -> Opened {
+pub(super) fn read(file: &str, zip: impl Read + Seek, wanted: SampleKind, seed: u64) -> Opened {
     let mut arrays = Arrays::of(file, zip)?;
     if arrays.named("x_train").is_none() {
-        let table = arrays.table("x", "y")?;
-        return tables::data("npz", table, None, seed);
+        let table = arrays.table(["x", "y"], wanted)?;
+        return tables::data("npz", table, None, wanted, seed);
     }
-    let train = arrays.table("x_train", "y_train")?;
-    let test = arrays.named("x_test").map(|_| arrays.table("x_test", "y_test")).transpose()?;
-    tables::data("npz", train, test, seed)
+    let train = arrays.table(["x_train", "y_train"], wanted)?;
+    let test = arrays.named("x_test").map(|_| arrays.table(["x_test", "y_test"], wanted));
+    tables::data("npz", train, test.transpose()?, wanted, seed)
 }
 
 impl<F: Read + Seek> Arrays<F> {
@@ -65,10 +65,10 @@ impl<F: Read + Seek> Arrays<F> {
         self.zip.file_names().find(is_it).map(str::to_owned)
     }
 
-    fn table(&mut self, x: &str, y: &str) -> Result<Table, DataError> {
+    fn table(&mut self, [x, y]: [&str; 2], wanted: SampleKind) -> Result<Table, DataError> {
         let (inputs, answers) = (self.array(x)?, self.array(y)?);
         let named = |array, name| Named { file: &self.file, array: name, of: array };
-        table(named(inputs, x), named(answers, y))
+        table(named(inputs, x), named(answers, y), wanted)
     }
 
     fn array(&mut self, name: &str) -> Result<Array, DataError> {

@@ -123,6 +123,26 @@ fn arrays_that_make_no_samples_are_named() {
 }
 
 #[test]
+fn labels_that_are_counted_from_1_are_refused_where_as_many_classes_were_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.csv");
+    let labelled = |labels: std::ops::RangeInclusive<u32>| {
+        let rows: String = labels.map(|label| format!("0.5,{label}\n")).collect();
+        std::fs::write(&path, rows).unwrap();
+        open(&format!("csv:{}", path.display()))
+    };
+    let said = labelled(1..=10).unwrap_err().to_string();
+    let says = "a.csv': its labels are from 1 to 10, and classes are counted from 0: 10 were asked for; \
+                subtract 1 from each, as y - 1";
+    assert!(said.ends_with(says), "{said}");
+    // a file's own classes, whatever a model is usually trained on
+    for (labels, classes) in [(0..=10, 11), (1..=9, 10), (1..=11, 12), (0..=9, 10)] {
+        let data = labelled(labels).unwrap();
+        assert_eq!(kind(&data), Some(SampleKind::Images { dims: [1, 1, 1], classes }));
+    }
+}
+
+#[test]
 fn text_of_numbers_has_classes_or_targets() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {
