@@ -32,7 +32,10 @@ def run(folder: Path, again: bool = False) -> Said:
     # the processes of the job find what this one found
     found = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "PYTHONPATH": found}
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment) as process:
+    # a terminal's Ctrl-C is for this process alone, which tells the other one: both would be the second one there
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment, start_new_session=True
+    ) as process:
         assert process.stdout is not None
         rest = b""
         try:
@@ -41,7 +44,16 @@ def run(folder: Path, again: bool = False) -> Said:
                 yield [_parted(line.decode()) for line in lines]
         except BaseException:
             # nobody listens any more
+            process.stdout.close()
             process.terminate()
+            try:
+                # a job with checkpoints ends behind a step, and keeps it
+                process.wait()
+            except KeyboardInterrupt:
+                # at once
+                process.terminate()
+                process.wait()
+                raise
             raise
     yield [("ended", str(process.returncode))]
 

@@ -3,7 +3,9 @@
 import copy
 import importlib.util
 import math
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -673,6 +675,26 @@ class Jobs(Case):
                 command = [sys.executable, *runner, file.name, strategy]
                 done = subprocess.run(command, capture_output=True, text=True, timeout=60)
                 self.assertEqual((done.returncode, done.stdout), (0, "2\n"), done.stderr)
+
+    def test_ctrl_c_ends_a_job_behind_a_step_and_keeps_it(self):
+        given = "strategy='ps', workers=1, servers=1, threads=1, steps=10**6, checkpoint={'path': sys.argv[1], 'every': 10**6}"
+        program = f"import sys, tensorwire; tensorwire.train('mlp', 'digits', on_step=lambda step: print('step', flush=True), {given})"
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-c", program, folder]
+            pipe = subprocess.PIPE
+            with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+                try:
+                    self.assertEqual(process.stdout.readline(), "step\n")
+                    # as a terminal does: to all processes of the group
+                    os.killpg(process.pid, signal.SIGINT)
+                    _, said = process.communicate(timeout=60)
+                finally:
+                    process.kill()
+            self.assertIn("interrupted: all end behind step", said)
+            self.assertIn("KeyboardInterrupt", said)
+            self.assertNotIn("ended at once", said)
+            [checkpoint] = [name for name in os.listdir(folder) if name.startswith("step-")]
+            self.assertIn(f"behind step {int(checkpoint.removeprefix('step-'))},", said)
 
     def test_a_job_goes_on_from_a_checkpoint(self):
         net, data = line(), (torch.randn(48, 3), torch.randn(48, 4))

@@ -32,6 +32,9 @@ use super::job::{end_at_once_while, job_spec};
 use super::output::{note, print, print_text};
 use super::table::{live, table, table_by};
 
+#[cfg(test)]
+pub(crate) const ALLREDUCE_HEADER: [&str; 15] = allreduce::HEADER;
+
 pub(crate) fn run(args: BenchArgs) -> Result<(), Failure> {
     let measures_something = !matches!(args.scenario, Scenario::Check(_));
     if measures_something && !is_to_measure() {

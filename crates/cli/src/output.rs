@@ -5,21 +5,16 @@
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use console::Term;
 use serde::Serialize;
+use tensorwire::program::in_time;
 use textwrap::{Options, WordSplitter};
 
 use super::Failure;
 
 /// Nobody wants to be told how things go.
 static QUIET: AtomicBool = AtomicBool::new(false);
-
-/// How long the last words wait for a terminal that takes nothing.
-const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Prints a paragraph for people: as wide as the terminal at most.
 pub(crate) fn print_text(text: impl Display) -> Result<(), Failure> {
@@ -82,32 +77,6 @@ pub(crate) fn last_words(line: String) {
 
 fn say(line: impl Display) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
-}
-
-/// Has the terminal shown something, and waits for it, but not long.
-pub(crate) fn in_time(show: impl FnOnce() + Send + 'static) {
-    let (said, wait) = channel();
-    let show = Arc::new(Mutex::new(Some(show)));
-    let speak = {
-        let show = show.clone();
-        move || {
-            show_once(&show);
-            // nobody waits any more if it took too long
-            let _ = said.send(());
-        }
-    };
-    match std::thread::Builder::new().name("last-words".into()).spawn(speak) {
-        Ok(_) => drop(wait.recv_timeout(LAST_WORDS)),
-        // where there is no memory for a thread, better late than never
-        Err(_) => show_once(&show),
-    }
-}
-
-fn show_once(show: &Mutex<Option<impl FnOnce()>>) {
-    let show = show.lock().map(|mut show| show.take());
-    if let Ok(Some(show)) = show {
-        show();
-    }
 }
 
 #[cfg(test)]

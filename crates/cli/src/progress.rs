@@ -10,9 +10,10 @@ use console::Term;
 use indicatif::{
     HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, TermLike,
 };
+use tensorwire::program::in_time;
 use tensorwire_train::{FinishedStep, StepEvaluation};
 
-use super::output::{in_time, is_quiet, note};
+use super::output::{is_quiet, note};
 
 /// Columns that stay free, so that the `^C` of a terminal stands on the bar's line and vanishes with it.
 const FREE: u16 = 3;

@@ -132,8 +132,10 @@ fn run_job(
 ) -> Result<Done, Failure> {
     let (told_to_end, gathering) = match lead {
         None => (ending.hear(ENDS_ITSELF)?, None),
+        // whoever started the processes may tell them to end twice
         Some(Lead { gathering, interrupt }) => (interrupt, Some(gathering)),
     };
+    watcher.hears_another = gathering.is_none();
     let at_once = ending.at_once.clone();
     let how = JobSpec { gathering, at_once, ..job_spec_until(told_to_end)? };
     let (updates, inbox) = channel();

@@ -339,6 +339,12 @@ pub fn restarting(why: &str, step: u64, (restart, most): (u64, u64), pause: Dura
     format!("{why}; restart {restart} of {most}{when}, from step {step}")
 }
 
+/// Says that all end behind a step ([`JobUpdate::Ending`]); `hears_another`: the launcher ends them at once when it is told so again.
+pub fn ending_behind(step: u64, hears_another: bool) -> String {
+    let another = if hears_another { "; another Ctrl-C ends them at once" } else { "" };
+    format!("interrupted: all end behind step {step}, once its checkpoint is written{another}")
+}
+
 /// An update as it comes from the members, and who takes it: an error ends the job.
 pub(crate) type RawUpdate = JobUpdate<Value, Value>;
 pub(crate) type OnUpdate<'a> = dyn FnMut(RawUpdate) -> Result<(), JobError> + 'a;

@@ -12,7 +12,7 @@ use tensorwire::import::{ImportedModel, Module};
 use tensorwire::strategies::IntoStrategy;
 use tensorwire::train::{CheckpointConfig, CheckpointFolder, FinishedStep, TrainConfig, Weights};
 use tensorwire::zoo::data::{Arrays, Source};
-use tensorwire::{Training, zoo};
+use tensorwire::{Remedies, Training, zoo};
 
 use crate::import::parsed;
 use crate::optimizers::optimizer;
@@ -42,6 +42,10 @@ struct Job {
     /// What else differs from the usual, by the names of [`TrainConfig`].
     config: Value,
 }
+
+/// As `tensorwire.training.train` calls them.
+const REMEDIES: Remedies =
+    Remedies { resume: "resume=FOLDER", checkpoint: "checkpoint=FOLDER", rate: "learning_rate" };
 
 /// What is trained on what.
 #[derive(Deserialize)]
@@ -143,7 +147,7 @@ fn training(folder: &Path, again: bool) -> PyResult<Training> {
     let begins =
         config.resume.as_deref().is_none_or(|path| path == Path::new(CheckpointConfig::AUTO));
     config.load = config.load.or(first.filter(|_| begins));
-    Ok(training.strategy(Whole(config)))
+    Ok(training.strategy(Whole(config)).remedies(REMEDIES))
 }
 
 /// The usual configuration, with what differs.

@@ -63,7 +63,7 @@ mod training;
 
 pub use error::{Error, Result};
 pub use program::init;
-pub use training::Training;
+pub use training::{Remedies, Training};
 
 pub use tensorwire_base as base;
 pub use tensorwire_collectives as collectives;

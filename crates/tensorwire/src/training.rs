@@ -39,6 +39,27 @@ static DONE: Mutex<Vec<Summary>> = Mutex::new(Vec::new());
 const RUN: &str = "run";
 const EARLIER: &str = "earlier";
 
+/// How messages call what a user can do. Other front ends have other names for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Remedies {
+    /// What goes on from a checkpoint.
+    pub resume: &'static str,
+    /// What has checkpoints written.
+    pub checkpoint: &'static str,
+    /// What a smaller step is made by.
+    pub rate: &'static str,
+}
+
+impl Default for Remedies {
+    fn default() -> Remedies {
+        Remedies {
+            resume: "Training::resume",
+            checkpoint: "Training::checkpoint",
+            rate: "the optimizer's rate",
+        }
+    }
+}
+
 /// Who is told of a step.
 type OnStep = Box<dyn FnMut(&FinishedStep) + Send>;
 
@@ -63,6 +84,7 @@ pub struct Training {
     /// Steps between two lines.
     progress: Option<u64>,
     tensorboard: Option<PathBuf>,
+    remedies: Remedies,
 }
 
 impl fmt::Debug for Training {
@@ -91,6 +113,7 @@ impl Training {
             on_step: None,
             progress: None,
             tensorboard: None,
+            remedies: Remedies::default(),
         }
     }
 
@@ -338,6 +361,12 @@ impl Training {
         self
     }
 
+    /// How messages call what a user can do, where that is not to call this type.
+    pub fn remedies(mut self, remedies: Remedies) -> Training {
+        self.remedies = remedies;
+        self
+    }
+
     /// Trains, and returns what came of it. In a process that is a member of the job it does not return.
     ///
     /// # Errors
@@ -414,12 +443,14 @@ impl Training {
         let mut told = self.on_step.take().unwrap_or_else(|| Box::new(|_| {}));
         let (all, epoch, every) =
             (prepared.steps(), prepared.steps_per_epoch(), self.progress.take());
-        let (under_way, mut growth) = (UnderWay::new(&prepared), LossGrowth::default());
+        let remedies = self.remedies;
+        let (under_way, mut growth) = (UnderWay::new(&prepared, remedies), LossGrowth::default());
         let mut on_step = |step: &FinishedStep| {
             events.step(step);
             under_way.did(step);
-            if let Some(warning) = growth.step(step) {
-                program::say(&warning);
+            if let Some(grown) = growth.step(step) {
+                let rate = remedies.rate;
+                program::say(&format!("warning: {grown}; if it does not fall again, lower {rate}"));
             }
             if every.is_some_and(|every| is_shown(step, every, epoch, all)) {
                 program::say(&step.line(all));
@@ -427,7 +458,7 @@ impl Training {
             told(step);
         };
         let outcome = if prepared.config.strategy == Strategy::Local {
-            let interrupt = ending::interrupt()?;
+            let interrupt = under_way.interrupt()?;
             steps.begin();
             let told = &mut |progress| on_step(&steps.all_did(&progress));
             let on_still = |movement: Movement| program::say(&movement.to_string());
@@ -436,9 +467,10 @@ impl Training {
             let (gathering, interrupt) = match lead {
                 // they may be told to end twice: what ended the job is to be said first
                 Some(Lead { gathering, interrupt }) => (Some(gathering), interrupt),
-                None => (None, ending::interrupt()?),
+                None => (None, under_way.interrupt()?),
             };
             let mut how = program::job_spec_until(TRAIN, Vec::new(), interrupt)?;
+            let hears_another = gathering.is_none();
             how.gathering = gathering;
             how.payload = match self.members.take() {
                 // their program has run no job before
@@ -452,7 +484,7 @@ impl Training {
                 }
             };
             launch_train(&prepared, &self.workload, &how, &mut |update| {
-                say_what_happened(&update);
+                say_what_happened(&update, hears_another);
                 steps.update(&update);
                 while let Some(step) = steps.take() {
                     on_step(&step);

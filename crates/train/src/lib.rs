@@ -16,6 +16,7 @@ pub mod fuzz;
 mod group;
 mod growth;
 mod job;
+mod left;
 #[cfg_attr(not(feature = "baselines"), path = "messages_absent.rs")]
 mod messages;
 #[cfg(test)]
@@ -52,10 +53,11 @@ pub use crossings::LinkLoad;
 pub use evaluated::EvaluationSummary;
 pub use figures::{ProcessFigures, StoreFigures};
 pub use group::{ClientError, VectorReducer, link_cost};
-pub use growth::LossGrowth;
+pub use growth::{GrownLoss, LossGrowth};
 pub use job::{
     Prepared, StoreValue, Supply, TrainError, Workload, checked_gpu, train_local, train_member,
 };
+pub use left::{Kept, Left};
 pub use open_part::{
     OpenPart, OpenSessions, PartError, PartOptions, SessionRanks, open_part, open_sessions,
 };

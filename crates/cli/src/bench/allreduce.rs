@@ -34,7 +34,7 @@ const fn sizes() -> [usize; 9] {
 }
 
 /// Of the table, and above rows as they come.
-const HEADER: [&str; 15] = [
+pub(super) const HEADER: [&str; 15] = [
     "ranks",
     "devices",
     "transport",

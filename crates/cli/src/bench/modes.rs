@@ -9,7 +9,7 @@ use crate::Failure;
 use crate::args::ModesArgs;
 use crate::job::job_spec;
 use crate::output::{print, print_text};
-use crate::table::{live, table};
+use crate::table::{live, table, table_by};
 
 /// Of the table, and above rows as they come.
 const HEADER: [&str; 9] = [
@@ -63,7 +63,7 @@ pub(super) fn run(args: &ModesArgs) -> Result<(), Failure> {
 fn show(curves: &[(Strategy, Curve)], target: f64) -> Result<(), Failure> {
     let rows: Vec<Vec<String>> =
         curves.iter().flat_map(|(_, curve)| curve.points.iter().map(row)).collect();
-    print(table(&HEADER, &rows, &[1, 2, 3, 4, 5, 6, 7, 8]))?;
+    print(table_by(2, &HEADER, &rows, &[1, 2, 3, 4, 5, 6, 7, 8]))?;
     print("")?;
     let rows: Vec<Vec<String>> = curves.iter().map(|of| summary(of, target)).collect();
     let reached = format!("{target} after");

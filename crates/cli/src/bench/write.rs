@@ -11,7 +11,7 @@ use crate::Failure;
 use crate::args::WriteArgs;
 use crate::job::job_spec;
 use crate::output::{print, print_text};
-use crate::table::{live, table};
+use crate::table::{live, table_by};
 
 pub(super) fn run(args: &WriteArgs) -> Result<(), Failure> {
     if !(1..=WINDOW_MAX).contains(&args.window) {
@@ -58,7 +58,7 @@ pub(super) fn run(args: &WriteArgs) -> Result<(), Failure> {
             rows.push(row);
         }
     }
-    print(table(&header, &rows, &[1, 2, 3, 4, 5, 6, 7, 8]))?;
+    print(table_by(3, &header, &rows, &[1, 2, 3, 4, 5, 6, 7, 8]))?;
     print_text(
         "medians; round trip: a write into the other process's memory and its answer, one at a time; \
          throughput: as many under way as the window says, the last one answered.",

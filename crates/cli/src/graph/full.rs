@@ -1,5 +1,6 @@
 //! Every tensor that crosses, in tables: how many bytes, where it lives, and why its buffer is safe.
 
+use console::Term;
 use tensorwire_base::human_bytes;
 use tensorwire_graph::{Crossing, Edge, Job, Op, Part, Placement, Plan, Task, Transfer};
 use tensorwire_train::{LinkLoad, Prepared, StoreValue, TransferMode, Weights};
@@ -172,7 +173,7 @@ fn show_store(prepared: &Prepared, shown: &ShownArgs) -> Result<(), Failure> {
     let header = ["variable", "key", "type", "bytes", "pushed as", "pushed and pulled", "on"];
     print(format_args!("{}\n", table(&header, &rows, &[1, 3])))?;
     let loads = prepared.store_table().map_err(Failure::other)?;
-    print(format_args!("{}\n", partition_table(&loads)))?;
+    print(format_args!("{}\n", partition_table(Term::stdout(), &loads)))?;
     show_links(prepared)
 }
 

@@ -1,5 +1,6 @@
 //! What is said before a job begins: what was chosen, and why.
 
+use console::Term;
 use tensorwire_base::human_bytes;
 use tensorwire_graph::Op;
 use tensorwire_launch::{RanksByHost, Transport};
@@ -182,5 +183,5 @@ fn announce_store(prepared: &Prepared, transport: &str) {
              smaller --interval"
         ));
     }
-    note(partition_table(&prepared.store_table().unwrap_or_default()));
+    note(partition_table(Term::stderr(), &prepared.store_table().unwrap_or_default()));
 }

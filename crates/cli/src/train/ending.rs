@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tensorwire::program::{Interrupts, end_at_once};
-use tensorwire_train::{CheckpointConfig, CheckpointFolder, FoundCheckpoint, Prepared};
+use tensorwire_train::{Kept, Left, Prepared};
 
 use super::watcher::Watcher;
 use crate::Failure;
@@ -20,13 +20,10 @@ const ENDS: Duration = Duration::from_secs(1);
 /// What there is to say of a job when it ends before its time.
 #[derive(Clone)]
 pub(super) struct Ending {
-    /// The folder of its checkpoints.
-    folder: Option<CheckpointFolder>,
-    keeps_any: bool,
+    kept: Kept,
     bar: Bar,
-    /// The last step that all have finished, and the steps that an earlier job made.
+    /// The last step that all have finished.
     finished: Arc<AtomicU64>,
-    begun: u64,
     /// It was told so twice.
     pub(super) at_once: Arc<AtomicBool>,
     /// There are processes to end.
@@ -35,13 +32,10 @@ pub(super) struct Ending {
 
 impl Ending {
     pub(super) fn new(prepared: &Prepared, watcher: &Watcher) -> Ending {
-        let checkpoint = prepared.config.checkpoint.as_ref();
         Ending {
-            folder: checkpoint.map(|CheckpointConfig { path, .. }| CheckpointFolder::new(path)),
-            keeps_any: checkpoint.is_some() || prepared.config.store.snapshot.is_some(),
+            kept: Kept::new(prepared),
             bar: watcher.bar.clone(),
             finished: watcher.finished.clone(),
-            begun: prepared.steps_done(),
             at_once: Arc::default(),
             launches: Arc::default(),
         }
@@ -74,39 +68,37 @@ impl Ending {
         last_words(said.to_string());
     }
 
-    fn steps(&self) -> u64 {
-        self.finished.load(Ordering::Relaxed).saturating_sub(self.begun)
-    }
-
     /// The same failure, with what is kept of the job, or lost.
     pub(super) fn told(&self, mut failure: Failure) -> Failure {
         let at_once = failure.interrupted && self.at_once.load(Ordering::Relaxed);
         if at_once {
             failure.message = "interrupted, and ended at once".to_string();
         }
-        match self.kept() {
-            // where the command itself is wrong, nothing has run
-            _ if failure.user_error => failure,
-            Some(kept) if failure.interrupted => failure.with(kept),
-            Some(kept) => {
-                note(kept);
+        // where the command itself is wrong, nothing has run
+        if failure.user_error {
+            return failure;
+        }
+        let (left, told) = self.left();
+        match (left, told) {
+            (Left::Checkpoint(_), Some(told)) if !failure.interrupted => {
+                note(told);
                 failure
             }
-            None if failure.interrupted && !self.keeps_any => with_losses(failure, self.steps()),
-            None if at_once && self.folder.is_some() => failure.with("there is no checkpoint yet"),
-            None => failure,
+            (Left::Checkpoint(_) | Left::Lost(_), Some(told)) if failure.interrupted => {
+                failure.with(told)
+            }
+            (Left::NoCheckpointYet, Some(told)) if at_once => failure.with(told),
+            _ => failure,
         }
     }
 
-    /// From where another job can go on.
-    fn kept(&self) -> Option<String> {
-        let folder = self.folder.as_ref()?;
-        let found = folder.found().unwrap_or_default();
-        let FoundCheckpoint { step, .. } = found.first()?;
-        let path = folder.path().display();
-        Some(format!(
-            "the newest checkpoint is of step {step}: --checkpoint {path} --resume {path} goes on from there"
-        ))
+    /// What is kept, or lost, and how that is said.
+    fn left(&self) -> (Left, Option<String>) {
+        let left = self.kept.left(self.finished.load(Ordering::Relaxed));
+        let path = self.kept.folder().map(|folder| folder.path().display().to_string());
+        let path = path.unwrap_or_default();
+        let resume = format!("--checkpoint {path} --resume {path}");
+        (left, left.told(&resume, "--checkpoint DIR"))
     }
 
     /// Ends this process when it is told so, without waiting for a step; only the bar is taken away before.
@@ -116,20 +108,10 @@ impl Ending {
                 std::thread::sleep(LOOK_AGAIN);
             }
             self.bar.clear_in_time();
-            last_words(with_losses(Failure::interrupted(), self.steps()).to_string());
+            last_words(self.told(Failure::interrupted()).to_string());
             end_at_once();
         };
         let watcher = std::thread::Builder::new().name("interrupt".into()).spawn(watch);
         watcher.map(drop).map_err(Failure::no_thread)
-    }
-}
-
-/// Of a job that keeps nothing on the way and was told to end: how many steps are lost with it, and what would have kept them.
-fn with_losses(interrupted: Failure, steps: u64) -> Failure {
-    match steps {
-        0 => interrupted,
-        1 => interrupted.with("1 step is lost, which --checkpoint DIR would have kept"),
-        _ => interrupted
-            .with(format_args!("{steps} steps are lost, which --checkpoint DIR would have kept")),
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tensorwire_launch::{JobUpdate, nothing_moves, restarting};
+use tensorwire_launch::{JobUpdate, ending_behind, nothing_moves, restarting};
 use tensorwire_train::{
     EventFile, FinishedStep, LossGrowth, Prepared, Progress, StepAggregator, TrainUpdate,
 };
@@ -21,6 +21,8 @@ pub(super) struct Watcher {
     roles: Vec<String>,
     pub(super) steps: StepAggregator,
     growth: LossGrowth,
+    /// A second Ctrl-C ends the job at once.
+    pub(super) hears_another: bool,
     pub(super) metrics: Metrics,
     /// For TensorBoard.
     pub(super) events: Option<EventFile>,
@@ -38,6 +40,7 @@ impl Watcher {
             roles: prepared.roles(),
             steps: StepAggregator::new(prepared),
             growth: LossGrowth::default(),
+            hears_another: true,
             metrics,
             events,
             failure: None,
@@ -67,8 +70,7 @@ impl Watcher {
             JobUpdate::Started { .. }
             | JobUpdate::Clock { .. }
             | JobUpdate::Recorded { .. }
-            | JobUpdate::Progress { .. } => {
-            }
+            | JobUpdate::Progress { .. } => {}
             JobUpdate::Shrunk { rank, why, left } => {
                 let others =
                     if left == 1 { "1 worker goes" } else { &format!("{left} workers go") };
@@ -92,7 +94,9 @@ impl Watcher {
                 self.bar.goes_on(step);
             }
             JobUpdate::TakenOver { step, told } => {
-                self.bar.say(format_args!("the job's processes go on with this launcher, in step {step}"));
+                self.bar.say(format_args!(
+                    "the job's processes go on with this launcher, in step {step}"
+                ));
                 self.bar.goes_on(told);
             }
             JobUpdate::NotTakenOver { why, step } => {
@@ -109,9 +113,9 @@ impl Watcher {
             }
             // what comes then is said then
             JobUpdate::Ending { goes_on: true, .. } => {}
-            JobUpdate::Ending { step, goes_on: false } => self.bar.say(format_args!(
-                "interrupted: all end behind step {step}, once its checkpoint is written; another Ctrl-C ends them at once"
-            )),
+            JobUpdate::Ending { step, goes_on: false } => {
+                self.bar.say(ending_behind(step, self.hears_another));
+            }
         }
         while let Some(step) = self.steps.take() {
             self.step_done(&step);
@@ -121,7 +125,7 @@ impl Watcher {
     fn step_done(&mut self, step: &FinishedStep) {
         self.bar.step(step);
         if let Some(warning) = self.growth.step(step) {
-            self.bar.say(warning);
+            self.bar.say(format_args!("warning: {warning}; if it does not fall again, lower --lr"));
         }
         self.finished.store(step.step, Ordering::Relaxed);
         let written = self.metrics.line(step);

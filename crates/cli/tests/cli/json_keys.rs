@@ -110,9 +110,13 @@ fn what_is_compared_and_listed_prints_what_is_documented() {
         run(&format!("report {before} {after} --compare --json --output {page} --tolerance 200"));
     let checked = run(&format!("bench check {before} {after} --json --tolerance 200"));
     assert_eq!(compared, checked);
-    // of a measure, and a unit
-    let elsewhere = ["median", "min", "max", "s", "null"];
-    agree("Comparison", &lines(&compared), &["rows"], &elsewhere);
+    let compared = lines(&compared);
+    agree("Comparison", &compared, &[], &["null"]);
+    // of a measure, a unit, and verdicts
+    let elsewhere = ["median", "min", "max", "s", "regressed", "improved", "unclear", "same"];
+    let rows = compared[0]["rows"].as_array().unwrap();
+    assert!(!rows.is_empty(), "{compared:?}");
+    agree("Rows of a comparison", rows, &[], &elsewhere);
     let listed = lines(&run("bench evaluation --list --quick --json"));
     assert!(listed.len() > 10, "{listed:?}");
     agree("Figures", &listed, &[], &[]);

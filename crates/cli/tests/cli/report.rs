@@ -218,6 +218,8 @@ fn programs_read_numbers_where_people_read_a_table() {
     let found = compared.json();
     let counts = ["regressed", "unclear", "improved", "same"].map(|of| found[of].as_u64().unwrap());
     assert_eq!(counts, [1, 1, 0, 0], "{found}");
+    let names = ["before_file", "after_file"].map(|of| found[of].as_str().unwrap());
+    assert_eq!(names, ["a.jsonl", "b.jsonl"]);
     let [slower, unclear] = found["rows"].as_array().unwrap().as_slice() else { panic!("{found}") };
     assert_eq!(slower["row"], "write, tcp, 4 KiB: round trip");
     assert_eq!((&slower["verdict"], &slower["unit"]), (&"regressed".into(), &"s".into()));

@@ -296,7 +296,14 @@ fn steps_go_to_standard_output_and_a_loss_that_explodes_is_told() {
     assert_eq!(lines[0]["step"], 1, "{}", ended.stdout);
     assert!(ended.files().is_empty(), "{:?}", ended.files());
     assert_eq!(ended.stderr.matches("warning: step ").count(), 1, "{}", ended.stderr);
-    assert!(ended.stderr.contains("; if it does not fall again, lower --lr"));
+    let warning = ended.stderr.lines().find(|line| line.starts_with("warning: step ")).unwrap();
+    let told = warning.strip_prefix("warning: step ");
+    let told = told.and_then(|it| it.strip_suffix("; if it does not fall again, lower --lr"));
+    let told = told.and_then(|it| it.split_once(": the loss is "));
+    let (step, losses) = told.unwrap_or_else(|| panic!("{warning}"));
+    let (now, first) = losses.split_once(", the first one was ").unwrap();
+    let numbers = [step, now, first].map(|number| number.parse::<f32>().is_ok());
+    assert_eq!(numbers, [true; 3], "{warning}");
     let ended = Job::start(&format!("{job} --metrics -")).end(LIMIT);
     assert_eq!(ended.stdout.lines().count(), 4, "{}", ended.stdout);
     assert!(!ended.stderr.contains("warning: "), "{}", ended.stderr);

@@ -7,13 +7,13 @@ use crate::figure::Unit;
 use crate::measure::{Between, Measure};
 
 impl RunComparison {
-    /// The comparison as one object: what became of each row, in seconds and bytes.
+    /// The comparison as one object: what became of each row.
     pub fn json(&self) -> Value {
         let count = |verdict| self.of(verdict).count();
         let [before, after] = &self.names;
         json!({
-            "before": before,
-            "after": after,
+            "before_file": before,
+            "after_file": after,
             "tolerance": self.tolerance,
             "machines": self.machines,
             "regressed": count(Change::Regressed),
@@ -33,9 +33,8 @@ fn row(row: &ComparedRow) -> Value {
         "row": row.name,
         "unit": match row.unit {
             Unit::Seconds => "s",
-            Unit::Bytes => "B",
             // the row's name says it
-            Unit::Plain => "",
+            Unit::Bytes | Unit::Plain => "",
         },
         "before": before,
         "after": after,

@@ -14,7 +14,9 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tensorwire_launch::{Assignment, JobSpec, MEMBER, RUN_WITH_PARENT};
@@ -22,12 +24,15 @@ use tensorwire_launch::{Assignment, JobSpec, MEMBER, RUN_WITH_PARENT};
 pub use member::{Stay, read_assignment, take_part};
 pub(crate) use rendezvous::key_source;
 pub use rendezvous::{Lead, LeadError, detected, follow, status_folder};
+pub(crate) use signals::hear_each;
 pub use signals::{
     Interrupts, end_at_once, end_at_once_while, interrupt, status_by_signal, told_to_end,
 };
 
 /// What `ssh` ends with, too, when it cannot start what it is told to.
 const CANNOT_START: i32 = 255;
+/// How long the last words wait for a terminal that takes nothing.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Why a program cannot take its part.
 #[derive(Debug, thiserror::Error)]
@@ -138,4 +143,30 @@ pub(crate) fn own_command() -> Result<(PathBuf, Vec<String>), ProgramError> {
 pub(crate) fn say(line: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
+/// Has the terminal shown something, and waits for it, but not long: the program ends even if the terminal does not take it.
+pub fn in_time(show: impl FnOnce() + Send + 'static) {
+    let (said, wait) = channel();
+    let show = Arc::new(Mutex::new(Some(show)));
+    let speak = {
+        let show = show.clone();
+        move || {
+            show_once(&show);
+            // nobody waits any more if it took too long
+            let _ = said.send(());
+        }
+    };
+    match std::thread::Builder::new().name("last-words".into()).spawn(speak) {
+        Ok(_) => drop(wait.recv_timeout(LAST_WORDS)),
+        // where there is no memory for a thread, better late than never
+        Err(_) => show_once(&show),
+    }
+}
+
+fn show_once(show: &Mutex<Option<impl FnOnce()>>) {
+    let show = show.lock().map(|mut show| show.take());
+    if let Ok(Some(show)) = show {
+        show();
+    }
 }

@@ -48,11 +48,15 @@ fn register(
 
 /// What tells a program to end: Ctrl-C, whoever started it, a scheduler whose time is over, and a terminal that hangs up, unless nohup has that ignored.
 fn ending() -> impl Iterator<Item = i32> {
-    let ignored = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = ignored.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    let hears_hang_up = ignored >> (SIGHUP - 1) & 1 == 0;
+    let hears_hang_up = own_mask("SigIgn:") >> (SIGHUP - 1) & 1 == 0;
     [SIGINT, SIGTERM, SIGUSR1].into_iter().chain(hears_hang_up.then_some(SIGHUP))
+}
+
+/// Returns the signals of a line of this process's status, a bit each.
+fn own_mask(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix(name));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 fn refused(source: std::io::Error) -> ProgramError {
@@ -134,6 +138,28 @@ fn interrupt_by(
         interrupt.store(true, Ordering::SeqCst);
     }
     Ok(interrupt)
+}
+
+/// Has `told` called by another thread each time that a signal tells this process to end, which it does not by itself any more;
+/// with whether it would have ended this process: nobody else handled it.
+///
+/// # Errors
+/// When the system refuses.
+pub(crate) fn hear_each(told: impl Fn(bool) + Send + 'static) -> Result<(), ProgramError> {
+    let signals: Vec<i32> = ending().collect();
+    let handled = own_mask("SigCgt:") | own_mask("SigIgn:");
+    // each that comes counts, where a flag would not tell two from one
+    let mut heard = SignalsInfo::<WithRawSiginfo>::new(&signals).map_err(refused)?;
+    let listen = move || {
+        for signal in heard.forever() {
+            // fits: a signal's number is positive
+            HEARD.store(signal.si_signo as usize, Ordering::SeqCst);
+            told(handled >> (signal.si_signo - 1) & 1 == 0);
+        }
+    };
+    let thread = std::thread::Builder::new().name("interrupts".into()).spawn(listen);
+    let no_thread = |source| ProgramError::System { what: "a thread", source };
+    thread.map(drop).map_err(no_thread)
 }
 
 /// Returns what is set by Ctrl-C, and when whoever started this process tells it to end, which they may say twice: what ended the

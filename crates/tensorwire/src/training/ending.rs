@@ -1,101 +1,135 @@
-//! What a program says last that a second Ctrl-C ends at once: what is kept of its job, or lost with it.
+//! How jobs of this process hear Ctrl-C, each from its own beginning on, and what is said last when a second one ends the process at
+//! once: what is kept of its jobs, or lost with them.
 
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tensorwire_train::{CheckpointFolder, FinishedStep, Prepared};
+use tensorwire_train::{FinishedStep, Kept, Prepared};
 
-use crate::program::{self, Interrupts, ProgramError};
+use super::Remedies;
+use crate::program::{self, ProgramError};
 
-/// Who hears Ctrl-C, since the first job of this process.
-static HEARING: Mutex<Option<Interrupts>> = Mutex::new(None);
-/// The job that this process runs.
-static JOB: Mutex<Option<Kept>> = Mutex::new(None);
+static JOBS: Mutex<Jobs> = Mutex::new(Jobs { hears: false, under_way: Vec::new() });
 
-/// Returns what the first Ctrl-C sets. The second one ends this process at once, with a last line.
-pub(super) fn interrupt() -> Result<Arc<AtomicBool>, ProgramError> {
-    let mut hearing = HEARING.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(Interrupts { first, .. }) = &*hearing {
-        return Ok(first.clone());
-    }
-    let Interrupts { first, .. } =
-        hearing.insert(Interrupts::hear(|_| program::say(&last_words()))?);
-    Ok(first.clone())
+/// The jobs of a process.
+struct Jobs {
+    /// A thread hears Ctrl-C, since the first job.
+    hears: bool,
+    under_way: Vec<Arc<Job>>,
 }
 
-fn last_words() -> String {
-    let job = JOB.lock().unwrap_or_else(PoisonError::into_inner);
-    let ended = "error: interrupted, and ended at once";
-    match job.as_ref().and_then(Kept::told) {
-        Some(told) => format!("{ended}; {told}"),
-        None => ended.to_string(),
-    }
+/// A job that runs.
+struct Job {
+    /// What the first Ctrl-C sets.
+    interrupt: Arc<AtomicBool>,
+    kept: Kept,
+    remedies: Remedies,
+    /// The last step that all have finished.
+    finished: AtomicU64,
 }
 
 /// A job that runs, as long as this is there.
-#[derive(Debug)]
-pub(super) struct UnderWay;
+pub(super) struct UnderWay(Arc<Job>);
+
+/// What a signal means.
+enum Heard {
+    /// It is the first one of a job.
+    First,
+    /// It is the second one of a job: the process ends, and these jobs with it.
+    Second(Vec<Arc<Job>>),
+    /// No job runs.
+    Idle,
+}
 
 impl UnderWay {
-    pub(super) fn new(prepared: &Prepared) -> UnderWay {
-        let checkpoint = prepared.config.checkpoint.as_ref();
-        let steps = prepared.steps_done();
-        set(Some(Kept {
-            folder: checkpoint.map(|checkpoint| CheckpointFolder::new(&checkpoint.path)),
-            keeps_any: checkpoint.is_some() || prepared.config.store.snapshot.is_some(),
-            begun: steps,
-            finished: steps,
-        }));
-        UnderWay
+    pub(super) fn new(prepared: &Prepared, remedies: Remedies) -> UnderWay {
+        let job = Job {
+            interrupt: Arc::default(),
+            kept: Kept::new(prepared),
+            remedies,
+            finished: AtomicU64::new(prepared.steps_done()),
+        };
+        UnderWay(jobs().begin(job))
+    }
+
+    /// Returns what the first Ctrl-C sets from here on. The second one ends this process at once, with a last line.
+    pub(super) fn interrupt(&self) -> Result<Arc<AtomicBool>, ProgramError> {
+        let mut jobs = jobs();
+        if !jobs.hears {
+            program::hear_each(heard)?;
+            jobs.hears = true;
+        }
+        Ok(self.0.interrupt.clone())
     }
 
     /// All workers have finished a step.
     pub(super) fn did(&self, step: &FinishedStep) {
-        if let Some(job) = &mut *JOB.lock().unwrap_or_else(PoisonError::into_inner) {
-            job.finished = step.step;
-        }
+        self.0.finished.store(step.step, Ordering::Relaxed);
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        set(None);
+        jobs().end(&self.0);
     }
 }
 
-fn set(job: Option<Kept>) {
-    *JOB.lock().unwrap_or_else(PoisonError::into_inner) = job;
+fn jobs() -> MutexGuard<'static, Jobs> {
+    JOBS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What there is of a job when it ends before its time.
-struct Kept {
-    /// The folder of its checkpoints.
-    folder: Option<CheckpointFolder>,
-    keeps_any: bool,
-    /// Steps that an earlier job made, and the last one that all have finished.
-    begun: u64,
-    finished: u64,
+/// A signal came. `is_default`: without a job it would have ended this process.
+fn heard(is_default: bool) {
+    let heard = jobs().heard();
+    match heard {
+        Heard::First => {}
+        Heard::Second(jobs) => {
+            // neither a terminal nor a disk keeps it
+            program::in_time(move || program::say(&last_words(&jobs)));
+            program::end_at_once();
+        }
+        Heard::Idle if is_default => program::end_at_once(),
+        // whoever else handles it does
+        Heard::Idle => {}
+    }
 }
 
-impl Kept {
+fn last_words(jobs: &[Arc<Job>]) -> String {
+    let told = jobs.iter().filter_map(|job| job.told());
+    let ended = "error: interrupted, and ended at once".to_string();
+    told.fold(ended, |said, told| format!("{said}; {told}"))
+}
+
+impl Jobs {
+    fn begin(&mut self, job: Job) -> Arc<Job> {
+        let job = Arc::new(job);
+        self.under_way.push(job.clone());
+        job
+    }
+
+    fn end(&mut self, job: &Arc<Job>) {
+        self.under_way.retain(|other| !Arc::ptr_eq(other, job));
+    }
+
+    /// Takes in a signal, which is for all jobs.
+    fn heard(&self) -> Heard {
+        let mut is_second = false;
+        for job in &self.under_way {
+            is_second |= job.interrupt.swap(true, Ordering::SeqCst);
+        }
+        match self.under_way.is_empty() {
+            true => Heard::Idle,
+            false if is_second => Heard::Second(self.under_way.clone()),
+            false => Heard::First,
+        }
+    }
+}
+
+impl Job {
     /// None where there is nothing to say.
     fn told(&self) -> Option<String> {
-        let found = self.folder.as_ref().map(|folder| folder.found().unwrap_or_default());
-        let newest = found.as_ref().and_then(|found| found.first());
-        let lost = self.finished.saturating_sub(self.begun);
-        match (newest, lost) {
-            (Some(newest), _) => Some(format!(
-                "the newest checkpoint is of step {}: Training::resume goes on from there",
-                newest.step
-            )),
-            (None, _) if self.folder.is_some() => Some("there is no checkpoint yet".to_string()),
-            (None, 0) => None,
-            _ if self.keeps_any => None,
-            (None, 1) => Some("1 step is lost, which Training::checkpoint would have kept".into()),
-            (None, lost) => {
-                Some(format!("{lost} steps are lost, which Training::checkpoint would have kept"))
-            }
-        }
+        let Remedies { resume, checkpoint, .. } = self.remedies;
+        self.kept.left(self.finished.load(Ordering::Relaxed)).told(resume, checkpoint)
     }
 }
 
@@ -104,23 +138,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_named_and_else_what_is_lost() {
-        let empty = tempfile::tempdir().unwrap();
-        let job = |folder: Option<&std::path::Path>, begun, finished| {
-            Kept {
-                folder: folder.map(CheckpointFolder::new),
-                keeps_any: folder.is_some(),
-                begun,
-                finished,
-            }
-            .told()
+    fn a_signal_is_for_all_jobs_and_a_second_one_of_any_ends_them() {
+        let prepared = super::super::tests::prepared();
+        let job = |finished| Job {
+            interrupt: Arc::default(),
+            kept: Kept::new(&prepared),
+            remedies: Remedies::default(),
+            finished: AtomicU64::new(finished),
         };
-        assert_eq!(job(None, 0, 0), None);
-        assert!(job(None, 0, 1).unwrap().starts_with("1 step is lost, "));
-        assert!(job(None, 7, 9).unwrap().starts_with("2 steps are lost, "));
-        assert_eq!(job(Some(empty.path()), 0, 9).unwrap(), "there is no checkpoint yet");
-        std::fs::create_dir(empty.path().join("step-00000008")).unwrap();
-        let kept = "the newest checkpoint is of step 8: Training::resume goes on from there";
-        assert_eq!(job(Some(empty.path()), 0, 9).unwrap(), kept);
+        let mut jobs = Jobs { hears: false, under_way: Vec::new() };
+        assert!(matches!(jobs.heard(), Heard::Idle));
+        let is_set = |job: &Job| job.interrupt.load(Ordering::SeqCst);
+        let [short, long] = [1, 2].map(|finished| jobs.begin(job(finished)));
+        assert!(!is_set(&short), "what came before is not for it");
+        jobs.end(&short);
+        assert!(matches!(jobs.heard(), Heard::First));
+        assert_eq!([&short, &long].map(|job| is_set(job)), [false, true]);
+        let later = jobs.begin(job(1));
+        let Heard::Second(ended) = jobs.heard() else { panic!("the second of one of them") };
+        assert!(is_set(&later));
+        let [long, later] = ["2 steps are", "1 step is"]
+            .map(|lost| format!("{lost} lost, which Training::checkpoint would have kept"));
+        let last = format!("error: interrupted, and ended at once; {long}; {later}");
+        assert_eq!(last_words(&ended), last);
+        ended.iter().for_each(|job| jobs.end(job));
+        assert!(matches!(jobs.heard(), Heard::Idle));
     }
 }

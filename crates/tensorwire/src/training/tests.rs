@@ -1,9 +1,9 @@
 //! Jobs that a test makes, and what is told of them.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, getpid, kill_process};
 use tensorwire_graph::Task;
 use tensorwire_nn::{Batch, Outputs, Scope};
 use tensorwire_zoo::data::{SampleKind, Source};
@@ -30,6 +30,11 @@ fn training() -> Training {
     let source: Source = "digits".parse().unwrap();
     let digits = SampleKind::Images { dims: [8, 8, 1], classes: 10 };
     Training::new(Pinned(Task::server(0)), source.open(digits, 1).unwrap())
+}
+
+pub(super) fn prepared() -> Prepared {
+    let job = training().strategy(Local { replicas: 1 });
+    Prepared::new(job.config, &job.workload).unwrap()
 }
 
 #[test]
@@ -74,13 +79,63 @@ fn a_run_tells_of_its_steps_and_writes_an_event_file() {
     assert!(refused.contains("event files to /proc/runs"), "{refused}");
 }
 
-/// Has the test below run a job that two steps explode, and that stands still then.
-const STANDS: &str = "TENSORWIRE_TEST_STANDS";
+/// Has a test run the part of it that is for a process of its own.
+const PART: &str = "TENSORWIRE_TEST_PART";
 const STANDING: &str = "step 2 was told";
+
+/// This test in a process of its own, which ends with the test.
+struct Alone(Child);
+
+impl Alone {
+    /// Starts it; none in that process itself.
+    fn start(test: &str) -> Option<Alone> {
+        if std::env::var_os(PART).is_some() {
+            return None;
+        }
+        let mut program = Command::new(std::env::current_exe().unwrap());
+        let test = format!("training::tests::{test}");
+        program.args(["--exact", &test, "--nocapture"]).env(PART, "1");
+        program.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        Some(Alone(program.spawn().unwrap()))
+    }
+
+    fn lines(&mut self) -> impl Iterator<Item = String> + use<> {
+        BufReader::new(self.0.stderr.take().unwrap()).lines().map_while(|line| line.ok())
+    }
+
+    /// Sends Ctrl-C, and waits until it is taken: two that wait at once are one.
+    fn interrupt(&self) {
+        let process = Pid::from_child(&self.0);
+        kill_process(process, Signal::INT).unwrap();
+        let status = format!("/proc/{process}/status");
+        let waits = || {
+            let status = std::fs::read_to_string(&status).unwrap();
+            let mut masks = status.lines().filter_map(|line| {
+                line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))
+            });
+            masks.any(|mask| {
+                let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
+                mask >> (Signal::INT.as_raw() - 1) & 1 == 1
+            })
+        };
+        while waits() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        // one that has ended is gone
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 #[test]
 fn a_loss_that_explodes_is_told_and_so_is_what_a_second_ctrl_c_loses() {
-    if std::env::var_os(STANDS).is_some() {
+    let name = "a_loss_that_explodes_is_told_and_so_is_what_a_second_ctrl_c_loses";
+    let Some(mut alone) = Alone::start(name) else {
         let job = training().strategy(Local { replicas: 1 }).optimizer(Optimizer::sgd(1e5));
         let job = job.batch(8).steps(9).threads(1).on_step(|done| {
             if done.step == 2 {
@@ -89,26 +144,64 @@ fn a_loss_that_explodes_is_told_and_so_is_what_a_second_ctrl_c_loses() {
             }
         });
         panic!("{:?}", job.run().map(drop));
-    }
-    let name = "training::tests::a_loss_that_explodes_is_told_and_so_is_what_a_second_ctrl_c_loses";
-    let mut program = Command::new(std::env::current_exe().unwrap());
-    program.args(["--exact", name, "--nocapture"]).env(STANDS, "1");
-    program.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut job = program.spawn().unwrap();
-    let mut said = BufReader::new(job.stderr.take().unwrap()).lines().map_while(|line| line.ok());
+    };
+    let mut said = alone.lines();
     let before: Vec<String> = said.by_ref().take_while(|line| line != STANDING).collect();
-    let warned = before.iter().filter(|line| line.starts_with("warning: step 2: the loss is "));
-    assert_eq!(warned.count(), 1, "{before:?}");
-    let process = Pid::from_child(&job);
-    kill_process(process, Signal::INT).unwrap();
-    // two that come at once may be one
-    std::thread::sleep(Duration::from_millis(500));
-    assert!(job.try_wait().unwrap().is_none(), "the first waits for the step");
-    kill_process(process, Signal::INT).unwrap();
+    let warned: Vec<&String> = before.iter().filter(|line| line.starts_with("warning: ")).collect();
+    let [warning] = warned[..] else { panic!("{before:?}") };
+    let losses = warning.strip_prefix("warning: step 2: the loss is ");
+    let losses = losses
+        .and_then(|it| it.strip_suffix("; if it does not fall again, lower the optimizer's rate"));
+    let losses = losses.and_then(|it| it.split_once(", the first one was "));
+    let is_loss = |text: &str| text.parse::<f32>().is_ok();
+    assert!(losses.is_some_and(|(now, first)| is_loss(now) && is_loss(first)), "{warning}");
+    alone.interrupt();
+    assert!(alone.0.try_wait().unwrap().is_none(), "the first waits for the step");
+    alone.interrupt();
     let last: Vec<String> = said.collect();
     let lost = "2 steps are lost, which Training::checkpoint would have kept";
     assert_eq!(last, [format!("error: interrupted, and ended at once; {lost}")]);
-    assert_eq!(job.wait().unwrap().code(), Some(130));
+    assert_eq!(alone.0.wait().unwrap().code(), Some(130));
+}
+
+/// A job, which is told to end in a step, or is not; returns whether that interrupted it.
+fn is_interrupted(in_step: Option<u64>) -> bool {
+    let job = training().strategy(Local { replicas: 1 }).batch(8).steps(4).threads(1);
+    let ran = job.on_step(move |done| {
+        if Some(done.step) == in_step {
+            kill_process(getpid(), Signal::INT).unwrap();
+            // the thread that hears it is another one
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    });
+    match ran.run() {
+        Ok(summary) => {
+            assert_eq!(summary.steps, 4);
+            false
+        }
+        Err(error) => {
+            assert!(error.to_string().contains("interrupted"), "{error}");
+            true
+        }
+    }
+}
+
+#[test]
+fn each_job_counts_its_own_signals_and_between_two_one_ends_the_program() {
+    let name = "each_job_counts_its_own_signals_and_between_two_one_ends_the_program";
+    let Some(mut alone) = Alone::start(name) else {
+        let each = [Some(2), None, Some(1), None].map(is_interrupted);
+        assert_eq!(each, [true, false, true, false]);
+        program::say(STANDING);
+        std::thread::sleep(Duration::from_secs(120));
+        panic!("a signal without a job is nobody's");
+    };
+    let mut said = alone.lines();
+    assert!(said.any(|line| line == STANDING), "the jobs run");
+    alone.interrupt();
+    let last: Vec<String> = said.collect();
+    assert!(last.is_empty(), "{last:?}");
+    assert_eq!(alone.0.wait().unwrap().code(), Some(130));
 }
 
 /// Two samples a step, of which the third is no number.

@@ -1,12 +1,12 @@
 //! What a job says on the screen while it runs.
 
-use tensorwire_launch::{JobUpdate, nothing_moves, restarting};
+use tensorwire_launch::{JobUpdate, ending_behind, nothing_moves, restarting};
 use tensorwire_train::{FinishedStep, TrainUpdate};
 
 use crate::program;
 
-/// Says what happens to a job beside its steps.
-pub(super) fn say_what_happened(update: &TrainUpdate) {
+/// Says what happens to a job beside its steps. `hears_another`: a second Ctrl-C ends it at once.
+pub(super) fn say_what_happened(update: &TrainUpdate, hears_another: bool) {
     match update {
         JobUpdate::Restarting { why, step, restart, most, pause } => {
             program::say(&restarting(why, *step, (*restart, *most), *pause));
@@ -19,9 +19,9 @@ pub(super) fn say_what_happened(update: &TrainUpdate) {
         )),
         JobUpdate::Resizing { why, step, .. } => program::say(&format!("{why}, from step {step}")),
         JobUpdate::Said { line } => program::say(line),
-        JobUpdate::Ending { step, goes_on: false } => program::say(&format!(
-            "interrupted: all end behind step {step}, once its checkpoint is written; another Ctrl-C ends them at once"
-        )),
+        JobUpdate::Ending { step, goes_on: false } => {
+            program::say(&ending_behind(*step, hears_another));
+        }
         JobUpdate::StandsStill { members } => program::say(&nothing_moves(members)),
         _ => {}
     }

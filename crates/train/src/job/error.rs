@@ -39,7 +39,7 @@ pub enum TrainError {
     Saver(std::io::Error),
     #[error("'{name}': {source}")]
     Tensor { name: String, source: TensorError },
-    #[error("step {step}: the loss is {loss}: training diverged; lower --lr")]
+    #[error("step {step}: the loss is {loss}: training diverged; lower the learning rate")]
     Diverged { step: u64, loss: f32 },
     #[error(transparent)]
     OpenStore(#[from] OpenStoreError),
