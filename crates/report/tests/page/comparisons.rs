@@ -37,7 +37,7 @@ fn a_comparison_says_where_both_come_from_and_what_became_of_the_machines_limit(
         );
         Line::read_all("given.jsonl", &line).unwrap()
     };
-    let (memcpy, twice) = (",\"limit_ns\":{\"median\":10}", ",\"limit_ns\":20");
+    let (memcpy, twice) = (",\"limit_ns\":{\"median\":10}", ",\"limit_ns\":{\"median\":20}");
     let before = of(100, memcpy, "0123456789abcdef", 26);
     let after = of(190, twice, "0123456789abcdef", 27);
     let found = compare(("a", &before), ("b", &after), 0.1).unwrap();
@@ -67,7 +67,7 @@ fn a_comparison_says_where_both_come_from_and_what_became_of_the_machines_limit(
         let (before, after) = (of(100, memcpy, earlier, 26), of(100, "", later, 26));
         let found = compare(("a", &before), ("b", &after), 0.1).unwrap();
         assert_eq!((found.of_one_commit(), found.has_limits()), (None, false));
-        let page = parsed(&report_compared(&after, &found).unwrap());
+        let page = parsed(&report_compared(&before, &found).unwrap());
         assert_eq!(texts(&page, "#compared th").len(), 5);
     }
 }
