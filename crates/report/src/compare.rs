@@ -156,7 +156,7 @@ pub fn compare_last(
 
 impl RunComparison {
     fn new(names: [&str; 2], origins: [Vec<Rc<Origin>>; 2], tolerance: f64) -> RunComparison {
-        let all = origins.each_ref().map(|one| Provenance::of(one));
+        let all = origins.each_ref().map(Provenance::of);
         let machines = all.each_ref().map(|one| joined(&one.machines, "; "));
         let [before, after] = all.each_ref().map(Provenance::commit);
         RunComparison {
