@@ -193,6 +193,14 @@ impl Kernels {
         }
     }
 
+    /// Returns what the bits of results depend on: that these kernels compute, or a library of that version on so many threads.
+    pub fn determined_by(&self) -> String {
+        match &self.backend {
+            Opened::Cpu(_) | Opened::Reference(_) => "own".to_owned(),
+            Opened::OneDnn(onednn) => onednn.determined_by(),
+        }
+    }
+
     /// Computes `op`. `inputs` and `outputs` are the operator's in its own order, but the first
     /// [`Op::mutated_inputs`] inputs come as `outputs` and are updated in place. What the other
     /// outputs held before is not read. After an error the outputs' contents are unspecified.

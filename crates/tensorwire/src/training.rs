@@ -438,6 +438,9 @@ impl Training {
     /// Runs the job with processes of its own, or with those that `lead` gathered.
     fn run_own(mut self, run: usize, lead: Option<Lead>) -> Result<Summary> {
         let prepared = Prepared::new(self.config, &self.workload)?;
+        if let Some(resumed) = &prepared.resumed {
+            program::say(&resumed.to_string());
+        }
         let mut steps = StepAggregator::new(&prepared);
         let mut events = Events::create(self.tensorboard.as_deref())?;
         let mut told = self.on_step.take().unwrap_or_else(|| Box::new(|_| {}));

@@ -31,7 +31,7 @@ pub(crate) use keeper::{Evaluated, Keeper};
 pub(crate) use kept::{Kept, OwnVariable, kept, own_variables, plain_name};
 pub(crate) use recipe::recipe;
 pub use resume::Resumed;
-pub(crate) use resume::{Behind, choose, is_fresh};
+pub(crate) use resume::{Behind, Now, choose, is_fresh};
 pub(crate) use saver::{Captured, Held, Saver};
 pub(crate) use shard::fuzz_shards;
 pub(crate) use shard::{ShardIndex, ShardPiece, write_shard};

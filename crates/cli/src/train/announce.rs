@@ -43,10 +43,7 @@ pub(super) fn announce(prepared: &Prepared) {
         note(format_args!("begins with the weights of {}", load.display()));
     }
     if let Some(resumed) = &prepared.resumed {
-        let changes = resumed.changes.join(", ");
-        let but = if changes.is_empty() { String::new() } else { format!("; now {changes}") };
-        let (at, step) = (resumed.path.display(), resumed.state.step);
-        note(format_args!("goes on from {at}, after step {step}{but}"));
+        note(resumed);
     }
     note(format_args!("kernels: {}", prepared.kernels()));
     if config.devices_per_worker > 1 {

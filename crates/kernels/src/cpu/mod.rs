@@ -53,6 +53,10 @@ impl Cpu {
         Cpu { simd: SimdProof::up_to(level), pool: Pool::new(threads) }
     }
 
+    pub(crate) fn thread_count(&self) -> usize {
+        self.pool.threads()
+    }
+
     pub(crate) fn description(&self) -> String {
         // gemm asks the CPU itself, as `detect` does, and cannot be held to a lower level
         let product = match SimdLevel::detect() {

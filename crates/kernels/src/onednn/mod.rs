@@ -89,6 +89,12 @@ impl OneDnn {
         format!("onednn {version} ({file}): convolution; rest as {rest}")
     }
 
+    pub(crate) fn determined_by(&self) -> String {
+        let (version, threads) = (&self.engine.library.version, self.cpu.thread_count());
+        let plural = if threads == 1 { "" } else { "s" };
+        format!("onednn {version} on {threads} thread{plural}")
+    }
+
     /// Runs what `make` plans for `key`, planned once.
     fn run(
         &self,

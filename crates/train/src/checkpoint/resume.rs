@@ -1,5 +1,6 @@
 //! Which checkpoint a job goes on from, whether it is of the same model, and what else is other than it was.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use tensorwire_nn::{Variable, is_residual};
 
 use super::shard::ShardIndex;
 use super::{
-    CheckpointError, CheckpointFolder, CheckpointState, FoundCheckpoint, Kept, SampleCounts, recipe,
+    CheckpointError, CheckpointFolder, CheckpointState, FoundCheckpoint, Kept, SampleCounts,
 };
 use crate::config::TrainConfig;
 use crate::weights;
@@ -33,6 +34,17 @@ pub struct Resumed {
     pub centre_alone: bool,
 }
 
+impl std::fmt::Display for Resumed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Resumed { path, state, changes, .. } = self;
+        write!(f, "goes on from {}, after step {}", path.display(), state.step)?;
+        match changes.is_empty() {
+            true => Ok(()),
+            false => write!(f, "; now {}", changes.join(", ")),
+        }
+    }
+}
+
 impl Resumed {
     /// Opens its files.
     pub(crate) fn index(&self) -> Result<ShardIndex, CheckpointError> {
@@ -53,6 +65,15 @@ pub(crate) fn is_fresh(path: &Path) -> Result<bool, CheckpointError> {
     }
 }
 
+/// What decides the bits of a job that is to go on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Now<'a> {
+    pub(crate) config: &'a TrainConfig,
+    pub(crate) recipe: &'a BTreeMap<String, String>,
+    pub(crate) steps_per_epoch: u64,
+    pub(crate) counts: SampleCounts,
+}
+
 /// Behind which steps a job may go on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Behind {
@@ -61,16 +82,14 @@ pub(crate) enum Behind {
     Before(u64),
 }
 
-/// Takes the newest checkpoint of a folder whose files are as they were written. `kept` is what the job has in its own, `data` the
-/// steps of an epoch, and the samples.
+/// Takes the newest checkpoint of a folder whose files are as they were written. `kept` is what the job has in its own.
 ///
 /// # Errors
 /// When there is none, or it is of another model.
 pub(crate) fn choose(
     folder: &Path,
     kept: &Kept,
-    config: &TrainConfig,
-    data: (u64, SampleCounts),
+    now: &Now<'_>,
     behind: Behind,
 ) -> Result<Resumed, CheckpointError> {
     let path = folder.to_path_buf();
@@ -96,7 +115,7 @@ pub(crate) fn choose(
             }
         };
         compare(&found, &index, &state, kept)?;
-        let mut changes = changes(&state, config, data);
+        let mut changes = changes(&state, now);
         let centre_alone = !kept.of_clients.is_empty() && !has_clients(&index, kept);
         let is_kept = |name: &str| kept.of_workers.iter().any(|own| own.name == name);
         let is_there =
@@ -178,8 +197,7 @@ fn has_clients(index: &ShardIndex, kept: &Kept) -> bool {
 /// What decides the bits and is other than it was.
 fn changes(
     state: &CheckpointState,
-    config: &TrainConfig,
-    (steps_per_epoch, counts): (u64, SampleCounts),
+    &Now { config, recipe, steps_per_epoch, counts }: &Now<'_>,
 ) -> Vec<String> {
     let topology = config.topology();
     let per_epoch = state.position.steps_per_epoch;
@@ -195,7 +213,6 @@ fn changes(
         ("seed", state.seed.to_string(), config.seed.to_string()),
         ("steps an epoch", per_epoch.to_string(), steps_per_epoch.to_string()),
     ];
-    let recipe = recipe(config);
     // an earlier version did not say how it learned
     let learned = recipe.iter().filter_map(|(what, is)| {
         Some((what.as_str(), state.recipe.get(what)?.clone(), is.clone()))
@@ -214,7 +231,13 @@ mod tests {
     use tensorwire_graph::Init;
     use tensorwire_tensor::{DType, TensorSpec};
 
-    const DATA: (u64, SampleCounts) = (11, SampleCounts { train: Some(90), test: None });
+    use super::super::recipe;
+
+    const COUNTS: SampleCounts = SampleCounts { train: Some(90), test: None };
+
+    fn now<'a>(config: &'a TrainConfig, recipe: &'a BTreeMap<String, String>) -> Now<'a> {
+        Now { config, recipe, steps_per_epoch: 11, counts: COUNTS }
+    }
 
     fn variable(name: &str, dims: &[usize]) -> Variable {
         let spec = TensorSpec::new(DType::F32, dims).unwrap();
@@ -238,7 +261,8 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let config = TrainConfig { batch: 8, workers: 3, accumulate: 2, ..TrainConfig::default() };
         let kept = Kept { shared: vec![variable("w", &[2])], ..Kept::default() };
-        let chosen_behind = |behind| choose(place.path(), &kept, &config, DATA, behind);
+        let chosen_behind =
+            |behind| choose(place.path(), &kept, &now(&config, &recipe(&config)), behind);
         let chosen = || chosen_behind(Behind::Any);
         let fresh = [place.path(), Path::new("/none")].map(|path| is_fresh(path).unwrap());
         assert_eq!(fresh, [true, true]);
@@ -266,9 +290,11 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         publish(place.path(), 10);
         let shared = vec![variable("w", &[2])];
+        let config = TrainConfig::default();
+        let recipe = recipe(&config);
         let chosen = |of_clients: Vec<Variable>| {
             let kept = Kept { shared: shared.clone(), of_clients, ..Kept::default() };
-            choose(place.path(), &kept, &TrainConfig::default(), DATA, Behind::Any).unwrap()
+            choose(place.path(), &kept, &now(&config, &recipe), Behind::Any).unwrap()
         };
         assert!(!chosen(Vec::new()).centre_alone, "there is none");
         let resumed = chosen(vec![variable("client0/w", &[2])]);
@@ -284,13 +310,22 @@ mod tests {
         }
         let mut state: CheckpointState = serde_json::from_value(earlier).unwrap();
         let config = TrainConfig { batch: 8, ..TrainConfig::default() };
-        let other = (11, SampleCounts { train: Some(89), ..DATA.1 });
-        assert_eq!(changes(&state, &config, other), [""; 0]);
+        let kernels = |name: &str| ("kernels".to_string(), name.to_string());
+        let mut own = recipe(&config);
+        own.extend([kernels("own")]);
+        let all = now(&config, &own);
+        let fewer = Now { counts: SampleCounts { train: Some(89), ..COUNTS }, ..all };
+        assert_eq!(changes(&state, &fewer), [""; 0]);
         state.recipe = recipe(&TrainConfig { clip_norm: Some(2.0), ..config.clone() });
-        assert_eq!(changes(&state, &config, DATA), ["clip norm none (was 2.0)"]);
-        state.samples = Some(DATA.1);
-        let said = changes(&state, &config, other);
-        assert_eq!(said, ["data 89 samples (was 90 samples)", "clip norm none (was 2.0)"]);
+        assert_eq!(changes(&state, &all), ["clip norm none (was 2.0)"]);
+        state.samples = Some(COUNTS);
+        state.recipe.extend([kernels("onednn 3.2 on 2 threads")]);
+        let said = [
+            "data 89 samples (was 90 samples)",
+            "clip norm none (was 2.0)",
+            "kernels own (was onednn 3.2 on 2 threads)",
+        ];
+        assert_eq!(changes(&state, &fewer), said);
     }
 
     #[test]
@@ -299,8 +334,9 @@ mod tests {
         publish(place.path(), 10);
         let shared = vec![variable("w", &[1, 2]), variable("v", &[3])];
         let kept = Kept { shared, ..Kept::default() };
-        let error =
-            choose(place.path(), &kept, &TrainConfig::default(), DATA, Behind::Any).unwrap_err();
+        let config = TrainConfig::default();
+        let recipe = recipe(&config);
+        let error = choose(place.path(), &kept, &now(&config, &recipe), Behind::Any).unwrap_err();
         let text = error.to_string();
         for part in ["'w' is F32[2], not f32[1×2]", "'v' is missing", "--load "] {
             assert!(text.contains(part), "{text}");

@@ -1,14 +1,17 @@
 //! Who computes in a member: the host's kernels, and the GPUs that a worker has if it is to have some.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tensorwire_base::Rank;
 use tensorwire_cuda::{CheckedGpu, CudaOptions, Gpus, OpenedGpus, products};
 use tensorwire_fabric::VerbsOptions;
 use tensorwire_kernels::{Kernels, SharedDevice};
+use tensorwire_nn::Program;
 use tensorwire_runtime::Computing;
 
-use super::{Part, TrainError};
+use super::{Part, TrainError, kernel_choice, threads};
+use crate::checkpoint;
 use crate::config::{ConfigError, DeviceChoice, TrainConfig, ordinals};
 use crate::strategy::Strategy;
 
@@ -119,6 +122,19 @@ fn cuda_options(config: &TrainConfig) -> CudaOptions {
         rounding,
         ..CudaOptions::default()
     }
+}
+
+/// Returns how a job learns, in words: also what the bits of its arithmetic depend on, as far as the launcher's host tells.
+pub(super) fn recipe(config: &TrainConfig, program: &Program) -> BTreeMap<String, String> {
+    let opened = Kernels::open(kernel_choice(config, program), threads(config, 0));
+    let host = opened.map_or_else(|error| error.to_string(), |kernels| kernels.determined_by());
+    let kernels = match config.device {
+        DeviceChoice::Cuda { .. } => format!("cuda, {}; on the host {host}", config.math.name()),
+        _ => host,
+    };
+    let mut recipe = checkpoint::recipe(config);
+    recipe.insert("kernels".to_string(), kernels);
+    recipe
 }
 
 /// Returns what computes in the member of a rank, without opening it.

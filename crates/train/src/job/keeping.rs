@@ -9,6 +9,7 @@ use tensorwire_memory::CopyPurpose;
 use tensorwire_nn::{Program, is_residual};
 use tensorwire_runtime::Session;
 
+use super::computing::recipe;
 use super::trainer::LAST_WORKER_DEADLINE;
 use super::{JobShape, Prepared, TrainError};
 use crate::carried::Carried;
@@ -53,7 +54,7 @@ impl Prepared {
             devices: config.devices_per_worker,
             best: self.resumed.as_ref().and_then(|resumed| resumed.state.best.clone()),
             ema: config.ema,
-            recipe: checkpoint::recipe(config),
+            recipe: recipe(config, program),
             slots,
             samples: Some(shape.counts),
             files: std::collections::BTreeMap::new(),

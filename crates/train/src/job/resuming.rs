@@ -1,12 +1,14 @@
 //! Where a job begins: at its first values, behind a checkpoint that it is given, or behind its own when it is started again.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use tensorwire_nn::Program;
 
+use super::computing::recipe;
 use super::{JobShape, Prepared};
 use crate::checkpoint::{
-    self, Behind, CheckpointConfig, CheckpointError, CheckpointFolder, Resumed,
+    self, Behind, CheckpointConfig, CheckpointError, CheckpointFolder, Now, Resumed,
 };
 use crate::config::TrainConfig;
 
@@ -53,8 +55,9 @@ pub(super) fn resumed(
     }
     let Some(folder) = config.resume.as_deref() else { return Ok(None) };
     let kept = checkpoint::kept(program, &config.topology());
-    let data = (shape.steps_per_epoch, shape.counts);
-    let resumed = checkpoint::choose(folder, &kept, config, data, Behind::Any)?;
+    let recipe = recipe(config, program);
+    let now = shape.now(config, &recipe);
+    let resumed = checkpoint::choose(folder, &kept, &now, Behind::Any)?;
     let (step, steps) = (resumed.state.step, shape.steps);
     if step >= steps {
         return Err(CheckpointError::Done { path: resumed.path, step, steps });
@@ -75,9 +78,16 @@ fn newest_before_the_end(
     }
     let (kept, behind) =
         (checkpoint::kept(program, &config.topology()), Behind::Before(shape.steps));
-    match checkpoint::choose(path, &kept, config, (shape.steps_per_epoch, shape.counts), behind) {
+    let recipe = recipe(config, program);
+    match checkpoint::choose(path, &kept, &shape.now(config, &recipe), behind) {
         Err(CheckpointError::Empty { .. }) => Ok(None),
         chosen => chosen.map(Some),
+    }
+}
+
+impl JobShape {
+    fn now<'a>(&self, config: &'a TrainConfig, recipe: &'a BTreeMap<String, String>) -> Now<'a> {
+        Now { config, recipe, steps_per_epoch: self.steps_per_epoch, counts: self.counts }
     }
 }
 
