@@ -2,9 +2,10 @@
 //! result. Fuzzers and tests call them (crate `decoders`), and nobody else.
 
 use crate::grpc::fuzz_tensors;
-use crate::identity::{PeerIdentity, PeerToken};
+use crate::identity::fuzz_nonces;
 use crate::messages::fuzz_heads;
 use crate::ring::fuzz_fragments;
+use crate::seals::fuzz_sealed;
 
 /// What says which tensor a message is.
 pub fn heads(bytes: &[u8]) {
@@ -21,11 +22,8 @@ pub fn tensors(bytes: &[u8]) {
     fuzz_tensors(bytes);
 }
 
-/// Who a sender says to be, with the right token or another.
-pub fn identities(bytes: &[u8]) {
-    let token = PeerToken([b'x'; 32]);
-    if let Some((rank, life)) = token.verify(bytes) {
-        assert_eq!(PeerIdentity { rank, life, token }.to_bytes(), bytes);
-    }
-    assert_eq!(token.is_text(bytes), token.to_text().as_bytes() == bytes);
+/// A sealed head, and the text of a nonce.
+pub fn seals(bytes: &[u8]) {
+    fuzz_sealed(bytes);
+    fuzz_nonces(bytes);
 }

@@ -1,14 +1,15 @@
 //! gRPC over plaintext HTTP/2 and TCP, at its best: tonic and prost, message limits lifted, windows and
 //! frames as large as they may be, and of each tensor no copy but those of the codec and the transport.
 //! One unary call, `Push(Tensor) returns (Done)`; knows not what a tensor means. [`GrpcStyle::Bare`] leaves
-//! the codec out, too: what is on the wire is the same.
+//! the codec out, too: what is on the wire is the same. What a call is, and whose, is sealed in its metadata, which comes first:
+//! a stranger's is refused before its content is read.
 //!
 //! What crosses, in protobuf's own language:
 //!
 //! ```text
 //! syntax = "proto3";
 //! package tensorwire;
-//! message Tensor { bytes content = 1; bytes head = 2; }
+//! message Tensor { bytes content = 1; }
 //! message Done {}
 //! service Exchange { rpc Push(Tensor) returns (Done); }
 //! ```

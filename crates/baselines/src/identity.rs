@@ -1,69 +1,101 @@
-//! Who a sender says to be, in bytes that come with each of its messages.
+//! Who the processes are that send each other messages, and the keys that two of them make from the job's secret and from
+//! what each drew. Knows no message.
 
 use std::fmt;
+use std::str::FromStr;
 
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
 use tensorwire_base::{Incarnation, Rank};
+use tensorwire_fabric::Secret;
+use tensorwire_fabric::handshake::random_bytes;
 
-/// Who this process is among its peers.
-#[derive(Clone, Copy, Debug)]
+/// With what a process opens its end: which life of which rank it is, and what all processes of its job know, and nobody else.
+#[derive(Clone, Debug)]
+pub struct PeerCredentials {
+    pub rank: Rank,
+    pub life: Incarnation,
+    pub secret: Secret,
+}
+
+/// An end that was opened. Its peers hear of it on a way on which nobody can change it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerIdentity {
     pub rank: Rank,
     pub life: Incarnation,
-    pub token: PeerToken,
+    pub nonce: PeerNonce,
 }
 
-/// What all processes of a job know, and nobody else. It travels as it is: derive it from the job's secret,
-/// it must not be the secret itself. Never printed.
-#[derive(Clone, Copy)]
-pub struct PeerToken(pub [u8; 32]);
+/// Drawn at random by each end that is opened, so that no two have the same keys. No secret; as text it is hexadecimal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PeerNonce([u8; 32]);
 
-/// ZeroMQ takes identities that begin with 0 for its own.
-const VERSION: u8 = 1;
+/// What is no nonce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a nonce has 64 hexadecimal digits")]
+pub struct BadNonce;
 
-impl PeerIdentity {
-    /// Version, rank and life in little endian, token: 45 of the 255 bytes that there may be.
-    pub(crate) fn to_bytes(self) -> Vec<u8> {
-        let mut bytes = vec![VERSION];
-        bytes.extend(self.rank.0.to_le_bytes());
-        bytes.extend(self.life.0.to_le_bytes());
-        bytes.extend(self.token.0);
-        bytes
+// none begins as another does, nor as one of the handshake of `tensorwire-fabric`, which has the same secret
+const HEADS: &[u8] = b"messages: heads";
+const PASSWORD: &[u8] = b"messages: password";
+
+impl PeerCredentials {
+    /// Draws a nonce for an end.
+    pub(crate) fn draw(&self) -> PeerIdentity {
+        PeerIdentity { rank: self.rank, life: self.life, nonce: PeerNonce(random_bytes()) }
+    }
+
+    /// The key of all that `from` sends to `to`.
+    pub(crate) fn key(&self, from: &PeerIdentity, to: &PeerIdentity) -> [u8; 32] {
+        self.derive(HEADS, &[from, to])
+    }
+
+    /// What whoever connects to `receiver` says in clear: good for nothing else, and as long as `receiver` is open.
+    pub(crate) fn password(&self, receiver: &PeerIdentity) -> String {
+        hex::encode(self.derive(PASSWORD, &[receiver]))
+    }
+
+    fn derive(&self, label: &[u8], ends: &[&PeerIdentity]) -> [u8; 32] {
+        let mac = Hmac::<Sha256>::new_from_slice(&self.secret.0);
+        let mut mac = mac.expect("HMAC takes a key of any length");
+        mac.update(label);
+        for PeerIdentity { rank, life, nonce } in ends {
+            mac.update(&rank.0.to_le_bytes());
+            mac.update(&life.0.to_le_bytes());
+            mac.update(&nonce.0);
+        }
+        mac.finalize().into_bytes().into()
     }
 }
 
-impl PeerToken {
-    /// The rank and life that are in `identity`, if it has this token.
-    pub(crate) fn verify(&self, identity: &[u8]) -> Option<(Rank, Incarnation)> {
-        let (&[VERSION], rest) = identity.split_first_chunk()? else {
-            return None;
-        };
-        let (rank, rest) = rest.split_first_chunk()?;
-        let (life, rest) = rest.split_first_chunk()?;
-        let token: &[u8; 32] = rest.try_into().ok()?;
-        let who = (Rank(u32::from_le_bytes(*rank)), Incarnation(u64::from_le_bytes(*life)));
-        is_same(token, &self.0).then_some(who)
-    }
-
-    /// As a password: ZeroMQ takes text.
-    pub(crate) fn to_text(self) -> String {
-        self.0.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
-    }
-
-    /// True if `said` is this token as text.
-    pub(crate) fn is_text(&self, said: &[u8]) -> bool {
-        is_same(said, self.to_text().as_bytes())
-    }
-}
-
-/// Looks at all bytes, so that the time does not tell how many were right.
-fn is_same(said: &[u8], right: &[u8]) -> bool {
-    let differs = said.iter().zip(right).fold(0, |all, (one, other)| all | (one ^ other));
-    said.len() == right.len() && differs == 0
-}
-
-impl fmt::Debug for PeerToken {
+impl fmt::Display for PeerNonce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PeerToken(..)")
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl FromStr for PeerNonce {
+    type Err = BadNonce;
+
+    fn from_str(text: &str) -> Result<PeerNonce, BadNonce> {
+        let mut nonce = [0; 32];
+        hex::decode_to_slice(text, &mut nonce).map_err(|_| BadNonce)?;
+        Ok(PeerNonce(nonce))
+    }
+}
+
+/// Ends whose nonces are known beforehand: [`crate::fuzz`], and tests.
+pub(crate) fn known(rank: u32, nonce: u8) -> (PeerCredentials, PeerIdentity) {
+    let (rank, life) = (Rank(rank), Incarnation(1));
+    let credentials = PeerCredentials { rank, life, secret: Secret([7; 32]) };
+    (credentials, PeerIdentity { rank, life, nonce: PeerNonce([nonce; 32]) })
+}
+
+/// Any bytes as the text of a nonce: [`crate::fuzz`].
+pub(crate) fn fuzz_nonces(bytes: &[u8]) {
+    let text = std::str::from_utf8(bytes).unwrap_or_default();
+    if let Ok(nonce) = text.parse::<PeerNonce>() {
+        assert_eq!(nonce.to_string(), text.to_ascii_lowercase());
     }
 }
 
@@ -71,45 +103,58 @@ impl fmt::Debug for PeerToken {
 mod tests {
     use super::*;
 
-    fn identity(token: u8) -> PeerIdentity {
-        let (rank, life) = (Rank(7), Incarnation(u64::MAX - 1));
-        PeerIdentity { rank, life, token: PeerToken([token; 32]) }
-    }
-
     #[test]
-    fn who_has_the_token_is_known() {
-        let PeerIdentity { rank, life, token } = identity(9);
-        assert_eq!(token.verify(&identity(9).to_bytes()), Some((rank, life)));
-    }
-
-    #[test]
-    fn anything_else_is_nobody() {
-        let right = identity(9).to_bytes();
-        let token = identity(9).token;
-        assert_eq!(token.verify(&identity(8).to_bytes()), None);
-        for at in (0..1).chain(13..right.len()) {
-            let mut wrong = right.clone();
-            wrong[at] ^= 1;
-            assert_eq!(token.verify(&wrong), None, "byte {at}");
-        }
-        for length in 0..right.len() {
-            assert_eq!(token.verify(&right[..length]), None, "{length} bytes");
-        }
-        assert_eq!(token.verify(&[&right[..], &[0]].concat()), None);
-    }
-
-    #[test]
-    fn a_token_is_a_password_too() {
-        let token = identity(0xa9).token;
-        assert_eq!(token.to_text(), "a9".repeat(32));
-        assert!(token.is_text(token.to_text().as_bytes()));
-        for wrong in ["", "a9", &"a8".repeat(32), &"a9".repeat(33), &"A9".repeat(32)] {
-            assert!(!token.is_text(wrong.as_bytes()), "{wrong}");
+    fn both_ends_make_the_same_keys_and_nobody_else() {
+        let ((mine, me), (its, peer)) = (known(0, 1), known(1, 2));
+        let key = mine.key(&me, &peer);
+        assert_eq!(key, its.key(&me, &peer));
+        assert_eq!(mine.password(&peer), its.password(&peer));
+        let PeerIdentity { nonce, .. } = known(0, 3).1;
+        let life = Incarnation(2);
+        let others = [
+            its.key(&peer, &me),
+            its.key(&PeerIdentity { nonce, ..me }, &peer),
+            its.key(&me, &PeerIdentity { nonce, ..peer }),
+            its.key(&PeerIdentity { life, ..me }, &peer),
+            its.key(&me, &PeerIdentity { life, ..peer }),
+            its.key(&PeerIdentity { rank: Rank(2), ..me }, &peer),
+            its.key(&me, &PeerIdentity { rank: Rank(2), ..peer }),
+            PeerCredentials { secret: Secret([8; 32]), ..mine.clone() }.key(&me, &peer),
+        ];
+        for (at, other) in others.iter().enumerate() {
+            assert!(*other != key && !others[..at].contains(other), "key {at}");
         }
     }
 
     #[test]
-    fn a_token_is_never_printed() {
-        assert!(!format!("{:?}", identity(171)).contains("171"));
+    fn a_password_is_one_receiver_s_and_says_nothing_of_its_keys() {
+        let ((credentials, me), (_, peer)) = (known(0, 1), known(1, 2));
+        let password = credentials.password(&peer);
+        assert_eq!(password.len(), 64);
+        assert_ne!(password, credentials.password(&me));
+        let PeerIdentity { nonce, .. } = known(1, 3).1;
+        assert_ne!(password, credentials.password(&PeerIdentity { nonce, ..peer }));
+        let life = Incarnation(2);
+        assert_ne!(password, credentials.password(&PeerIdentity { life, ..peer }));
+        assert_ne!(password, hex::encode(credentials.key(&me, &peer)));
+        assert_ne!(password, hex::encode(credentials.secret.0));
+    }
+
+    #[test]
+    fn each_end_draws_its_own_nonce_and_tells_it_as_text() {
+        let (credentials, _) = known(0, 1);
+        let (one, other) = (credentials.draw(), credentials.draw());
+        assert_ne!(one, other);
+        assert_eq!(one.nonce.to_string().parse(), Ok(one.nonce));
+        for wrong in ["", "00", &"0".repeat(63), &"0".repeat(66), &"g".repeat(64)] {
+            assert_eq!(wrong.parse::<PeerNonce>(), Err(BadNonce), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_secret_is_never_printed() {
+        let (credentials, _) = known(0, 1);
+        let shown = format!("{:?}", PeerCredentials { secret: Secret([171; 32]), ..credentials });
+        assert!(!shown.contains("171") && !shown.contains("ab"), "{shown}");
     }
 }

@@ -11,11 +11,12 @@ pub mod grpc;
 mod identity;
 pub mod messages;
 pub mod ring;
+mod seals;
 mod transport;
 pub mod zmq;
 
 pub use baseline::Baseline;
 pub use bytes::Bytes;
 pub use error::RpcError;
-pub use identity::{PeerIdentity, PeerToken};
+pub use identity::{BadNonce, PeerCredentials, PeerIdentity, PeerNonce};
 pub use transport::{Bell, ContentSink, MessageError, MessageSink, MessageTransport};

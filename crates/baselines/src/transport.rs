@@ -42,14 +42,11 @@ pub trait MessageTransport: Send + std::fmt::Debug {
 
 /// Takes what comes, maybe on a thread of the transport's.
 pub trait MessageSink: Send + Sync {
-    /// A message begins: where its content of `bytes` bytes goes.
+    /// A message of a peer's begins: where its content of `bytes` bytes goes. Nothing of the content has been kept.
     ///
     /// # Errors
     /// What is wrong with it: either end of the message fails then.
     fn open(&self, from: Rank, head: &[u8], bytes: usize) -> Result<Box<dyn ContentSink>, String>;
-
-    /// Most bytes of a content that [`MessageSink::open`] takes.
-    fn content_bytes_max(&self) -> usize;
 
     /// Something went wrong that ends the job; the first counts.
     fn fail(&self, error: MessageError);

@@ -1,6 +1,6 @@
-//! ZeroMQ as ps-lite drives it, at its best: every process has one ROUTER that all its peers send to, and a
-//! DEALER to each of them. A message is one multipart message: its metadata is a frame, and so is each of
-//! its blocks (Mamidala et al., Figure 6). Knows not what a block means.
+//! ZeroMQ as ps-lite drives it, at its best: every process has one socket that all its peers send to, and one to each of
+//! them. A message is one multipart message: each of its blocks is a frame, and so is its metadata (Mamidala et al.,
+//! Figure 6). Knows not what a block means.
 //!
 //! * One thread of ZeroMQ's moves the bytes, as in ps-lite; the caller's thread takes messages, and sleeps
 //!   while there are none. A second such thread gained nothing on two cores, from 4 KiB to 64 MiB.
@@ -8,10 +8,12 @@
 //!   caller to limit.
 //! * A block is copied once on sending: ZeroMQ sends from memory that it owns, and safe Rust cannot lend it
 //!   another's until its thread is done with it. The copy is counted. What arrives is lent where it lies.
-//! * A connection says the job's token before anything of it is kept (ZMTP's PLAIN mechanism); a stranger's
+//! * A connection says the receiver's password before anything of it is kept (ZMTP's PLAIN mechanism); a stranger's
 //!   is closed.
-//! * Who sent a message is what its DEALER said when it connected (ZMTP's routing id): a rank, a life of
-//!   it, and the job's token. A message of anybody else is dropped and counted.
+//! * Its sealed metadata proves who sent a message (`seals.rs`). What does not open, or not in its turn, is dropped
+//!   and counted. Connections have no names: the sockets are a PULL and PUSHes, where ps-lite has a ROUTER and DEALERs. With
+//!   names, one that took another's would cut it off.
+//! * Metadata goes last. Who hears it, and would send it with other blocks, hears it once the message is there.
 //! * ZeroMQ says nothing of a peer that is gone: it connects again and again. Somebody else watches.
 
 mod error;
@@ -23,14 +25,16 @@ mod transport;
 use std::collections::HashMap;
 
 use ::zmq::{Context, DONTWAIT, Message, POLLIN, SNDMORE, Socket, SocketType};
-use tensorwire_base::{Deadline, Incarnation, Rank};
+use tensorwire_base::{Deadline, Rank};
+use tensorwire_fabric::seal::Order;
 
 pub use error::ZmqError;
 pub use message::ZmqMessage;
 pub use store_wire::ZmqWire;
 pub use transport::ZmqTransport;
 
-use crate::PeerIdentity;
+use crate::seals::{HeadSeals, SEAL_BYTES, lengths};
+use crate::{PeerCredentials, PeerIdentity};
 use gate::Gate;
 
 /// Of the library: `4.3.5`.
@@ -49,21 +53,16 @@ const FRAME_BYTES_MAX: usize = 1 << 40;
 
 /// One process among those that send each other messages.
 pub struct ZmqNode {
-    identity: PeerIdentity,
     endpoint: String,
     receiver: Socket,
-    peers: HashMap<Rank, Peer>,
+    /// By peer: what is sent to it goes here.
+    senders: HashMap<Rank, Socket>,
+    seals: HeadSeals,
     stats: ZmqStats,
     /// Dropped once nobody can connect any more.
     gate: Gate,
     /// Dropped last: it ends when its sockets have.
     context: Context,
-}
-
-/// Somebody to send to, and whose messages are taken.
-struct Peer {
-    life: Incarnation,
-    sender: Socket,
 }
 
 /// What a node did so far.
@@ -75,9 +74,9 @@ pub struct ZmqStats {
     pub frames: u64,
     /// Into frames to send.
     pub bytes_copied: u64,
-    /// Messages that came from a member that is no peer, or from a life of a peer that is not the connected one.
+    /// Messages that no connected peer sent, or that came before.
     pub refused: u64,
-    /// Connections of strangers, who said a wrong token.
+    /// Connections of strangers, who said a wrong password.
     pub turned_away: u64,
 }
 
@@ -86,26 +85,25 @@ impl ZmqNode {
     ///
     /// # Errors
     /// When it cannot listen there, or there are no sockets left.
-    pub fn bind(identity: PeerIdentity, at: &str) -> Result<ZmqNode, ZmqError> {
+    pub fn bind(credentials: PeerCredentials, at: &str) -> Result<ZmqNode, ZmqError> {
         let setup = |source| ZmqError::Setup { source };
         let context = Context::new();
         context.set_io_threads(IO_THREADS).map_err(setup)?;
-        let gate = Gate::open(&context, identity.token)?;
-        let receiver = context.socket(SocketType::ROUTER).map_err(setup)?;
+        let seals = HeadSeals::new(credentials, Order::Kept);
+        let gate = Gate::open(&context, seals.password(&seals.me()))?;
+        let receiver = context.socket(SocketType::PULL).map_err(setup)?;
         gate.guard(&receiver).map_err(setup)?;
         // fits: the limit is a constant
         receiver.set_maxmsgsize(FRAME_BYTES_MAX as i64).map_err(setup)?;
         receiver.set_rcvhwm(HIGH_WATER_MARK).map_err(setup)?;
         receiver.set_linger(0).map_err(setup)?;
-        // a peer that connects again is known before its old connection is seen to be gone
-        receiver.set_router_handover(true).map_err(setup)?;
         receiver.set_ipv6(is_ipv6(at)).map_err(setup)?;
         let listen = |source| ZmqError::Listen { at: at.to_string(), source };
         receiver.bind(at).map_err(listen)?;
         let endpoint = receiver.get_last_endpoint().map_err(listen)?;
         let endpoint = endpoint.map_err(|_| listen(::zmq::Error::EINVAL))?;
-        let (peers, stats) = (HashMap::new(), ZmqStats::default());
-        Ok(ZmqNode { identity, endpoint, receiver, peers, stats, gate, context })
+        let (senders, stats) = (HashMap::new(), ZmqStats::default());
+        Ok(ZmqNode { endpoint, receiver, senders, seals, stats, gate, context })
     }
 
     /// Where peers connect to.
@@ -113,33 +111,34 @@ impl ZmqNode {
         &self.endpoint
     }
 
-    /// From now on `rank` can be sent to at `endpoint`, and what this life of it sends is taken. Replaces
-    /// what was connected as `rank`. Whether anybody is there shows when somebody answers.
+    /// What peers are to be told, beside the endpoint.
+    pub fn identity(&self) -> PeerIdentity {
+        self.seals.me()
+    }
+
+    /// From now on `peer` can be sent to at `endpoint`, and what it sends is taken. Replaces what was connected
+    /// as its rank. Whether anybody is there shows when somebody answers.
     ///
     /// # Errors
     /// When `endpoint` is none, or there are no sockets left.
-    pub fn connect(
-        &mut self,
-        rank: Rank,
-        life: Incarnation,
-        endpoint: &str,
-    ) -> Result<(), ZmqError> {
-        let setup = |source| ZmqError::Setup { source };
-        let sender = self.context.socket(SocketType::DEALER).map_err(setup)?;
-        self.gate.admit(&sender).map_err(setup)?;
-        sender.set_identity(&self.identity.to_bytes()).map_err(setup)?;
+    pub fn connect(&mut self, peer: PeerIdentity, endpoint: &str) -> Result<(), ZmqError> {
+        let (rank, setup) = (peer.rank, |source| ZmqError::Setup { source });
+        let sender = self.context.socket(SocketType::PUSH).map_err(setup)?;
+        gate::say(&sender, &self.seals.password(&peer)).map_err(setup)?;
         sender.set_sndhwm(HIGH_WATER_MARK).map_err(setup)?;
         sender.set_linger(0).map_err(setup)?;
         sender.set_ipv6(is_ipv6(endpoint)).map_err(setup)?;
         let connect = |source| ZmqError::Connect { rank, endpoint: endpoint.to_string(), source };
         sender.connect(endpoint).map_err(connect)?;
-        self.peers.insert(rank, Peer { life, sender });
+        self.senders.insert(rank, sender);
+        self.seals.expect(peer);
         Ok(())
     }
 
     /// What is not yet sent to `rank` is dropped, and what it sends is refused.
     pub fn disconnect(&mut self, rank: Rank) {
-        self.peers.remove(&rank);
+        self.senders.remove(&rank);
+        self.seals.forget(rank);
     }
 
     /// Sends a message; does not wait. Messages to one peer arrive in order.
@@ -147,17 +146,21 @@ impl ZmqNode {
     /// # Errors
     /// When `to` is not connected, or ZeroMQ fails.
     pub fn send(&mut self, to: Rank, meta: &[u8], blocks: &[&[u8]]) -> Result<(), ZmqError> {
-        let Some(peer) = self.peers.get(&to) else {
+        let Some(sender) = self.senders.get(&to) else {
             return Err(ZmqError::NoPeer { rank: to });
         };
-        let frames = std::iter::once(meta).chain(blocks.iter().copied());
-        for (index, frame) in frames.enumerate() {
-            let more = if index < blocks.len() { SNDMORE } else { 0 };
-            uninterrupted(|| peer.sender.send(frame, DONTWAIT | more))
-                .map_err(|source| ZmqError::Send { rank: to, source })?;
-            self.stats.frames += 1;
-            self.stats.bytes_copied += frame.len() as u64;
+        let failed = |source| ZmqError::Send { rank: to, source };
+        for block in blocks {
+            uninterrupted(|| sender.send(*block, DONTWAIT | SNDMORE)).map_err(failed)?;
+            self.stats.bytes_copied += block.len() as u64;
         }
+        let mut sealed = vec![0; meta.len() + SEAL_BYTES];
+        if !self.seals.seal(to, meta, &lengths(blocks.iter().copied()), &mut sealed) {
+            return Err(ZmqError::NoPeer { rank: to });
+        }
+        uninterrupted(|| sender.send(&sealed, DONTWAIT)).map_err(failed)?;
+        self.stats.bytes_copied += meta.len() as u64;
+        self.stats.frames += 1 + blocks.len() as u64;
         self.stats.messages += 1;
         Ok(())
     }
@@ -167,22 +170,22 @@ impl ZmqNode {
     /// # Errors
     /// When ZeroMQ fails.
     pub fn try_receive(&mut self) -> Result<Option<ZmqMessage>, ZmqError> {
-        let Some(identity) = self.try_receive_frame()? else {
-            return Ok(None);
-        };
-        let mut more = identity.get_more();
-        let mut frames = Vec::new();
-        while more {
+        let Some(first) = self.try_receive_frame()? else { return Ok(None) };
+        let mut frames = vec![first];
+        while frames.last().is_some_and(Message::get_more) {
             // a multipart message comes whole or not at all
             let Some(frame) = self.try_receive_frame()? else { break };
-            more = frame.get_more();
             frames.push(frame);
         }
-        let message = self.sender_of(&identity).and_then(|from| ZmqMessage::new(from, frames));
-        if message.is_none() {
-            self.stats.refused += 1;
+        let Some(mut sealed) = frames.pop() else { return Ok(None) };
+        let content = lengths(frames.iter().map(|block| &block[..]));
+        match self.seals.open(&mut sealed, &content) {
+            Ok((from, meta)) => Ok(Some(ZmqMessage { from, sealed, meta, blocks: frames })),
+            Err(why) => {
+                self.seals.refuse(sealed.gets("Peer-Address").unwrap_or("a stranger"), why);
+                Ok(None)
+            }
         }
-        Ok(message)
     }
 
     /// The next message; none where none has come by the deadline.
@@ -209,7 +212,8 @@ impl ZmqNode {
     }
 
     pub fn stats(&self) -> ZmqStats {
-        ZmqStats { turned_away: self.gate.turned_away(), ..self.stats }
+        let (refused, turned_away) = (self.seals.refused(), self.gate.turned_away());
+        ZmqStats { refused, turned_away, ..self.stats }
     }
 
     /// Hands to the operating system what was sent, as far as it can by the deadline. A node that is
@@ -218,8 +222,8 @@ impl ZmqNode {
     /// # Errors
     /// When ZeroMQ fails.
     pub fn close(self, deadline: Deadline) -> Result<(), ZmqError> {
-        for peer in self.peers.values() {
-            let linger = peer.sender.set_linger(milliseconds(deadline));
+        for sender in self.senders.values() {
+            let linger = sender.set_linger(milliseconds(deadline));
             linger.map_err(|source| ZmqError::Setup { source })?;
         }
         Ok(())
@@ -232,22 +236,15 @@ impl ZmqNode {
             Err(source) => Err(ZmqError::Receive { source }),
         }
     }
-
-    /// Who connected with these bytes, if it is a peer.
-    fn sender_of(&self, identity: &[u8]) -> Option<Rank> {
-        let (rank, life) = self.identity.token.verify(identity)?;
-        let peer = self.peers.get(&rank)?;
-        (peer.life == life).then_some(rank)
-    }
 }
 
 impl std::fmt::Debug for ZmqNode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let peers: Vec<&Rank> = self.peers.keys().collect();
+        let peers: Vec<&Rank> = self.senders.keys().collect();
         f.debug_struct("ZmqNode")
             .field("endpoint", &self.endpoint)
             .field("peers", &peers)
-            .field("stats", &self.stats)
+            .field("stats", &self.stats())
             .finish_non_exhaustive()
     }
 }

@@ -40,7 +40,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("baselines_heads", tensorwire_baselines::fuzz::heads),
     ("baselines_fragments", tensorwire_baselines::fuzz::fragments),
     ("baselines_tensors", tensorwire_baselines::fuzz::tensors),
-    ("baselines_identities", tensorwire_baselines::fuzz::identities),
+    ("baselines_seals", tensorwire_baselines::fuzz::seals),
     ("train_states", tensorwire_train::fuzz::states),
     ("train_shards", tensorwire_train::fuzz::shards),
     ("train_snapshots", tensorwire_train::fuzz::snapshots),

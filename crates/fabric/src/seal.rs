@@ -1,9 +1,14 @@
 //! Frames that only the other end of a connection can have made: AES-256-GCM (NIST SP 800-38D) under keys that the
 //! handshake of this connection made, one for each direction, with the number of the frame as nonce. What is read, changed,
-//! sent twice, left out or put elsewhere does not open. Knows no socket.
+//! sent twice, left out or put elsewhere does not open. Where messages may overtake each other, each says its number
+//! ([`NumberedOpener`]). Knows no socket.
+
+mod numbered;
 
 use aes_gcm::aead::{AeadInPlace, KeyInit};
 use aes_gcm::{Aes256Gcm, Nonce, Tag};
+
+pub use numbered::{NumberedOpener, Order, Refused};
 
 /// Bytes that a frame grows by.
 pub const TAG_BYTES: usize = 16;
@@ -37,13 +42,29 @@ impl Direction {
         Direction { cipher: Box::new(Aes256Gcm::new(key.into())), frames: 0 }
     }
 
-    /// No two frames of a direction have the same.
-    fn nonce(&mut self) -> Nonce<aes_gcm::aead::consts::U12> {
-        let mut nonce = [0; 12];
-        nonce[4..].copy_from_slice(&self.frames.to_le_bytes());
+    /// The number of the next frame: no two of a direction have the same.
+    fn next(&mut self) -> u64 {
         self.frames += 1;
-        nonce.into()
+        self.frames - 1
     }
+
+    fn open(
+        &self,
+        number: u64,
+        clear: &[u8],
+        frame: &mut [u8],
+        tag: &[u8; TAG_BYTES],
+    ) -> Result<(), Forged> {
+        let (nonce, tag) = (nonce(number), Tag::from(*tag));
+        let opened = self.cipher.decrypt_in_place_detached(&nonce, clear, frame, &tag);
+        opened.map_err(|_| Forged)
+    }
+}
+
+fn nonce(number: u64) -> Nonce<aes_gcm::aead::consts::U12> {
+    let mut nonce = [0; 12];
+    nonce[4..].copy_from_slice(&number.to_le_bytes());
+    nonce.into()
 }
 
 impl Sealer {
@@ -52,12 +73,17 @@ impl Sealer {
         Sealer(Direction::new(key))
     }
 
+    /// The number that the next frame has: what a [`NumberedOpener`] is to be told.
+    pub fn next_number(&self) -> u64 {
+        self.0.frames
+    }
+
     /// Encrypts the next frame in place; `clear` goes with it, readable, and is authenticated as well. Returns the tag.
     ///
     /// # Panics
     /// If the frame has more than 64 GiB, the most of AES-GCM.
     pub fn seal(&mut self, clear: &[u8], frame: &mut [u8]) -> [u8; TAG_BYTES] {
-        let nonce = self.0.nonce();
+        let nonce = nonce(self.0.next());
         let tag = self.0.cipher.encrypt_in_place_detached(&nonce, clear, frame);
         tag.expect("a frame is far below 64 GiB").into()
     }
@@ -80,10 +106,8 @@ impl Opener {
         frame: &mut [u8],
         tag: &[u8; TAG_BYTES],
     ) -> Result<(), Forged> {
-        let nonce = self.0.nonce();
-        let opened =
-            self.0.cipher.decrypt_in_place_detached(&nonce, clear, frame, &Tag::from(*tag));
-        opened.map_err(|_| Forged)
+        let number = self.0.next();
+        self.0.open(number, clear, frame, tag)
     }
 }
 

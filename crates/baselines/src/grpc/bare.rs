@@ -17,15 +17,14 @@ use tonic::{Code, Status};
 use tower::ServiceExt;
 
 use super::PUSH;
-use crate::transport::{ContentSink, HEAD_BYTES_MAX};
+use crate::transport::ContentSink;
 
 /// gRPC's own bytes before a message: compressed or not, and the message's length in 4 bytes.
 const PREFIX_BYTES: usize = 5;
-/// Most bytes before a content: that prefix, two keys, two lengths, a head.
-const OPENING_BYTES_MAX: usize = PREFIX_BYTES + 2 + 2 * 10 + HEAD_BYTES_MAX;
-/// The fields of a message.
+/// Most bytes before a content: that prefix, a key, a length.
+const OPENING_BYTES_MAX: usize = PREFIX_BYTES + 1 + 10;
+/// The field of a message.
 const CONTENT: u32 = 1;
-const HEAD: u32 = 2;
 
 /// A body of frames that are all there.
 struct Frames(VecDeque<Frame<Bytes>>);
@@ -50,10 +49,9 @@ impl HttpBody for Frames {
 pub(super) async fn push(
     channel: Channel,
     metadata: HeaderMap,
-    head: &[u8],
     content: Bytes,
 ) -> Result<(), Status> {
-    let Some(opening) = opening(head, content.len()) else {
+    let Some(opening) = opening(content.len()) else {
         return Err(Status::out_of_range("a message of gRPC has less than 4 GiB"));
     };
     let frames = [opening.into(), content].map(Frame::data);
@@ -81,15 +79,16 @@ pub(super) async fn push(
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
-/// Takes a message as it comes, to where `open` wants a content of this head and length, and answers.
+/// Takes a message with a content of `bytes` bytes as it comes, and answers.
 pub(super) async fn take(
     mut body: Body,
-    open: impl Fn(&[u8], usize) -> Result<Box<dyn ContentSink>, String>,
+    sink: Box<dyn ContentSink>,
+    bytes: usize,
 ) -> Result<Response<Body>, Status> {
-    let mut message = Message::default();
+    let mut message = Message { opening: Vec::new(), is_open: false, sink, left: bytes };
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame?.into_data() {
-            message.take(&data, &open).map_err(Status::invalid_argument)?;
+            message.take(&data).map_err(Status::invalid_argument)?;
         }
     }
     message.end().map_err(Status::invalid_argument)?;
@@ -103,96 +102,100 @@ pub(super) async fn take(
     Ok(response)
 }
 
-/// What is before the content; none if a message cannot be so long.
-fn opening(head: &[u8], content_bytes: usize) -> Option<Vec<u8>> {
-    let mut fields = Vec::with_capacity(OPENING_BYTES_MAX);
-    encode_key(HEAD, WireType::LengthDelimited, &mut fields);
-    encode_varint(head.len() as u64, &mut fields);
-    fields.extend_from_slice(head);
-    encode_key(CONTENT, WireType::LengthDelimited, &mut fields);
-    encode_varint(content_bytes as u64, &mut fields);
-    let bytes = u32::try_from(fields.len().checked_add(content_bytes)?).ok()?;
+/// What is before the content; none if a message cannot be so long. A field without a byte is left out.
+fn opening(content_bytes: usize) -> Option<Vec<u8>> {
+    let mut field = Vec::with_capacity(OPENING_BYTES_MAX);
+    if content_bytes > 0 {
+        encode_key(CONTENT, WireType::LengthDelimited, &mut field);
+        encode_varint(content_bytes as u64, &mut field);
+    }
+    let bytes = u32::try_from(field.len().checked_add(content_bytes)?).ok()?;
     let mut opening = vec![0];
     opening.extend_from_slice(&bytes.to_be_bytes());
-    opening.append(&mut fields);
+    opening.append(&mut field);
     Some(opening)
 }
 
 /// A message that comes in pieces.
-#[derive(Default)]
 struct Message {
-    /// What has come of the opening.
+    /// What has come of it.
     opening: Vec<u8>,
-    content: Option<(Box<dyn ContentSink>, usize)>,
+    /// The opening is whole.
+    is_open: bool,
+    sink: Box<dyn ContentSink>,
+    /// Of the content.
+    left: usize,
 }
 
 impl Message {
-    fn take(
-        &mut self,
-        mut data: &[u8],
-        open: &impl Fn(&[u8], usize) -> Result<Box<dyn ContentSink>, String>,
-    ) -> Result<(), String> {
-        if self.content.is_none() {
+    fn take(&mut self, mut data: &[u8]) -> Result<(), &'static str> {
+        if !self.is_open {
             let before = self.opening.len();
             let (more, _) = data.split_at(data.len().min(OPENING_BYTES_MAX - before));
             self.opening.extend_from_slice(more);
-            let Some((head, content_bytes, begin)) = read_opening(&self.opening)? else {
+            let Some((content_bytes, begin)) = read_opening(&self.opening)? else {
                 return match self.opening.len() < OPENING_BYTES_MAX {
                     true => Ok(()),
-                    false => Err("a head that is too long".to_string()),
+                    false => Err("its field is no content"),
                 };
             };
-            self.content = Some((open(&head, content_bytes)?, content_bytes));
+            if content_bytes != self.left {
+                return Err("another content than its head says");
+            }
+            self.is_open = true;
             data = &data[begin - before..];
         }
-        let Some((sink, left)) = &mut self.content else { return Ok(()) };
-        *left = left.checked_sub(data.len()).ok_or("more bytes than it said")?;
-        sink.write(data);
+        self.left = self.left.checked_sub(data.len()).ok_or("more bytes than it said")?;
+        self.sink.write(data);
         Ok(())
     }
 
-    fn end(self) -> Result<(), String> {
-        match self.content {
-            Some((sink, 0)) => {
-                sink.done();
+    fn end(self) -> Result<(), &'static str> {
+        match self.is_open && self.left == 0 {
+            true => {
+                self.sink.done();
                 Ok(())
             }
-            _ => Err("fewer bytes than it said".to_string()),
+            false => Err("fewer bytes than it said"),
         }
     }
 }
 
-/// The head, the content's length, and where the content begins, once all of the opening is there.
-fn read_opening(opening: &[u8]) -> Result<Option<(Vec<u8>, usize, usize)>, String> {
-    let Some((prefix, mut fields)) = opening.split_at_checked(PREFIX_BYTES) else {
+/// The content's length, and where it begins, once all of the opening is there.
+fn read_opening(opening: &[u8]) -> Result<Option<(usize, usize)>, &'static str> {
+    let Some((prefix, mut field)) = opening.split_at_checked(PREFIX_BYTES) else {
         return Ok(None);
     };
-    let bytes = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]);
-    if prefix[0] != 0 {
-        return Err("a compressed message".to_string());
-    }
-    let mut head = Vec::new();
     // fits: usize is 64 bits wide
-    let end = PREFIX_BYTES + bytes as usize;
-    // what ends early here may be complete in a moment
-    while let (Ok((field, WireType::LengthDelimited)), Ok(length)) =
-        (decode_key(&mut fields), decode_varint(&mut fields))
-    {
-        let begin = opening.len() - fields.len();
-        let length = usize::try_from(length).map_err(|_| "a field of too many bytes")?;
-        match field {
-            CONTENT if begin.checked_add(length) == Some(end) => {
-                return Ok(Some((head, length, begin)));
-            }
-            HEAD if length > HEAD_BYTES_MAX => return Err("a head that is too long".to_string()),
-            HEAD => match fields.split_at_checked(length) {
-                Some((this, rest)) => (head, fields) = (this.to_vec(), rest),
-                None => return Ok(None),
-            },
-            _ => return Err("its fields are not a head and, last, a content".to_string()),
-        }
+    let bytes = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
+    if prefix[0] != 0 {
+        return Err("a compressed message");
     }
-    Ok(None)
+    if bytes == 0 {
+        return Ok(Some((0, PREFIX_BYTES)));
+    }
+    // what ends early here may be complete in a moment
+    let (Ok((number, wire_type)), Ok(length)) = (decode_key(&mut field), decode_varint(&mut field))
+    else {
+        return Ok(None);
+    };
+    let begin = opening.len() - field.len();
+    let end = usize::try_from(length).ok().and_then(|length| begin.checked_add(length));
+    match (number, wire_type, end) {
+        (CONTENT, WireType::LengthDelimited, Some(end)) if end == PREFIX_BYTES + bytes => {
+            Ok(Some((end - begin, begin)))
+        }
+        _ => Err("its field is no content"),
+    }
+}
+
+/// Any bytes as an opening: [`crate::fuzz`].
+pub(super) fn fuzz_openings(bytes: &[u8]) {
+    if let Ok(Some((content_bytes, begin))) = read_opening(bytes) {
+        assert!(begin <= bytes.len());
+        let again = opening(content_bytes).unwrap_or_default();
+        assert_eq!(read_opening(&again), Ok(Some((content_bytes, again.len()))));
+    }
 }
 
 #[cfg(test)]
@@ -203,37 +206,35 @@ mod tests {
 
     #[test]
     fn an_opening_and_its_content_are_a_message_of_protobuf() {
-        for (head, content) in
-            [(&b""[..], &b""[..]), (b"head", b"content"), (&[7; 300], &[9; 70_000])]
-        {
-            let mut bytes = opening(head, content.len()).unwrap();
+        for content in [&b""[..], b"content", &[9; 70_000]] {
+            let mut bytes = opening(content.len()).unwrap();
             bytes.extend_from_slice(content);
             let length = u32::from_be_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
             assert_eq!(length as usize, bytes.len() - PREFIX_BYTES);
-            let tensor = Tensor::decode(&bytes[PREFIX_BYTES..]).unwrap();
-            assert_eq!((&tensor.head[..], &tensor.content[..]), (head, content));
+            let tensor = Tensor { content: Bytes::copy_from_slice(content) };
+            assert_eq!(tensor.encode_to_vec(), bytes[PREFIX_BYTES..]);
         }
-        assert!(opening(b"head", u32::MAX as usize).is_none());
+        assert!(opening(u32::MAX as usize).is_none());
     }
 
     #[test]
     fn an_opening_is_read_as_soon_as_it_is_whole_and_not_before() {
-        let whole = opening(&[5; 200], 1 << 20).unwrap();
+        let whole = opening(1 << 20).unwrap();
         for end in 0..whole.len() {
             assert_eq!(read_opening(&whole[..end]), Ok(None), "{end} bytes");
         }
-        assert_eq!(read_opening(&whole), Ok(Some((vec![5; 200], 1 << 20, whole.len()))));
+        assert_eq!(read_opening(&whole), Ok(Some((1 << 20, whole.len()))));
+        assert_eq!(read_opening(&[0; 5]), Ok(Some((0, 5))));
     }
 
     #[test]
     fn what_is_no_message_of_ours_is_refused() {
         assert!(read_opening(&[1, 0, 0, 0, 0]).unwrap_err().contains("compressed"));
-        // field 3, and a content that does not reach to the end
-        for fields in [&b"\x1a\x01x"[..], b"\x0a\x01xx"] {
+        // field 3, and contents that do not reach to the end, or beyond it
+        for fields in [&b"\x1a\x01x"[..], b"\x0a\x01xx", b"\x0a\x03xx"] {
             let mut bytes = vec![0, 0, 0, 0, fields.len() as u8];
             bytes.extend_from_slice(fields);
-            assert!(read_opening(&bytes).unwrap_err().contains("its fields"));
+            assert!(read_opening(&bytes).unwrap_err().contains("its field"));
         }
-        assert!(read_opening(b"\0\0\0\xff\xff\x12\xff\xff\x01").unwrap_err().contains("too long"));
     }
 }

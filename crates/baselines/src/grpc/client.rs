@@ -119,7 +119,7 @@ async fn push(
             |error: tonic::transport::Error| RpcError::Lost { at, reason: innermost(&error) };
         grpc.ready().await.map_err(lost)?;
         let codec = ProstCodec::<Tensor, Done>::default();
-        let request = Request::new(Tensor { content, head: Bytes::new() });
+        let request = Request::new(Tensor { content });
         let answer = grpc.unary(request, PathAndQuery::from_static(PUSH), codec).await;
         answer.map(drop).map_err(|status| failure(at, &status))
     };

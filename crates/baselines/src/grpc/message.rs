@@ -2,15 +2,14 @@
 
 use bytes::Bytes;
 
+use super::bare::fuzz_openings;
+
 /// One tensor's bytes.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub(super) struct Tensor {
     /// Shared, not copied, on its way to the codec and from it.
     #[prost(bytes = "bytes", tag = "1")]
     pub(super) content: Bytes,
-    /// What it is, for whoever exchanges tensors.
-    #[prost(bytes = "bytes", tag = "2")]
-    pub(super) head: Bytes,
 }
 
 /// It was taken.
@@ -21,9 +20,10 @@ pub(super) struct Done {}
 pub(crate) fn fuzz_tensors(bytes: &[u8]) {
     use prost::Message;
     if let Ok(tensor) = Tensor::decode(bytes) {
-        assert!(tensor.content.len() + tensor.head.len() <= bytes.len());
+        assert!(tensor.content.len() <= bytes.len());
         assert_eq!(Tensor::decode(tensor.encode_to_vec().as_slice()), Ok(tensor));
     }
+    fuzz_openings(bytes);
 }
 
 #[cfg(test)]
@@ -33,14 +33,11 @@ mod tests {
 
     #[test]
     fn a_tensor_is_on_the_wire_as_protobuf_says() {
-        let content = Bytes::from_static(b"abc");
-        let tensor = Tensor { content: content.clone(), head: Bytes::new() };
+        let tensor = Tensor { content: Bytes::from_static(b"abc") };
         // field 1, length-delimited, 3 bytes
         assert_eq!(tensor.encode_to_vec(), b"\x0a\x03abc");
         assert_eq!(Tensor::decode(&b"\x0a\x03abc"[..]).unwrap(), tensor);
-        // field 2
-        let named = Tensor { content, head: Bytes::from_static(b"z") };
-        assert_eq!(named.encode_to_vec(), b"\x0a\x03abc\x12\x01z");
+        assert_eq!(Tensor::default().encode_to_vec(), b"");
         assert_eq!(Done {}.encode_to_vec(), b"");
     }
 }

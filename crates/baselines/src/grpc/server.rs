@@ -20,12 +20,11 @@ use tower::service_fn;
 use super::message::{Done, Tensor};
 use super::{FRAME_BYTES, PUSH, WINDOW_BYTES};
 use crate::RpcError;
-use crate::transport::HEAD_BYTES_MAX;
 
 /// Threads that serve: one has the sockets while the other has a tensor.
 const THREADS: usize = 2;
-/// Most bytes of a message beside its content: two keys, two lengths and a head.
-const BESIDE_CONTENT_BYTES_MAX: usize = 2 + 2 * 10 + HEAD_BYTES_MAX;
+/// Most bytes of a message beside its content: a key and a length.
+const BESIDE_CONTENT_BYTES_MAX: usize = 1 + 10;
 /// What a thread has for its calls.
 const STACK_BYTES: usize = 2 << 20;
 /// How long threads that are still at work are waited for when a server is dropped.
@@ -66,10 +65,11 @@ impl GrpcServer {
         let (stop, stopped) = oneshot::channel::<()>();
         let on_tensor: OnTensor = Arc::new(on_tensor);
         let answer = move |request| serve(request, bytes_max, on_tensor.clone());
-        let (at, serving) = listen(&runtime, at, answer, async {
+        let (at, incoming) = listen(&runtime, at)?;
+        let serving = answer_all(&runtime, incoming, answer, async {
             // a server that was dropped stops too
             let _ = stopped.await;
-        })?;
+        });
         Ok(GrpcServer { at, stop, serving, runtime })
     }
 
@@ -98,27 +98,34 @@ impl GrpcServer {
     }
 }
 
-/// Listens at `at` (port 0: the system chooses), and answers every request until `stopped`.
-pub(super) fn listen<A: Future<Output = Answer> + Send + 'static>(
+/// Listens at `at` (port 0: the system chooses). Who calls waits until he is answered.
+pub(super) fn listen(
     runtime: &OwnRuntime,
     at: SocketAddr,
-    answer: impl Fn(http::Request<Body>) -> A + Clone + Send + Sync + 'static,
-    stopped: impl Future<Output = ()> + Send + 'static,
-) -> Result<(SocketAddr, Serving), RpcError> {
+) -> Result<(SocketAddr, TcpIncoming), RpcError> {
     let handle = runtime.handle();
-    let refused = |reason: String| RpcError::Listen { at, reason };
+    let refused = |error: std::io::Error| RpcError::Listen { at, reason: error.to_string() };
     let incoming = {
         let _inside = handle.enter();
-        TcpIncoming::bind(at).map_err(|error| refused(error.to_string()))?
+        TcpIncoming::bind(at).map_err(refused)?
     };
     let incoming = incoming.with_nodelay(Some(true));
-    let at = incoming.local_addr().map_err(|error| refused(error.to_string()))?;
+    Ok((incoming.local_addr().map_err(refused)?, incoming))
+}
+
+/// Answers every request until `stopped`.
+pub(super) fn answer_all<A: Future<Output = Answer> + Send + 'static>(
+    runtime: &OwnRuntime,
+    incoming: TcpIncoming,
+    answer: impl Fn(http::Request<Body>) -> A + Clone + Send + Sync + 'static,
+    stopped: impl Future<Output = ()> + Send + 'static,
+) -> Serving {
     let serving = Server::builder()
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
         .max_frame_size(FRAME_BYTES)
         .serve_with_incoming_shutdown(service_fn(answer), incoming, stopped);
-    Ok((at, handle.spawn(serving)))
+    runtime.handle().spawn(serving)
 }
 
 impl OwnRuntime {

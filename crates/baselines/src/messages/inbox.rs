@@ -26,8 +26,6 @@ struct Inner {
     bell: Bell,
     /// Largest tensor of unknown size that is taken.
     dynamic_bytes_max: usize,
-    /// Largest tensor that is taken.
-    content_bytes_max: usize,
     bytes_sent: AtomicU64,
     bytes_copied: AtomicU64,
     state: Mutex<State>,
@@ -77,15 +75,9 @@ impl Inbound {
 
 impl Inbox {
     pub(super) fn new(inbound: HashMap<Key, Inbound>, dynamic_bytes_max: usize) -> Inbox {
-        let most = |inbound: &Inbound| match &inbound.place {
-            Placing::Nowhere => 0,
-            Placing::Buffer(buffer) => buffer.bytes(),
-            Placing::Unknown(_) => dynamic_bytes_max,
-        };
         Inbox(Arc::new(Inner {
             bell: Bell::default(),
             dynamic_bytes_max,
-            content_bytes_max: inbound.values().map(most).max().unwrap_or(0),
             bytes_sent: AtomicU64::new(0),
             bytes_copied: AtomicU64::new(0),
             state: Mutex::new(State { inbound, ..State::default() }),
@@ -167,10 +159,6 @@ impl MessageSink for Inbox {
             _ => return Err(wrong(format!("{bytes} bytes are not its size"))),
         };
         Ok(Box::new(Arriving { inbox: self.clone(), key: (session, edge), epoch, to }))
-    }
-
-    fn content_bytes_max(&self) -> usize {
-        self.0.content_bytes_max
     }
 
     fn fail(&self, error: MessageError) {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sha2::{Digest, Sha256};
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_graph::{Edge, Plan, Transfer};
 use tensorwire_launch::{Member, MemberError, Peers, WireOptions};
@@ -20,7 +19,7 @@ use crate::baseline::Baseline;
 use crate::grpc::{GrpcStyle, GrpcTransport};
 use crate::ring::RingTransport;
 use crate::zmq::{ZmqError, ZmqNode, ZmqTransport};
-use crate::{MessageError, MessageSink, MessageTransport, PeerIdentity, PeerToken, RpcError};
+use crate::{MessageError, MessageSink, MessageTransport, PeerCredentials, PeerIdentity, RpcError};
 
 /// What is left of a part once its sessions run: for its traffic, and to leave.
 #[derive(Clone, Debug)]
@@ -196,16 +195,16 @@ fn open_grpc(
     inbox: Arc<dyn MessageSink>,
 ) -> Result<GrpcTransport, OpenMessagesError> {
     let at = SocketAddr::new(member.address(), 0);
-    let (identity, patience) = (peer_identity(member), options.step_deadline);
-    let mut transport = GrpcTransport::bind(identity, at, style, patience, inbox)?;
-    let endpoints = member.introduce(vec![transport.address().to_string()], digest)?;
+    let (credentials, patience) = (credentials(member), options.step_deadline);
+    let mut transport = GrpcTransport::bind(credentials, at, style, patience, inbox)?;
+    let (me, address) = (transport.identity(), transport.address().to_string());
+    let introduced = introduce(member, me, address, peers, digest)?;
+    transport.expect(&introduced.iter().map(|(peer, _)| *peer).collect::<Vec<_>>());
     let deadline = Deadline::after(member.setup_patience());
-    for rank in peers {
-        let endpoint = first_of(&endpoints, *rank);
-        let at =
-            endpoint.parse().map_err(|_| MemberError::BadEndpoint { rank: *rank, endpoint })?;
-        let connected = transport.connect(*rank, at, deadline);
-        connected.map_err(|source| OpenMessagesError::Call { peer: *rank, source })?;
+    for (PeerIdentity { rank, .. }, endpoint) in introduced {
+        let at = endpoint.parse().map_err(|_| MemberError::BadEndpoint { rank, endpoint })?;
+        let connected = transport.connect(rank, at, deadline);
+        connected.map_err(|source| OpenMessagesError::Call { peer: rank, source })?;
     }
     Ok(transport)
 }
@@ -222,27 +221,42 @@ where
         IpAddr::V4(address) => format!("tcp://{address}:*"),
         IpAddr::V6(address) => format!("tcp://[{address}]:*"),
     };
-    let mut node = ZmqNode::bind(peer_identity(member), &at)?;
-    let endpoints = member.introduce(vec![node.endpoint().to_string()], digest)?;
-    for rank in peers {
-        node.connect(*rank, member.life(*rank).incarnation, &first_of(&endpoints, *rank))?;
+    let mut node = ZmqNode::bind(credentials(member), &at)?;
+    let (me, endpoint) = (node.identity(), node.endpoint().to_string());
+    for (peer, endpoint) in introduce(member, me, endpoint, peers, digest)? {
+        node.connect(peer, &endpoint)?;
     }
     Ok(node)
 }
 
-/// Who this member is to peers that it meets in clear text: a token made from the job's secret, which it
-/// does not tell.
-fn peer_identity(member: &Member) -> PeerIdentity {
-    let secret = member.credentials().secret.0;
-    let digest = Sha256::new().chain_update(b"tensorwire in messages").chain_update(secret);
-    let (rank, token) = (member.rank(), PeerToken(digest.finalize().into()));
-    PeerIdentity { rank, life: member.life(rank).incarnation, token }
+fn credentials(member: &Member) -> PeerCredentials {
+    let (rank, secret) = (member.rank(), member.credentials().secret.clone());
+    PeerCredentials { rank, life: member.life(rank).incarnation, secret }
 }
 
-/// The only endpoint of a member; none is no endpoint, which is said where it is used.
-fn first_of(endpoints: &[Option<Vec<String>>], rank: Rank) -> String {
-    let told = endpoints.get(rank.index()).and_then(Option::as_ref);
-    told.and_then(|endpoints| endpoints.first()).cloned().unwrap_or_default()
+/// Says by the launcher where this end is and which nonce it drew, and hears it of `peers`. What crosses there is sealed.
+fn introduce(
+    member: &Member,
+    me: PeerIdentity,
+    endpoint: String,
+    peers: &[Rank],
+    digest: &str,
+) -> Result<Vec<(PeerIdentity, String)>, MemberError> {
+    let told = member.introduce(vec![endpoint, me.nonce.to_string()], digest)?;
+    let introduced = |rank: &Rank| {
+        let rank = *rank;
+        // none is no endpoint, which is said where it is used
+        let told = told.get(rank.index()).and_then(Option::as_deref).unwrap_or_default();
+        let [endpoint, nonce] = [0, 1].map(|at| told.get(at).cloned().unwrap_or_default());
+        match nonce.parse() {
+            Ok(nonce) => {
+                let life = member.life(rank).incarnation;
+                Ok((PeerIdentity { rank, life, nonce }, endpoint))
+            }
+            Err(_) => Err(MemberError::BadEndpoint { rank, endpoint: told.join(", ") }),
+        }
+    };
+    peers.iter().map(introduced).collect()
 }
 
 /// Lanes meet in the servers; each has a worker of its own, which is its first.

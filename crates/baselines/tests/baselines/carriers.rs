@@ -12,10 +12,10 @@ use tensorwire_baselines::grpc::{GrpcStyle, GrpcTransport};
 use tensorwire_baselines::ring::{CONTENT_BYTES_MAX, RingTransport};
 use tensorwire_baselines::zmq::{ZmqNode, ZmqTransport};
 use tensorwire_baselines::{
-    Bell, Bytes, ContentSink, MessageError, MessageSink, MessageTransport, PeerIdentity, PeerToken,
+    Bell, Bytes, ContentSink, MessageError, MessageSink, MessageTransport, PeerCredentials,
     RpcError,
 };
-use tensorwire_fabric::{Backend, Fabric, SimKnobs, SimNetwork};
+use tensorwire_fabric::{Backend, Fabric, Secret, SimKnobs, SimNetwork};
 use tensorwire_testkit::mesh;
 
 const LIFE: Incarnation = Incarnation(1);
@@ -49,15 +49,11 @@ struct Keep {
 
 impl MessageSink for Kept {
     fn open(&self, from: Rank, head: &[u8], bytes: usize) -> Result<Box<dyn ContentSink>, String> {
-        if head == b"unwanted" || bytes > self.content_bytes_max() {
+        if head == b"unwanted" || bytes > CONTENT_MAX - self.less.load(Ordering::Relaxed) {
             return Err("nobody wants it".to_string());
         }
         let (sink, head, content) = (self.state.clone(), head.to_vec(), Vec::new());
         Ok(Box::new(Keep { sink, from, head, content, bytes }))
-    }
-
-    fn content_bytes_max(&self) -> usize {
-        CONTENT_MAX - self.less.load(Ordering::Relaxed)
     }
 
     fn fail(&self, error: MessageError) {
@@ -67,6 +63,18 @@ impl MessageSink for Kept {
 
     fn bell(&self) -> &Bell {
         &self.bell
+    }
+}
+
+impl Kept {
+    /// What came with this head, if it did.
+    pub(super) fn take(&self, head: &[u8]) -> Option<(Rank, Vec<u8>)> {
+        self.state.lock().unwrap().came.remove(head)
+    }
+
+    /// How many messages came that nobody has taken yet.
+    pub(super) fn took(&self) -> usize {
+        self.state.lock().unwrap().came.len()
     }
 }
 
@@ -135,24 +143,26 @@ fn anywhere() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-fn identity(rank: u32) -> PeerIdentity {
-    PeerIdentity { rank: Rank(rank), life: LIFE, token: PeerToken([7; 32]) }
+pub(super) fn credentials(rank: u32) -> PeerCredentials {
+    PeerCredentials { rank: Rank(rank), life: LIFE, secret: Secret([7; 32]) }
 }
 
-fn end(transport: impl MessageTransport + 'static, sink: Arc<Kept>) -> End {
+pub(super) fn end(transport: impl MessageTransport + 'static, sink: Arc<Kept>) -> End {
     End { transport: Box::new(transport), sink }
 }
 
-pub(super) fn grpc(identity: PeerIdentity, style: GrpcStyle) -> (GrpcTransport, Arc<Kept>) {
+pub(super) fn grpc(credentials: PeerCredentials, style: GrpcStyle) -> (GrpcTransport, Arc<Kept>) {
     let sink = Arc::<Kept>::default();
     let patience = Duration::from_secs(60);
-    (GrpcTransport::bind(identity, anywhere(), style, patience, sink.clone()).unwrap(), sink)
+    (GrpcTransport::bind(credentials, anywhere(), style, patience, sink.clone()).unwrap(), sink)
 }
 
 /// Two ends, and where the second one listens.
 pub(super) fn grpc_pair(style: GrpcStyle) -> ([End; 2], SocketAddr) {
     let ((mut zero, desk_0), (mut one, desk_1)) =
-        (grpc(identity(0), style), grpc(identity(1), style));
+        (grpc(credentials(0), style), grpc(credentials(1), style));
+    zero.expect(&[one.identity()]);
+    one.expect(&[zero.identity()]);
     zero.connect(Rank(1), one.address(), soon()).unwrap();
     one.connect(Rank(0), zero.address(), soon()).unwrap();
     let at = one.address();
@@ -160,10 +170,10 @@ pub(super) fn grpc_pair(style: GrpcStyle) -> ([End; 2], SocketAddr) {
 }
 
 fn zmq_pair() -> [End; 2] {
-    let node = |rank| ZmqNode::bind(identity(rank), "tcp://127.0.0.1:*").unwrap();
+    let node = |rank| ZmqNode::bind(credentials(rank), "tcp://127.0.0.1:*").unwrap();
     let (mut zero, mut one) = (node(0), node(1));
-    zero.connect(Rank(1), LIFE, one.endpoint()).unwrap();
-    one.connect(Rank(0), LIFE, zero.endpoint()).unwrap();
+    zero.connect(one.identity(), one.endpoint()).unwrap();
+    one.connect(zero.identity(), zero.endpoint()).unwrap();
     [zero, one].map(|node| {
         let sink = Arc::<Kept>::default();
         end(ZmqTransport::new(node, sink.clone()), sink)
@@ -330,15 +340,37 @@ fn a_grpc_peer_that_dies_or_that_nobody_knows_is_an_error() {
         let error = zero.until(|_| None::<()>).unwrap_err();
         assert!(error.peer == Some(Rank(1)) && error.what.contains("gone"), "{error}");
 
-        let stranger = PeerIdentity { token: PeerToken([8; 32]), ..identity(0) };
-        let ((mut stranger, sink), (one, heard)) =
-            (grpc(stranger, style), grpc(identity(1), style));
+        let stranger = PeerCredentials { secret: Secret([8; 32]), ..credentials(0) };
+        let ((mut stranger, sink), (mut one, heard)) =
+            (grpc(stranger, style), grpc(credentials(1), style));
+        one.expect(&[stranger.identity()]);
+        stranger.expect(&[one.identity()]);
         stranger.connect(Rank(1), one.address(), soon()).unwrap();
         let mut stranger = end(stranger, sink);
         stranger.transport.send(Rank(1), b"head", Bytes::new()).unwrap();
         let error = stranger.until(|_| None::<()>).unwrap_err();
         assert!(error.what.contains("nobody in this job"), "{error}");
         assert!(heard.state.lock().unwrap().came.is_empty());
+        assert_eq!(one.refused(), 1);
+    }
+}
+
+/// Who is told of a peer first calls it at once, and may come before it was told.
+#[test]
+fn a_grpc_peer_may_call_before_it_is_expected() {
+    for style in [GrpcStyle::Codec, GrpcStyle::Bare] {
+        let ((mut zero, sink_0), (mut one, sink_1)) =
+            (grpc(credentials(0), style), grpc(credentials(1), style));
+        zero.expect(&[one.identity()]);
+        zero.connect(Rank(1), one.address(), soon()).unwrap();
+        let expected = zero.identity();
+        let mut zero = end(zero, sink_0);
+        zero.transport.send(Rank(1), b"early", Bytes::from(pattern(100_000))).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        one.expect(&[expected]);
+        let mut one = end(one, sink_1);
+        assert!(one.receive(b"early").1 == pattern(100_000));
+        zero.came_nothing_else();
     }
 }
 
@@ -360,9 +392,9 @@ fn a_ring_s_peer_that_is_lost_is_an_error() {
 
 #[test]
 fn a_port_that_is_taken_is_said() {
-    let (one, _) = grpc(identity(0), GrpcStyle::Bare);
+    let (one, _) = grpc(credentials(0), GrpcStyle::Bare);
     let sink = Arc::<Kept>::default();
     let again =
-        GrpcTransport::bind(identity(1), one.address(), GrpcStyle::Bare, Duration::ZERO, sink);
+        GrpcTransport::bind(credentials(1), one.address(), GrpcStyle::Bare, Duration::ZERO, sink);
     assert!(matches!(again, Err(RpcError::Listen { .. })));
 }

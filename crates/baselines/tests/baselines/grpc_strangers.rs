@@ -1,17 +1,19 @@
 //! Strangers at a port of gRPC: whatever bytes they send, the messages of peers arrive, and nothing of theirs does.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
-use tensorwire_base::{Incarnation, Rank};
-use tensorwire_baselines::grpc::GrpcStyle;
-use tensorwire_baselines::{Bytes, PeerIdentity, PeerToken};
+use tensorwire_base::{Deadline, Rank};
+use tensorwire_baselines::Bytes;
+use tensorwire_baselines::grpc::{GrpcStyle, GrpcTransport};
 
-use super::carriers::{End, grpc, grpc_pair};
+use super::carriers::{End, Kept, credentials, end, grpc, grpc_pair};
+use super::tap::Tap;
 
 const MUTATIONS: usize = 2000;
 const ATTACKERS: usize = 4;
@@ -30,6 +32,9 @@ const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// `tensorwire-head-bin` as HPACK codes it (RFC 7541, appendix B).
+const CODED_NAME: &[u8] = b"IjA\xec\xf0k\n\xb4\xe5\x1c\x8bFj\xbf";
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = (payload.len() as u32).to_be_bytes(); // fits: frames here are small
@@ -57,10 +62,10 @@ fn base64(bytes: &[u8]) -> Vec<u8> {
     digits.collect()
 }
 
-/// What a call of a member says first; `token` as its identity has it.
-fn call(token: [u8; 32]) -> Vec<u8> {
-    let (rank, life) = (7u32.to_le_bytes(), 1u64.to_le_bytes());
-    let identity = base64(&[&[1][..], &rank, &life, &token].concat());
+/// What a call says first, as a member's does, but for its seal.
+fn call() -> Vec<u8> {
+    let (length, rank, life) = (40u64.to_le_bytes(), 0u32.to_le_bytes(), 1u64.to_le_bytes());
+    let head = base64(&[&length[..], &[2], &rank, &life, &[0; 8], b"z", &[6; 16]].concat());
     [
         field(":method", b"POST"),
         field(":scheme", b"http"),
@@ -68,29 +73,26 @@ fn call(token: [u8; 32]) -> Vec<u8> {
         field(":authority", b"here"),
         field("te", b"trailers"),
         field("content-type", b"application/grpc"),
-        field("tensorwire-identity-bin", &identity),
+        field("tensorwire-head-bin", &head),
     ]
     .concat()
 }
 
-/// A message with a head of one byte and 40 bytes of content, behind its length.
+/// A message with 40 bytes of content, behind its length.
 fn message() -> Vec<u8> {
-    let fields = [&b"\x12\x01z\x0a\x28"[..], &[9; 40]].concat();
+    let fields = [&b"\x0a\x28"[..], &[9; 40]].concat();
     [&[0][..], &(fields.len() as u32).to_be_bytes(), &fields].concat()
 }
 
-/// All that a member says to have one message taken, in frames.
-fn session(token: [u8; 32]) -> Vec<Vec<u8>> {
+/// All that it says to have one message taken, in frames.
+fn session() -> Vec<Vec<u8>> {
     vec![
         PREFACE.to_vec(),
         frame(SETTINGS, 0, 0, &[]),
-        frame(HEADERS, END_HEADERS, 1, &call(token)),
+        frame(HEADERS, END_HEADERS, 1, &call()),
         frame(DATA, END_STREAM, 1, &message()),
     ]
 }
-
-/// The token of everybody here is 32 times 7.
-const WRONG: [u8; 32] = [6; 32];
 
 fn below(random: &mut ChaCha8Rng, end: usize) -> usize {
     random.next_u32() as usize % end
@@ -106,7 +108,7 @@ fn noise(random: &mut ChaCha8Rng, bytes: usize) -> Vec<u8> {
 fn known(random: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
     let hello = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
     let behind = |frames: Vec<u8>| [&hello[..], &frames].concat();
-    let open = |stream| frame(HEADERS, END_HEADERS, stream, &call(WRONG));
+    let open = |stream| frame(HEADERS, END_HEADERS, stream, &call());
     let long = |kind| [&[0xff, 0xff, 0xff, kind, 0, 0, 0, 0, 1][..], &[0; 500]].concat();
     let mut all = vec![
         b"GET / HTTP/1.1\r\nHost: here\r\n\r\n".to_vec(),
@@ -122,7 +124,7 @@ fn known(random: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
         // a head that never ends
         behind(
             [
-                frame(HEADERS, 0, 1, &call(WRONG)),
+                frame(HEADERS, 0, 1, &call()),
                 (0..2000).flat_map(|_| frame(CONTINUATION, 0, 1, &field("a", b"b"))).collect(),
             ]
             .concat(),
@@ -155,9 +157,9 @@ fn known(random: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
     all
 }
 
-/// A member's session without the right token, with some of its bytes changed, and the lengths of frames as they were or not.
+/// A session without a seal, with some of its bytes changed, and the lengths of frames as they were or not.
 fn mutated(random: &mut ChaCha8Rng) -> Vec<u8> {
-    let mut frames = session(WRONG);
+    let mut frames = session();
     for _ in 0..1 + below(random, 3) {
         let which = below(random, frames.len());
         match below(random, 4) {
@@ -247,22 +249,101 @@ fn whatever_strangers_say_to_bare_calls_every_message_of_a_peer_arrives() {
     whatever_strangers_say(GrpcStyle::Bare);
 }
 
-/// What the attacks vary is what a member of the job says; without its token it is answered, and nothing comes of it.
+/// An end that expects rank 0, and another where rank 0 is, which calls it by way of a tap.
+fn tapped(style: GrpcStyle) -> ([(GrpcTransport, Arc<Kept>); 2], Tap) {
+    let (mut zero, mut one) = (grpc(credentials(0), style), grpc(credentials(1), style));
+    let tap = Tap::before(one.0.address());
+    zero.0.expect(&[one.0.identity()]);
+    one.0.expect(&[]);
+    zero.0.connect(Rank(1), tap.at(), Deadline::after(Duration::from_secs(60))).unwrap();
+    ([zero, one], tap)
+}
+
+/// Waits until `found`.
+fn until<T>(found: impl Fn() -> Option<T>) -> T {
+    let deadline = Deadline::after(Duration::from_secs(60));
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(!deadline.passed(), "it did not come");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Says it on a connection that stays open, until so many messages were refused in all.
+fn say_in_vain(node: &GrpcTransport, bytes: &[u8], refused: u64) {
+    let _stranger = say(node.address(), bytes, 1).unwrap();
+    until(|| (node.refused() >= refused).then_some(()));
+    assert_eq!(node.refused(), refused);
+}
+
+/// What the attacks vary is what a member of the job says; without its seal it is answered, and nothing comes of it.
 #[test]
-fn the_session_that_the_attacks_vary_is_a_members() {
+fn the_session_that_the_attacks_vary_is_a_members_and_is_taken_once() {
     for style in [GrpcStyle::Codec, GrpcStyle::Bare] {
-        let token = PeerToken([7; 32]);
-        let identity = PeerIdentity { rank: Rank(1), life: Incarnation(1), token };
-        let (node, sink) = grpc(identity, style);
-        let at = node.address();
-        let mut end = End { transport: Box::new(node), sink };
-        let mut stranger = say(at, &session(WRONG).concat(), 0).unwrap();
-        let mut answer = Vec::new();
-        stranger.read_to_end(&mut answer).unwrap();
-        assert!(answer.len() > 9, "it is told that it is nobody");
-        end.came_nothing_else();
-        let _member = say(at, &session([7; 32]).concat(), 1).unwrap();
-        assert_eq!(end.receive(b"z"), (Rank(7), vec![9; 40]));
+        let ([zero, (mut node, sink)], tap) = tapped(style);
+        let expected = zero.0.identity();
+        let mut zero = end(zero.0, zero.1);
+        zero.transport.send(Rank(1), b"z", Bytes::from(vec![9; 40])).unwrap();
+        let refused = zero.until(|_| None::<()>).unwrap_err();
+        assert!(refused.what.contains("nobody in this job"), "{refused}");
+        let heard = tap.heard();
+        node.expect(&[expected]);
+        say_in_vain(&node, &session().concat(), 2);
+        let _member = say(node.address(), &heard, 1).unwrap();
+        assert_eq!(until(|| sink.take(b"z")), (Rank(0), vec![9; 40]));
+        say_in_vain(&node, &heard, 3);
+        assert_eq!(sink.took(), 0);
+    }
+}
+
+#[test]
+fn what_was_heard_and_is_said_again_arrives_once() {
+    for style in [GrpcStyle::Codec, GrpcStyle::Bare] {
+        let ([zero, (mut node, sink)], tap) = tapped(style);
+        node.expect(&[zero.0.identity()]);
+        let mut zero = end(zero.0, zero.1);
+        let mut took = 0;
+        let mut arrives = |zero: &mut End, number: u8| {
+            // all of them are less than a connection may say before it is answered
+            zero.transport.send(Rank(1), &[b'h', number], Bytes::from(vec![number; 500])).unwrap();
+            zero.until(|_| (sink.took() > took).then_some(())).unwrap();
+            took += 1;
+        };
+        (0..20).for_each(|number| arrives(&mut zero, number));
+        let heard = tap.heard();
+        for times in 1..=3 {
+            say_in_vain(&node, &heard, 20 * times);
+            assert_eq!(sink.took(), 20);
+        }
+        arrives(&mut zero, 20);
+        assert_eq!(sink.took(), 21);
+    }
+}
+
+/// Somebody on the way changes what a peer's call says first: the peer's end says so at once, and whose it was.
+#[test]
+fn a_call_that_is_changed_on_the_way_is_an_error_at_once() {
+    for style in [GrpcStyle::Codec, GrpcStyle::Bare] {
+        let ([mut zero, (mut node, sink)], _) = tapped(style);
+        node.expect(&[zero.0.identity()]);
+        let is_changed = Arc::<AtomicBool>::default();
+        let changed = is_changed.clone();
+        let changes = Tap::changing(node.address(), move |bytes| {
+            let name = bytes.windows(CODED_NAME.len()).position(|some| some == CODED_NAME);
+            if let Some(at) = name {
+                bytes[at + CODED_NAME.len() + 20] ^= 1;
+                changed.store(true, Ordering::Relaxed);
+            }
+        });
+        zero.0.connect(Rank(1), changes.at(), Deadline::after(Duration::from_secs(60))).unwrap();
+        let mut zero = end(zero.0, zero.1);
+        zero.transport.send(Rank(1), b"head", Bytes::from(vec![1; 100])).unwrap();
+        let error = zero.until(|_| None::<()>).unwrap_err();
+        assert_eq!(error.peer, Some(Rank(1)), "{error}");
+        assert!(is_changed.load(Ordering::Relaxed));
+        assert_eq!(sink.took(), 0);
     }
 }
 

@@ -5,4 +5,5 @@ mod carriers;
 mod grpc;
 mod grpc_strangers;
 mod strangers;
+mod tap;
 mod zmq;

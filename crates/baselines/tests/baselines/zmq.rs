@@ -4,15 +4,11 @@
 use std::time::{Duration, Instant};
 
 use tensorwire_base::{Deadline, Incarnation, Rank};
+use tensorwire_baselines::PeerCredentials;
 use tensorwire_baselines::zmq::{ZmqError, ZmqMessage, ZmqNode};
-use tensorwire_baselines::{PeerIdentity, PeerToken};
+use tensorwire_fabric::Secret;
 
-const LIFE: Incarnation = Incarnation(1);
-const TOKEN: PeerToken = PeerToken([7; 32]);
-
-fn identity(rank: u32) -> PeerIdentity {
-    PeerIdentity { rank: Rank(rank), life: LIFE, token: TOKEN }
-}
+use super::carriers::credentials;
 
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
@@ -23,15 +19,15 @@ fn shortly() -> Deadline {
 }
 
 fn node(rank: u32) -> ZmqNode {
-    ZmqNode::bind(identity(rank), "tcp://127.0.0.1:*").unwrap()
+    ZmqNode::bind(credentials(rank), "tcp://127.0.0.1:*").unwrap()
 }
 
 /// Ranks 0 and 1, connected.
 fn pair(at: [&str; 2]) -> [ZmqNode; 2] {
-    let mut zero = ZmqNode::bind(identity(0), at[0]).unwrap();
-    let mut one = ZmqNode::bind(identity(1), at[1]).unwrap();
-    zero.connect(Rank(1), LIFE, one.endpoint()).unwrap();
-    one.connect(Rank(0), LIFE, zero.endpoint()).unwrap();
+    let mut zero = ZmqNode::bind(credentials(0), at[0]).unwrap();
+    let mut one = ZmqNode::bind(credentials(1), at[1]).unwrap();
+    zero.connect(one.identity(), one.endpoint()).unwrap();
+    one.connect(zero.identity(), zero.endpoint()).unwrap();
     [zero, one]
 }
 
@@ -115,12 +111,14 @@ fn what_was_sent_is_handed_over_before_a_node_closes() {
 fn who_is_not_expected_is_not_heard() {
     let [mut zero, mut one] = pair(["tcp://127.0.0.1:*"; 2]);
     let others = [
-        PeerIdentity { rank: Rank(2), ..identity(0) },
-        PeerIdentity { life: Incarnation(2), ..identity(0) },
+        credentials(2),
+        PeerCredentials { life: Incarnation(2), ..credentials(0) },
+        // the life that is expected, opened once more
+        credentials(0),
     ];
-    for (index, identity) in others.into_iter().enumerate() {
-        let mut other = ZmqNode::bind(identity, "tcp://127.0.0.1:*").unwrap();
-        other.connect(Rank(1), LIFE, one.endpoint()).unwrap();
+    for (index, credentials) in others.into_iter().enumerate() {
+        let mut other = ZmqNode::bind(credentials, "tcp://127.0.0.1:*").unwrap();
+        other.connect(one.identity(), one.endpoint()).unwrap();
         other.send(Rank(1), b"open up", &[b"payload"]).unwrap();
         other.close(soon()).unwrap();
         while one.stats().refused == index as u64 {
@@ -130,16 +128,16 @@ fn who_is_not_expected_is_not_heard() {
     }
     zero.send(Rank(1), b"it is me", &[]).unwrap();
     check(&one.receive(soon()).unwrap().unwrap(), 0, b"it is me", &[]);
-    assert_eq!((one.stats().refused, one.stats().turned_away), (2, 0));
+    assert_eq!((one.stats().refused, one.stats().turned_away), (3, 0));
 }
 
 #[test]
 fn nothing_of_a_stranger_is_kept() {
     let mut one = node(1);
-    one.connect(Rank(0), LIFE, "tcp://127.0.0.1:1").unwrap();
-    let identity = PeerIdentity { token: PeerToken([8; 32]), ..identity(0) };
-    let mut stranger = ZmqNode::bind(identity, "tcp://127.0.0.1:*").unwrap();
-    stranger.connect(Rank(1), LIFE, one.endpoint()).unwrap();
+    let credentials = PeerCredentials { secret: Secret([8; 32]), ..credentials(0) };
+    let mut stranger = ZmqNode::bind(credentials, "tcp://127.0.0.1:*").unwrap();
+    one.connect(stranger.identity(), "tcp://127.0.0.1:1").unwrap();
+    stranger.connect(one.identity(), one.endpoint()).unwrap();
     // it fails where it was turned away before
     let _ = stranger.send(Rank(1), b"open up", &[&pattern(1 << 20)]);
     let patience = soon();
@@ -155,7 +153,7 @@ fn nothing_of_a_stranger_is_kept() {
 fn who_has_no_password_is_not_heard() {
     let node = node(0);
     let context = zmq::Context::new();
-    let stranger = context.socket(zmq::DEALER).unwrap();
+    let stranger = context.socket(zmq::PUSH).unwrap();
     stranger.set_linger(0).unwrap();
     stranger.connect(node.endpoint()).unwrap();
     stranger.send("hello", 0).unwrap();
@@ -169,10 +167,10 @@ fn a_new_life_takes_the_place_of_the_old_one() {
     // goes nowhere
     one.send(Rank(0), b"are you there", &[]).unwrap();
     let reborn = Incarnation(2);
-    let identity = PeerIdentity { life: reborn, ..identity(0) };
-    let mut zero = ZmqNode::bind(identity, "tcp://127.0.0.1:*").unwrap();
-    zero.connect(Rank(1), LIFE, one.endpoint()).unwrap();
-    one.connect(Rank(0), reborn, zero.endpoint()).unwrap();
+    let credentials = PeerCredentials { life: reborn, ..credentials(0) };
+    let mut zero = ZmqNode::bind(credentials, "tcp://127.0.0.1:*").unwrap();
+    zero.connect(one.identity(), one.endpoint()).unwrap();
+    one.connect(zero.identity(), zero.endpoint()).unwrap();
     one.send(Rank(0), b"welcome back", &[]).unwrap();
     check(&zero.receive(soon()).unwrap().unwrap(), 1, b"welcome back", &[]);
     zero.send(Rank(1), b"thanks", &[]).unwrap();
@@ -215,12 +213,12 @@ fn a_wait_ends_at_its_deadline_and_not_before() {
 
 #[test]
 fn what_cannot_be_bound_or_connected_is_said() {
-    let mut taken = node(0);
-    let error = ZmqNode::bind(identity(1), taken.endpoint()).unwrap_err();
+    let (mut taken, other) = (node(0), node(1));
+    let error = ZmqNode::bind(credentials(1), taken.endpoint()).unwrap_err();
     assert!(matches!(error, ZmqError::Listen { .. }), "{error}");
     assert!(error.to_string().contains(taken.endpoint()), "{error}");
     for endpoint in ["", "127.0.0.1:1", "tcp://127.0.0.1", "transport-pigeon://roof"] {
-        let error = taken.connect(Rank(1), LIFE, endpoint).unwrap_err();
+        let error = taken.connect(other.identity(), endpoint).unwrap_err();
         assert!(matches!(error, ZmqError::Connect { .. }), "{endpoint}: {error}");
     }
 }

@@ -7,27 +7,26 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use super::zmtp::{
     COMMAND, MORE, SIGNATURE, claim, command, frame, greeting, properties, property, short,
 };
-use super::{LIFE, OTHER, TOKEN};
 
 /// What is said before each answer.
 pub(super) type Session = Vec<Vec<u8>>;
 
 /// Bytes that each part of a member's session is answered with: a greeting, WELCOME, READY.
-pub(super) const ANSWERS: [usize; 3] = [64, 10, 43];
+pub(super) const ANSWERS: [usize; 3] = [64, 10, 28];
 const MUTATIONS: usize = 2000;
 
-/// Every session, in an order of no meaning.
-pub(super) fn all(seed: u64) -> Vec<Session> {
+/// Every session, in an order of no meaning. `whole` is what a member said.
+pub(super) fn all(seed: u64, whole: &Session) -> Vec<Session> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut sessions = Vec::new();
     noise(&mut random, &mut sessions);
     old_versions(&mut random, &mut sessions);
-    mechanisms(&mut sessions);
+    mechanisms(whole, &mut sessions);
     greetings_and_noise(&mut random, &mut sessions);
-    handshakes(&mut sessions);
-    commands_and_lengths(&mut sessions);
-    cuts(&mut sessions);
-    sessions.extend((0..MUTATIONS).map(|_| mutated(&mut random)));
+    handshakes(whole, &mut sessions);
+    commands_and_lengths(whole, &mut sessions);
+    cuts(whole, &mut sessions);
+    sessions.extend((0..MUTATIONS).map(|_| mutated(whole, &mut random)));
     for last in (1..sessions.len()).rev() {
         sessions.swap(last, below(&mut random, last + 1));
     }
@@ -35,9 +34,8 @@ pub(super) fn all(seed: u64) -> Vec<Session> {
 }
 
 /// How a connection may begin, in each version: what comes next is for the node to wait for.
-pub(super) fn beginnings() -> Vec<Session> {
-    let whole = legitimate();
-    let ready = command(b"READY", &properties(b"DEALER", b""));
+pub(super) fn beginnings(whole: &Session) -> Vec<Session> {
+    let ready = command(b"READY", &properties(b"PUSH", b""));
     let mut beginnings = vec![
         vec![b"hello".to_vec()],
         vec![[&SIGNATURE[..], &[0, 5]].concat()],
@@ -50,27 +48,17 @@ pub(super) fn beginnings() -> Vec<Session> {
     beginnings
 }
 
-/// What a member sends: greeting, password, who it is, and a message of two frames.
-pub(super) fn legitimate() -> Session {
-    vec![
-        greeting(1, b"PLAIN"),
-        hello(&password()),
-        command(b"INITIATE", &properties(b"DEALER", &routing_id())),
-        [frame(MORE, b"meta"), frame(0, &[9; 40])].concat(),
-    ]
-}
-
 fn hello(password: &[u8]) -> Vec<u8> {
     command(b"HELLO", &[short(b"tensorwire"), short(password)].concat())
 }
 
-fn password() -> Vec<u8> {
-    TOKEN.0.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()).collect()
+/// What a member said in its second part, HELLO, behind the user's name.
+fn password(whole: &Session) -> &[u8] {
+    &whole[1][whole[1].len() - 64..]
 }
 
-fn routing_id() -> Vec<u8> {
-    [&[1], &OTHER.0.to_le_bytes()[..], &LIFE.0.to_le_bytes(), &TOKEN.0].concat()
-}
+/// Somebody's.
+const ROUTING_ID: [u8; 45] = [0xA5; 45];
 
 fn below(random: &mut ChaCha8Rng, end: usize) -> usize {
     random.next_u32() as usize % end
@@ -133,13 +121,13 @@ fn greetings_and_noise(random: &mut ChaCha8Rng, sessions: &mut Vec<Session>) {
     }
 }
 
-fn mechanisms(sessions: &mut Vec<Session>) {
-    let ready = command(b"READY", &properties(b"DEALER", &routing_id()));
+fn mechanisms(whole: &Session, sessions: &mut Vec<Session>) {
+    let ready = command(b"READY", &properties(b"PUSH", &ROUTING_ID));
     for mechanism in [&b""[..], b"NULL", b"CURVE", b"GSSAPI", b"PLAIN2", b"plain", &[0xff; 20]] {
         for minor in [0, 1] {
             let greeting = greeting(minor, mechanism);
             sessions.push(vec![greeting.clone(), ready.clone(), frame(0, b"message")]);
-            sessions.push(vec![greeting, hello(&password()), ready.clone()]);
+            sessions.push(vec![greeting, hello(password(whole)), ready.clone()]);
         }
     }
     let mut server = greeting(0, b"PLAIN");
@@ -148,28 +136,28 @@ fn mechanisms(sessions: &mut Vec<Session>) {
 }
 
 /// Passwords, and properties behind NULL's and PLAIN's handshakes.
-fn handshakes(sessions: &mut Vec<Session>) {
+fn handshakes(whole: &Session, sessions: &mut Vec<Session>) {
     let (plain, null) = (greeting(0, b"PLAIN"), greeting(0, b"NULL"));
-    let id = routing_id();
+    let id = ROUTING_ID;
     let hellos = [
         hello(b""),
         hello(&[0; 255]),
-        hello(&password()[1..]),
+        hello(&password(whole)[1..]),
         command(b"HELLO", b""),
         command(b"HELLO", &[200, 1]),
         command(b"HELLO", &[0, 200]),
         command(b"HELLO", &[short(b""), short(b""), short(b"")].concat()),
         command(b"HELLO", &vec![1; 100_000]),
-        command(b"INITIATE", &properties(b"DEALER", &id)),
-        command(b"READY", &properties(b"DEALER", &id)),
+        command(b"INITIATE", &properties(b"PUSH", &id)),
+        command(b"READY", &properties(b"PUSH", &id)),
         command(b"WELCOME", b""),
         command(b"ERROR", &short(b"400")),
         frame(0, b"\x05HELLO\x00\x00"),
-        [hello(&password()), hello(&password())].concat(),
-        [hello(b"wrong"), hello(&password())].concat(),
+        [hello(password(whole)), hello(password(whole))].concat(),
+        [hello(b"wrong"), hello(password(whole))].concat(),
     ];
     for hello in hellos {
-        let initiate = command(b"INITIATE", &properties(b"DEALER", &id));
+        let initiate = command(b"INITIATE", &properties(b"PUSH", &id));
         sessions.push(vec![plain.clone(), hello, initiate, frame(0, b"message")]);
     }
     let mut bodies = vec![
@@ -179,24 +167,26 @@ fn handshakes(sessions: &mut Vec<Session>) {
         vec![0xff; 300],
         vec![0; 5000],
         property(b"Identity", &id),
-        property(b"Socket-Type", b"DEALER"),
+        property(b"Socket-Type", b"PUSH"),
         [&short(b"Identity"), &[0xff; 4][..]].concat(),
         [&short(b"Identity"), &[0x7f, 0xff, 0xff, 0xff][..], &id].concat(),
         [&short(b"Identity"), &[0, 0][..]].concat(),
-        [property(&[b'n'; 255], &[0; 255]), properties(b"DEALER", &id)].concat(),
-        [properties(b"DEALER", &id), properties(b"DEALER", b"twice")].concat(),
-        [properties(b"DEALER", &id), b"x".to_vec()].concat(),
-        [properties(b"DEALER", &id), property(b"", b"").repeat(1000)].concat(),
+        [property(&[b'n'; 255], &[0; 255]), properties(b"PUSH", &id)].concat(),
+        [properties(b"PUSH", &id), properties(b"PUSH", b"twice")].concat(),
+        [properties(b"PUSH", &id), b"x".to_vec()].concat(),
+        [properties(b"PUSH", &id), property(b"", b"").repeat(1000)].concat(),
     ];
-    for socket_type in [&b""[..], b"ROUTER", b"REQ", b"PUB", b"STREAM", b"dealer", &[0xff; 300]] {
+    for socket_type in
+        [&b""[..], b"DEALER", b"ROUTER", b"REQ", b"PUB", b"STREAM", b"push", &[0xff; 300]]
+    {
         bodies.push(properties(socket_type, &id));
     }
     for length in [0, 1, 2, 254, 255, 256, 70_000] {
         for first in [0, 1, 0xff] {
-            bodies.push(properties(b"DEALER", &vec![first; length]));
+            bodies.push(properties(b"PUSH", &vec![first; length]));
         }
     }
-    let [_, hello, _, message] = <[Vec<u8>; 4]>::try_from(legitimate()).unwrap();
+    let [_, hello, _, message] = <[Vec<u8>; 4]>::try_from(whole.clone()).unwrap();
     for body in bodies {
         let ready = command(b"READY", &body);
         sessions.push(vec![[&null[..], &ready].concat(), message.clone()]);
@@ -207,7 +197,7 @@ fn handshakes(sessions: &mut Vec<Session>) {
 }
 
 /// Commands of every form and frames of every length, before the handshake, in it and after it.
-fn commands_and_lengths(sessions: &mut Vec<Session>) {
+fn commands_and_lengths(whole: &Session, sessions: &mut Vec<Session>) {
     let mut words = vec![
         frame(COMMAND, b""),
         frame(COMMAND | MORE, b""),
@@ -234,7 +224,6 @@ fn commands_and_lengths(sessions: &mut Vec<Session>) {
             words.push(claim(COMMAND | MORE, length, b"\x05HELLO"));
         }
     }
-    let whole = legitimate();
     for word in words {
         for known in 0..=whole.len() {
             let mut session = whole[..known].to_vec();
@@ -246,8 +235,7 @@ fn commands_and_lengths(sessions: &mut Vec<Session>) {
 }
 
 /// A member's session that ends after each byte of it.
-fn cuts(sessions: &mut Vec<Session>) {
-    let whole = legitimate();
+fn cuts(whole: &Session, sessions: &mut Vec<Session>) {
     for (at, part) in whole.iter().enumerate() {
         for length in 0..part.len() {
             let mut session = whole[..at].to_vec();
@@ -258,8 +246,8 @@ fn cuts(sessions: &mut Vec<Session>) {
 }
 
 /// A member's session with one to three faults.
-fn mutated(random: &mut ChaCha8Rng) -> Session {
-    let mut session = legitimate();
+fn mutated(whole: &Session, random: &mut ChaCha8Rng) -> Session {
+    let mut session = whole.clone();
     for _ in 0..=below(random, 3) {
         let (one, other) = (below(random, session.len()), below(random, session.len()));
         let part = &mut session[one];

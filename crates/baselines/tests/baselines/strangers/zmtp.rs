@@ -43,3 +43,13 @@ pub(super) fn property(name: &[u8], value: &[u8]) -> Vec<u8> {
 pub(super) fn properties(socket_type: &[u8], routing_id: &[u8]) -> Vec<u8> {
     [property(b"Socket-Type", socket_type), property(b"Identity", routing_id)].concat()
 }
+
+/// What follows the first frame; none where there is no whole one.
+pub(super) fn behind_frame(bytes: &[u8]) -> Option<&[u8]> {
+    let (flags, rest) = bytes.split_first()?;
+    let (length, rest) = match flags & LONG {
+        0 => rest.split_first().map(|(length, rest)| (u64::from(*length), rest))?,
+        _ => rest.split_first_chunk().map(|(length, rest)| (u64::from_be_bytes(*length), rest))?,
+    };
+    rest.get(length as usize..) // fits: lengths here are small
+}

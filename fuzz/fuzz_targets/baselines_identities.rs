@@ -1,4 +1,0 @@
-//! [`tensorwire_decoders`]: `baselines_identities`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| tensorwire_decoders::call("baselines_identities", bytes));
