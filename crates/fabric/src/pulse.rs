@@ -144,11 +144,11 @@ impl Drop for Mood {
     }
 }
 
-/// A thread that neither beats nor runs.
+/// A thread that does not beat: it is stopped, computes, or turns in a loop for ever.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stopped {
+pub struct Silent {
     pub thread: String,
-    /// Since it last beat.
+    /// Since it last beat; of one that is stopped, since it was last seen to run.
     pub silent: Duration,
 }
 
@@ -165,6 +165,9 @@ pub struct Lookout {
 struct Seen {
     life: Weak<Life>,
     beats: u64,
+    /// Since its last beat or rest, however it runs.
+    beaten: Instant,
+    /// Since then, or since it was last seen to run.
     since: Instant,
     /// What it had used when it became suspicious.
     used: Option<u64>,
@@ -178,7 +181,7 @@ impl Lookout {
 
     /// Returns the threads that are stopped, but no worker while a service is silent, too. To be called several times within the
     /// patience.
-    pub fn look(&mut self) -> Vec<Stopped> {
+    pub fn look(&mut self) -> Vec<Silent> {
         let now = Instant::now();
         let gap = now.duration_since(self.last_look);
         self.last_look = now;
@@ -190,7 +193,7 @@ impl Lookout {
         self.seen.retain(|_, seen| seen.life.strong_count() > 0);
         let services: Vec<i32> =
             lives.iter().filter(|life| life.serves).map(|life| life.thread).collect();
-        let mut judged: Vec<(bool, Stopped)> = Vec::new();
+        let mut judged: Vec<(bool, Silent)> = Vec::new();
         for life in &lives {
             judged.extend(self.judge(life, &services, now).map(|stopped| (life.serves, stopped)));
         }
@@ -205,13 +208,22 @@ impl Lookout {
         judged.into_iter().map(|(_, stopped)| stopped).collect()
     }
 
-    fn judge(&mut self, life: &Arc<Life>, services: &[i32], now: Instant) -> Option<Stopped> {
+    /// Returns the thread that was silent for the longest at the last look, whether or not it runs.
+    pub fn silent(&self) -> Option<Silent> {
+        let lives = self.seen.values().filter_map(|seen| Some((seen, seen.life.upgrade()?)));
+        let (seen, life) = lives.min_by_key(|(seen, _)| seen.beaten)?;
+        let silent = self.last_look.saturating_duration_since(seen.beaten);
+        Some(Silent { thread: life.name.clone(), silent })
+    }
+
+    fn judge(&mut self, life: &Arc<Life>, services: &[i32], now: Instant) -> Option<Silent> {
         let key = Arc::as_ptr(life) as usize;
         let beats = life.beats.load(Ordering::Relaxed);
-        let fresh = || Seen { life: Arc::downgrade(life), beats, since: now, used: None };
-        let seen = self.seen.entry(key).or_insert_with(fresh);
+        let since =
+            |beaten| Seen { life: Arc::downgrade(life), beats, beaten, since: now, used: None };
+        let seen = self.seen.entry(key).or_insert_with(|| since(now));
         if seen.beats != beats || life.is_resting.load(Ordering::Relaxed) {
-            *seen = fresh();
+            *seen = since(now);
             return None;
         }
         let silent = now.duration_since(seen.since);
@@ -224,17 +236,17 @@ impl Lookout {
         };
         // where the system does not say, nothing is known
         let Some(used) = used else {
-            *seen = fresh();
+            *seen = since(seen.beaten);
             return None;
         };
         // a thread that ended takes what it used with it
         let before = seen.used.get_or_insert(used);
         *before = used.min(*before);
         if used >= *before + TICKS_ALIVE {
-            *seen = fresh();
+            *seen = since(seen.beaten);
             return None;
         }
-        (silent >= self.patience).then(|| Stopped { thread: life.name.clone(), silent })
+        (silent >= self.patience).then(|| Silent { thread: life.name.clone(), silent })
     }
 }
 
@@ -267,7 +279,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(3);
 
     /// Looks as a process does, for twice the patience or until one of these threads is stopped; other tests' are not looked at.
-    fn stopped(names: &[&str]) -> Option<Stopped> {
+    fn stopped(names: &[&str]) -> Option<Silent> {
         let mut lookout = Lookout::new(PATIENCE);
         let until = Instant::now() + PATIENCE * 2;
         while Instant::now() < until {
@@ -323,6 +335,39 @@ mod tests {
         for thread in [beats, computes, rests] {
             thread.join().unwrap();
         }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no /proc")]
+    fn one_that_turns_in_a_loop_is_not_stopped_and_is_silent() {
+        let end = Arc::new(AtomicBool::new(false));
+        let spins = {
+            let end = end.clone();
+            std::thread::spawn(move || {
+                let _watched = watch_service("spins");
+                while !end.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            })
+        };
+        let mut lookout = Lookout::new(PATIENCE);
+        let of_spins = |lookout: &Lookout| {
+            let seen = lookout
+                .seen
+                .values()
+                .find(|seen| seen.life.upgrade().is_some_and(|life| life.name == "spins"));
+            seen.map(|seen| lookout.last_look - seen.beaten)
+        };
+        let until = Instant::now() + PATIENCE * 2;
+        while of_spins(&lookout).is_none_or(|silent| silent < PATIENCE) {
+            assert!(Instant::now() < until, "{lookout:?}");
+            let stopped = lookout.look();
+            assert!(stopped.iter().all(|stopped| stopped.thread != "spins"), "{stopped:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(lookout.silent().unwrap().silent >= PATIENCE);
+        end.store(true, Ordering::Relaxed);
+        spins.join().unwrap();
     }
 
     #[test]

@@ -73,6 +73,9 @@ pub use ports::{
     DeviceMark, DeviceReach, DeviceRows, Keep, Membership, MembershipEvent, PushedRows, Reduce,
     ShardSnapshot, Snapshot, StateTensor, StoreDevice, Updater,
 };
-pub use server::{Checkpoint, Function, KvServer, KvServerOptions, ServerCounters, ServerPorts};
+pub use server::{
+    Checkpoint, Function, KvServer, KvServerOptions, ServerCounters, ServerPorts, ServerStanding,
+    Serving,
+};
 pub use transfer::{TransferMode, TransferThresholds};
 pub use worker::{KvHandle, KvProgress, KvWorker, KvWorkerOptions};

@@ -6,10 +6,10 @@ mod answers;
 mod memory;
 pub(crate) mod on_device;
 mod requests;
+mod standing;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
@@ -30,6 +30,7 @@ use crate::wire::{PlaceKey, Wire, WireError, WireStats};
 use self::answers::{Direct, Outbox};
 use self::memory::Shards;
 use self::on_device::{ASK_AGAIN, OnDevice};
+pub use self::standing::{ServerStanding, Serving};
 
 /// The number of the call with which a worker says that it is done; users' own are below.
 pub(crate) const LEAVE: u32 = u32::MAX;
@@ -98,8 +99,6 @@ pub struct ServerCounters {
 
 /// A server's end.
 pub struct KvServer {
-    /// Times that something was done, for whoever watches from another thread.
-    turns: Arc<AtomicU64>,
     wire: Box<dyn Wire>,
     membership: Box<dyn Membership>,
     core: Core,
@@ -108,6 +107,7 @@ pub struct KvServer {
 /// Everything but the wire.
 struct Core {
     options: KvServerOptions,
+    standing: Arc<ServerStanding>,
     proto: Server,
     update: Box<dyn Updater>,
     keep: Box<dyn Keep>,
@@ -181,6 +181,7 @@ impl KvServer {
         let core = Core {
             outboxes: options.workers.iter().map(|worker| Outbox::new(worker.rank)).collect(),
             options,
+            standing: Arc::default(),
             proto,
             update,
             keep,
@@ -203,7 +204,7 @@ impl KvServer {
             copies: Copies::default(),
             failed: None,
         };
-        KvServer { turns: Arc::default(), wire, membership, core }
+        KvServer { wire, membership, core }
     }
 
     /// Gives workers a function to call by `head`; the largest number is the store's own.
@@ -248,8 +249,11 @@ impl KvServer {
             tell(self);
             self.wire.observe();
             match self.progress()? {
-                true => drop(self.turns.fetch_add(1, Ordering::Relaxed)),
-                false => self.wire.wait(Deadline::after(self.core.pause())),
+                true => self.core.standing.moves(),
+                false => {
+                    let _waits = self.core.standing.does(Serving::Waits);
+                    self.wire.wait(Deadline::after(self.core.pause()));
+                }
             }
         }
         let ServerCounters { snapshots_failed, step_kept, .. } = self.core.counters;
@@ -262,9 +266,9 @@ impl KvServer {
         Ok(())
     }
 
-    /// Returns a number that grows whenever [`KvServer::serve`] does something, to be looked at by another thread.
-    pub fn turns(&self) -> Arc<AtomicU64> {
-        self.turns.clone()
+    /// Returns where [`KvServer::serve`] stands, to be looked at by another thread.
+    pub fn standing(&self) -> Arc<ServerStanding> {
+        self.core.standing.clone()
     }
 
     /// Has every live worker left?
@@ -430,6 +434,8 @@ impl Core {
         }
         // a disk may take any time
         let _resting = pulse::resting();
+        let standing = self.standing.clone();
+        let _keeps = standing.does(Serving::Keeps);
         let (snapshot, state) = self.snapshot()?;
         let kept = self.keep.save(self.options.server, &checkpoint.path, snapshot);
         let is_needed = std::mem::take(&mut self.snapshot_due);
@@ -526,6 +532,11 @@ impl Core {
     fn control(&mut self, wire: &mut dyn Wire, worker: usize, what: Control) -> Answer {
         // a user's function may do anything, and a disk take any time
         let _resting = pulse::resting();
+        let standing = self.standing.clone();
+        let _asked = standing.does(match what {
+            Control::Save { .. } | Control::Load { .. } => Serving::Keeps,
+            _ => Serving::Calls,
+        });
         let failed = |what: String| Answer::Refused { why: RequestRefusal::Failed(what) };
         let server = self.options.server;
         let done = match what {

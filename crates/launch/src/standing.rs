@@ -8,10 +8,13 @@ use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
 use tensorwire_fabric::pulse::Lookout;
 
-/// Least silence of a thread that means that it is stopped: a busy machine may give it no processor for a moment.
+/// Least silence of a thread that means anything: a busy machine may give it no processor for a moment.
 const STOPPED_MIN: Duration = Duration::from_secs(2);
 /// Who does nothing for so long is said to stand still.
 const STILL: Duration = Duration::from_secs(1);
+
+/// What helps where it is no mistake.
+const RAISE: &str = "if that may take so long, raise the step deadline (--step-deadline)";
 
 /// Between two looks of a process that runs there is less.
 const NOT_LOOKED: Duration = Duration::from_secs(5);
@@ -55,6 +58,10 @@ pub trait Whereabouts: std::fmt::Debug + Send + Sync {
     fn turns(&self) -> u64;
     /// Returns what the process does at the moment.
     fn stand(&self) -> Stand;
+    /// Returns how long one of its threads that are watched may run and give no sign of progress; none: for any time.
+    fn thread_patience(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// A process that has not moved for some time.
@@ -155,34 +162,59 @@ impl StandWatch {
                 stand.what
             ));
         }
-        if silent < STILL {
-            return Movement::Moves;
-        }
         if let Some(patience) =
             stand.patience.filter(|patience| !stand.waits && silent >= *patience)
         {
             return Movement::Stopped(format!(
-                "it {} for {} s, and does nothing else; if that may take so long, raise the step deadline (--step-deadline)",
+                "it {} for {} s, and does nothing else; {RAISE}",
                 stand.what,
                 patience.as_secs()
             ));
         }
+        // whatever waits beats, and so does what computes between two operators
+        let turning = self.lookout.silent().filter(|thread| thread.silent >= STOPPED_MIN);
+        if let (Some(turning), Some(patience)) = (&turning, self.whereabouts.thread_patience()) {
+            if turning.silent >= patience.max(STOPPED_MIN) {
+                return Movement::Stopped(format!(
+                    "its thread '{}' runs and has made no progress for {:.0} s; the process {}; {RAISE}",
+                    turning.thread,
+                    turning.silent.as_secs_f64(),
+                    stand.what
+                ));
+            }
+        }
+        if silent < STILL {
+            return Movement::Moves;
+        }
+        let (what, waits, silent) = match turning.filter(|_| stand.waits) {
+            Some(turning) => {
+                let what = format!(
+                    "{}, and its thread '{}' makes no progress",
+                    stand.what, turning.thread
+                );
+                (what, false, silent.min(turning.silent))
+            }
+            None => (stand.what, stand.waits, silent),
+        };
         // fits: a process does not live so long
         let for_ms = silent.as_millis() as u64;
-        Movement::StandsStill(Still { what: stand.what, waits: stand.waits, for_ms })
+        Movement::StandsStill(Still { what, waits, for_ms })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    use tensorwire_fabric::pulse;
 
     #[derive(Debug)]
     struct Place {
         turns: AtomicU64,
         waits: bool,
         patience: Option<Duration>,
+        of_threads: Option<Duration>,
     }
 
     impl Whereabouts for Place {
@@ -193,11 +225,16 @@ mod tests {
         fn stand(&self) -> Stand {
             Stand { what: "computes 'x'".into(), waits: self.waits, patience: self.patience }
         }
+
+        fn thread_patience(&self) -> Option<Duration> {
+            self.of_threads
+        }
     }
 
     fn watch(waits: bool, patience: Option<u64>) -> (Arc<Place>, StandWatch) {
         let patience = patience.map(Duration::from_millis);
-        let place = Arc::new(Place { turns: AtomicU64::new(0), waits, patience });
+        let of_threads = None;
+        let place = Arc::new(Place { turns: AtomicU64::new(0), waits, patience, of_threads });
         let watch = StandWatch::new(place.clone(), Duration::from_secs(60));
         (place, watch)
     }
@@ -222,5 +259,38 @@ mod tests {
         assert!(matches!(patient.look(), Movement::StandsStill(_)));
         let Movement::Stopped(why) = watch.look() else { panic!("it stood for too long") };
         assert!(why.starts_with("it computes 'x' for 1 s"), "{why}");
+    }
+
+    /// It says that it waits; a thread of it that turns in a loop says something else.
+    #[test]
+    fn who_waits_and_has_a_thread_that_turns_in_a_loop_waits_for_nobody_and_is_stopped() {
+        let of_threads = Some(Duration::from_secs(4));
+        let place = Place { turns: AtomicU64::new(0), waits: true, patience: None, of_threads };
+        let mut watch = StandWatch::new(Arc::new(place), Duration::from_secs(60));
+        let end = Arc::new(AtomicBool::new(false));
+        let turns = {
+            let end = end.clone();
+            std::thread::spawn(move || {
+                let _watched = pulse::watch_service("turns");
+                while !end.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            })
+        };
+        let (mut waited, begin) = (true, Instant::now());
+        let why = loop {
+            match watch.look() {
+                Movement::Moves => {}
+                Movement::StandsStill(still) => waited &= still.waits,
+                Movement::Stopped(why) => break why,
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "it is never stopped");
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        end.store(true, Ordering::Relaxed);
+        turns.join().unwrap();
+        assert!(!waited, "it was taken for one that waits");
+        assert!(why.starts_with("its thread 'turns' runs and has made no progress for "), "{why}");
+        assert!(begin.elapsed() >= Duration::from_secs(4), "{why}");
     }
 }

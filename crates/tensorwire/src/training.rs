@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tensorwire_graph::Placement;
 use tensorwire_launch::rendezvous::{Composition, Detected};
-use tensorwire_launch::{Assignment, Hosts, HostsError, Member, Movement, Transport};
+use tensorwire_launch::{Assignment, Hosts, HostsError, Member, Transport};
 use tensorwire_nn::{Data, Model, Optimizer, Schedule};
 use tensorwire_train::{
     Budget, CheckpointConfig, FinishedStep, FloatType, Kernels, LossGrowth, Prepared,
@@ -259,6 +259,12 @@ impl Training {
         self.with(|config| config.threads = Some(threads))
     }
 
+    /// How long a step waits at most for processes that are alive, and one operator or batch may take. Without this: 10 minutes.
+    pub fn step_deadline(self, deadline: Duration) -> Training {
+        // fits: far below 2^64 ms
+        self.with(|config| config.step_deadline_ms = deadline.as_millis() as u64)
+    }
+
     /// Which kernels compute.
     pub fn kernels(self, kernels: Kernels) -> Training {
         self.with(|config| config.kernels = kernels)
@@ -367,7 +373,8 @@ impl Training {
         self
     }
 
-    /// Trains, and returns what came of it. In a process that is a member of the job it does not return.
+    /// Trains, and returns what came of it. In a process that is a member of the job it does not return. One that trains alone
+    /// ends with status 1, and says why, where an operator or a thread stands still for longer than the step deadline.
     ///
     /// # Errors
     /// The user's mistake, or the first cause of the job's failure, which names the process and the step.
@@ -464,8 +471,7 @@ impl Training {
             let interrupt = under_way.interrupt()?;
             steps.begin();
             let told = &mut |progress| on_step(&steps.all_did(&progress));
-            let on_still = |movement: Movement| program::say(&movement.to_string());
-            TrainOutcome::alone(train_local(&prepared, &interrupt, told, &on_still)?)
+            TrainOutcome::alone(train_local(&prepared, &interrupt, told, &program::say_or_end)?)
         } else {
             let (gathering, interrupt) = match lead {
                 // they may be told to end twice: what ended the job is to be said first

@@ -389,7 +389,8 @@ impl Prepared {
         let (config, program, plan) = (config.clone(), program.clone(), plan.clone());
         let (topology, shape, data) = (*topology, shape.clone(), Some(data.clone()));
         let (resumed, shard) = (resumed.clone(), shard(&program, &plan, &topology, Rank(0)));
-        let (rates, standing) = (self.rates.clone(), ProcessStanding::new(None));
+        let patience = config.step_deadline();
+        let (rates, standing) = (self.rates.clone(), ProcessStanding::new(patience, patience));
         Part { config, topology, program, plan, shape, data, resumed, shard, rates, standing }
     }
 
@@ -441,7 +442,7 @@ struct Part {
 
 fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
     let Payload { config, shape, resumed } = member.payload()?;
-    let standing = ProcessStanding::new(Some(config.step_deadline()));
+    let standing = ProcessStanding::new(config.step_deadline(), member.setup_patience());
     member.is_watched(standing.clone());
     let _watched = pulse::watch_worker("main");
     let topology = config.topology();
@@ -463,7 +464,7 @@ fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
         Connected::Steps(worker) => worker::run(*worker, &part, &mut &*member)?,
         Connected::Serves(serve) => serve()?,
     };
-    part.standing.enters(Phase::Ends);
+    part.standing.enters(Phase::Leaves);
     Ok(member.finish(&report)?)
 }
 

@@ -184,7 +184,13 @@ impl Peer {
         if let Some(Gone::Lost(cause)) = &gone {
             return Err(cause.to_string());
         }
-        while self.read < fabric.arrived(self.arrival) {
+        // what comes meanwhile is the next turn's
+        let arrived = fabric.arrived(self.arrival);
+        let waiting = arrived.saturating_sub(self.read);
+        if waiting > SLOTS as u64 {
+            return Err(format!("it says that {waiting} fragments wait in a ring of {SLOTS}"));
+        }
+        while self.read < arrived {
             self.receive(sink)?;
             self.read += 1;
             if gone.is_some() {
@@ -311,4 +317,77 @@ impl Peer {
 fn slot_of(fragment: u64) -> usize {
     // fits: below SLOTS
     (fragment % SLOTS as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tensorwire_fabric::Backend;
+    use tensorwire_testkit::mesh::{mesh, soon};
+
+    use super::*;
+    use crate::transport::Bell;
+
+    /// Counts messages that have no content, and takes some more than a ring has.
+    #[derive(Default)]
+    struct Counts(AtomicUsize, Bell);
+
+    struct Nothing;
+
+    impl ContentSink for Nothing {
+        fn write(&mut self, _bytes: &[u8]) {}
+
+        fn done(self: Box<Self>) {}
+    }
+
+    impl MessageSink for Counts {
+        fn open(&self, _: Rank, _: &[u8], _: usize) -> Result<Box<dyn ContentSink>, String> {
+            match self.0.fetch_add(1, Ordering::Relaxed) {
+                came if came < SLOTS * 4 => Ok(Box::new(Nothing)),
+                _ => Err("the same slots are read again and again".to_string()),
+            }
+        }
+
+        fn content_bytes_max(&self) -> usize {
+            0
+        }
+
+        fn fail(&self, _error: MessageError) {}
+
+        fn bell(&self) -> &Bell {
+            &self.1
+        }
+    }
+
+    #[test]
+    fn a_peer_that_says_that_more_came_than_its_ring_has_keeps_nobody_busy() {
+        let fabrics = mesh(|| Backend::Shm, 2);
+        let open = |at: usize| Opening::new(&fabrics[at], Rank(1 - at as u32), soon()).unwrap();
+        let openings = [open(0), open(1)];
+        let mut peers: Vec<Peer> = Vec::new();
+        for (fabric, opening) in fabrics.iter().zip(openings) {
+            let theirs = fabric.receive_message(soon()).unwrap();
+            let theirs = Introduction::decode(&theirs.body).unwrap();
+            peers.push(opening.complete(theirs, soon()).unwrap());
+        }
+        let (sink, [liar, honest]) = (Counts::default(), &mut peers[..]) else { unreachable!() };
+        for _ in 0..SLOTS {
+            liar.queue(b"spam", Bytes::new()).unwrap();
+        }
+        liar.progress(&fabrics[0], &sink).unwrap();
+        let signal = Signal { slot: liar.theirs.arrival, epoch: 1 << 40 };
+        assert!(liar.post(0, 0, signal, NO_SLOT).unwrap().is_some());
+        let deadline = soon();
+        while fabrics[1].arrived(honest.arrival) < 1 << 40 {
+            assert!(!deadline.passed(), "the lie does not come");
+            std::thread::yield_now();
+        }
+        let why = honest.progress(&fabrics[1], &sink).unwrap_err();
+        assert!(
+            why.starts_with("it says that 1099511627776 fragments wait in a ring of 16"),
+            "{why}"
+        );
+        assert_eq!(sink.0.load(Ordering::Relaxed), 0);
+    }
 }

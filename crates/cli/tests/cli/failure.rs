@@ -228,7 +228,7 @@ fn batches_that_do_not_come_are_told_and_end_the_job_at_the_step_deadline() {
 }
 
 /// The thread of a process that has a name.
-fn thread_of(process: &str, name: &str) -> String {
+pub(crate) fn thread_of(process: &str, name: &str) -> String {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let named = |path: &Path| std::fs::read_to_string(path.join("comm")).unwrap().trim() == name;
     let found = threads.map(|thread| thread.unwrap().path()).find(|path| named(path)).unwrap();

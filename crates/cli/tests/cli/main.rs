@@ -51,4 +51,5 @@ mod terminal;
 mod top;
 mod trace;
 mod train;
+mod turning;
 mod watch;

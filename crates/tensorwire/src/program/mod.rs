@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tensorwire_launch::{Assignment, JobSpec, MEMBER, RUN_WITH_PARENT};
+use tensorwire_launch::{Assignment, JobSpec, MEMBER, Movement, RUN_WITH_PARENT};
 
 pub use member::{Stay, read_assignment, take_part};
 pub(crate) use rendezvous::key_source;
@@ -143,6 +143,15 @@ pub(crate) fn own_command() -> Result<(PathBuf, Vec<String>), ProgramError> {
 pub(crate) fn say(line: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
+/// Says that a process that trains alone stands still, and ends it if that is for good: whoever called would wait for ever.
+pub(crate) fn say_or_end(movement: Movement) {
+    if matches!(movement, Movement::Stopped(_)) {
+        say(&format!("error: {movement}"));
+        std::process::exit(1);
+    }
+    say(&movement.to_string());
 }
 
 /// Has the terminal shown something, and waits for it, but not long: the program ends even if the terminal does not take it.

@@ -1,6 +1,5 @@
 //! A job that trains nothing: what saved weights are worth.
 
-use tensorwire_launch::Movement;
 use tensorwire_train::EvaluationSummary;
 
 use super::Training;
@@ -13,8 +12,7 @@ impl Training {
     /// # Errors
     /// When there is nothing to load or to test with, or the weights are of another model.
     pub fn evaluate(self) -> Result<EvaluationSummary> {
-        let on_still = |movement: Movement| program::say(&movement.to_string());
-        Ok(EvaluationSummary::evaluate(self.config, &self.workload, &on_still)?)
+        Ok(EvaluationSummary::evaluate(self.config, &self.workload, &program::say_or_end)?)
     }
 }
 

@@ -12,6 +12,12 @@ use tensorwire_nn::{BatchSource, Batches, HostBatch, TestBatches};
 
 use super::TrainError;
 
+/// Longest that threads are waited for that make a batch which nobody wants any more.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often they are looked at.
+const LOOKS: Duration = Duration::from_micros(500);
+
 /// Most threads: each holds the batches of a step.
 const THREADS_MAX: usize = 16;
 
@@ -162,8 +168,14 @@ impl<T> Drop for Loader<T> {
     fn drop(&mut self) {
         // the threads' next sends fail; all are told before one is waited for
         self.makers.iter_mut().for_each(|maker| maker.made = None);
-        for maker in &mut self.makers {
-            if let Some(thread) = maker.thread.take() {
+        let deadline = Deadline::after(PATIENCE);
+        for thread in self.makers.iter_mut().filter_map(|maker| maker.thread.take()) {
+            // a user's code may never come back: then it is left behind
+            while !thread.is_finished() && !deadline.passed() {
+                pulse::beat();
+                std::thread::sleep(LOOKS);
+            }
+            if thread.is_finished() {
                 // its panic, if any, was printed and ended the batches
                 let _ = thread.join();
             }
@@ -244,6 +256,27 @@ mod tests {
         let late = loader.next(Duration::from_millis(20));
         assert!(matches!(late, Err(NoBatch::Late { waited_s: 0 })));
         drop(loader);
+        drop(hold);
+    }
+
+    #[test]
+    fn a_thread_that_never_comes_back_is_left_behind_by_whoever_gives_up_for_another_reason() {
+        let (hold, held) = std::sync::mpsc::channel::<()>();
+        let held = std::sync::Mutex::new(Some(held));
+        let loader: Loader<()> = Loader::over(0..4, 1, || {
+            let held = held.lock().unwrap().take();
+            move |_| {
+                let _ = held.as_ref().map(Receiver::recv);
+                Ok(())
+            }
+        })
+        .unwrap();
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            drop(loader);
+            let _ = done.send(());
+        });
+        is_done.recv_timeout(SOON).unwrap();
         drop(hold);
     }
 

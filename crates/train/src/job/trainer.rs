@@ -105,7 +105,7 @@ impl<'a> Trainer<'a> {
             rates: Rates::default(),
             files: PartFiles::default(),
             resumed: None,
-            standing: ProcessStanding::new(None),
+            standing: ProcessStanding::new(config.step_deadline(), config.step_deadline()),
         }
     }
 }
@@ -378,6 +378,7 @@ impl Trainer<'_> {
         if self.config.topology().weights != topology::Weights::Servers {
             return Ok(());
         }
+        self.standing.enters(Phase::Runs);
         self.session.run(Program::FETCH)?;
         self.help_to_evaluate()
     }
@@ -496,6 +497,7 @@ impl Trainer<'_> {
         if self.config.topology().is_asynchronous() {
             self.session.set_step_deadline(LAST_WORKER_DEADLINE);
         }
+        self.standing.enters(Phase::Runs);
         // without lanes the variables come to worker 0 of all, with lanes to each lane's own
         if self.concludes || !self.config.topology().plans_one_worker() {
             self.session.run(Program::FETCH)?;
@@ -504,6 +506,7 @@ impl Trainer<'_> {
             let begun = Instant::now();
             let evaluation = self.evaluate(data)?;
             report.test_seconds = begun.elapsed().as_secs_f64();
+            self.standing.enters(Phase::Ends);
             (report.test_accuracy, report.test_loss) = (evaluation.accuracy(), evaluation.loss());
             report.metrics = evaluation.others();
             let weights = self.weights()?;
@@ -556,9 +559,10 @@ impl Trainer<'_> {
         let mut means = vec![Mean::default(); program.metrics.len()];
         let mut loader = Loader::test(&batches, self.threads())?;
         for _ in 0..batches.len() {
+            self.standing.enters(Phase::AwaitsTestBatch);
             let fed = loader.next(self.config.step_deadline());
-            let fed = fed.map_err(TrainError::NoTestBatch)?;
-            let fed = fed.map_err(TrainError::TestBatch)?;
+            let fed = fed.map_err(TrainError::NoTestBatch)?.map_err(TrainError::TestBatch)?;
+            self.standing.enters(Phase::Evaluates);
             self.feed(&program.evaluation, &fed)?;
             self.session.run(Program::EVALUATE)?;
             self.measure(&mut means, fed.filled)?;

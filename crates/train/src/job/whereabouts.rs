@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tensorwire_kvstore::{ServerStanding, Serving};
 use tensorwire_launch::{Stand, Whereabouts};
 use tensorwire_runtime::{Doing, Session, Standing};
 
@@ -24,17 +25,23 @@ pub(super) enum Phase {
     /// It copies what a checkpoint has, once the one before is written.
     Keeps(u64),
     Evaluates,
+    /// It waits for a batch of the test.
+    AwaitsTestBatch,
     /// It serves what the others ask of its store.
     Serves,
-    /// Its steps are made: it writes what is to be kept, and says goodbye.
+    /// Its steps are made: it writes what is to be kept.
     Ends,
+    /// It says goodbye.
+    Leaves,
 }
 
 /// Where a process stands.
 #[derive(Debug)]
 pub(super) struct ProcessStanding {
-    /// Longest that it may compute one operator, where others wait for it.
-    step_patience: Option<Duration>,
+    /// Longest that it may compute one operator.
+    step_patience: Duration,
+    /// Longest that it may read its data, or write what is to be kept.
+    disk_patience: Duration,
     /// Counted with the sessions' own turns.
     turns: AtomicU64,
     inner: Mutex<Inner>,
@@ -44,14 +51,18 @@ pub(super) struct ProcessStanding {
 struct Inner {
     phase: Phase,
     sessions: Vec<Arc<Standing>>,
-    /// Those of the store's server that it is.
-    served: Option<Arc<AtomicU64>>,
+    /// That of the store's server that it is.
+    served: Option<Arc<ServerStanding>>,
 }
 
 impl ProcessStanding {
-    pub(super) fn new(step_patience: Option<Duration>) -> Arc<ProcessStanding> {
+    /// Others may wait for it for `set_up` until it has begun.
+    pub(super) fn new(step_patience: Duration, set_up: Duration) -> Arc<ProcessStanding> {
         let inner = Mutex::new(Inner { phase: Phase::Begins, sessions: Vec::new(), served: None });
-        Arc::new(ProcessStanding { step_patience, turns: AtomicU64::new(0), inner })
+        // twice as long as others, as the step behind a checkpoint waits
+        let disk_patience = set_up.max(step_patience * 2);
+        let turns = AtomicU64::new(0);
+        Arc::new(ProcessStanding { step_patience, disk_patience, turns, inner })
     }
 
     pub(super) fn enters(&self, phase: Phase) {
@@ -59,9 +70,9 @@ impl ProcessStanding {
         self.inner.lock().phase = phase;
     }
 
-    /// It serves a store from now on, and does something there as often as this number grows.
-    pub(super) fn serves(&self, turns: Arc<AtomicU64>) {
-        self.inner.lock().served = Some(turns);
+    /// It serves a store from now on, and stands there as this says.
+    pub(super) fn serves(&self, server: Arc<ServerStanding>) {
+        self.inner.lock().served = Some(server);
         self.enters(Phase::Serves);
     }
 
@@ -75,32 +86,60 @@ impl Whereabouts for ProcessStanding {
     fn turns(&self) -> u64 {
         let inner = self.inner.lock();
         let sessions: u64 = inner.sessions.iter().map(|session| session.turns()).sum();
-        let served = inner.served.as_ref().map_or(0, |turns| turns.load(Ordering::Relaxed));
+        let served = inner.served.as_ref().map_or(0, |server| server.turns());
         self.turns.load(Ordering::Relaxed) + sessions + served
     }
 
     fn stand(&self) -> Stand {
-        let (phase, sessions) = {
+        let (phase, sessions, served) = {
             let inner = self.inner.lock();
-            (inner.phase, inner.sessions.clone())
+            (inner.phase, inner.sessions.clone(), inner.served.clone())
         };
+        let (step, disk) = (Some(self.step_patience), Some(self.disk_patience));
         let (what, waits, patience) = match phase {
-            Phase::Begins => ("reads its data".to_string(), false, None),
+            Phase::Begins => ("reads its data".to_string(), false, disk),
             Phase::Meets => ("meets the others".to_string(), true, None),
-            Phase::Runs => return runs(&sessions, self.step_patience),
+            Phase::Runs => return runs(&sessions, step),
             Phase::Enters(step) => (format!("waits until step {step} may begin"), true, None),
             // the wait ends itself
             Phase::AwaitsBatch(step) => {
                 (format!("waits for the batch of step {step}"), false, None)
             }
-            // a disk may take any time, and the others' waits end themselves
-            Phase::Keeps(step) => (format!("keeps what it has after step {step}"), false, None),
-            Phase::Evaluates => ("evaluates".to_string(), false, None),
-            Phase::Serves => ("waits for the workers".to_string(), true, None),
-            Phase::Ends => ("ends".to_string(), false, None),
+            Phase::AwaitsTestBatch => ("waits for a batch of the test".to_string(), false, None),
+            Phase::Keeps(step) => (format!("keeps what it has after step {step}"), false, disk),
+            Phase::Evaluates => {
+                let Stand { what, waits, patience } = runs(&sessions, step);
+                (format!("evaluates and {what}"), waits, patience)
+            }
+            Phase::Serves => {
+                serves(served.map_or(Serving::Waits, |server| server.look()), step, disk)
+            }
+            Phase::Ends => ("ends".to_string(), false, disk),
+            // another launcher may have to come first
+            Phase::Leaves => ("ends".to_string(), true, None),
         };
         Stand { what, waits, patience }
     }
+
+    fn thread_patience(&self) -> Option<Duration> {
+        Some(self.step_patience)
+    }
+}
+
+/// Where a server of a store stands: in words, whether it waits, and how long it may.
+fn serves(
+    serving: Serving,
+    step: Option<Duration>,
+    disk: Option<Duration>,
+) -> (String, bool, Option<Duration>) {
+    let (what, waits, patience) = match serving {
+        // it works on what came for a moment, and waits: which it was is seen by its thread, which says that it lives between both
+        Serving::Works => ("does what the workers ask", true, None),
+        Serving::Waits => ("waits for the workers", true, None),
+        Serving::Keeps => ("reads or writes a snapshot", false, disk),
+        Serving::Calls => ("runs a function that a worker calls", false, step),
+    };
+    (what.to_string(), waits, patience)
 }
 
 /// Where a process stands whose sessions run: what one computes says more than what others wait for.

@@ -145,9 +145,11 @@ pub(super) fn run(
     link.settle(&mut trainer)?;
     if !report.interrupted {
         trainer.conclude(data.as_ref(), &mut report)?;
+        trainer.standing.enters(Phase::Meets);
         if link.takes_over(&trainer)? {
             trainer.concludes = true;
             trainer.conclude(data.as_ref(), &mut report)?;
+            trainer.standing.enters(Phase::Meets);
         }
     }
     report.store_bytes = trainer.carried.traffic().store_bytes;

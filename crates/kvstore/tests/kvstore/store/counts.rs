@@ -144,7 +144,7 @@ fn registered(job: &Job, elements: usize) -> u64 {
 #[test]
 fn over_shared_memory_a_server_has_no_slots() {
     // memory is registered in pieces of at least 1 MiB
-    const BYTES: u64 = 4 << 20;
+    const BYTES: u64 = 2 << 20;
     let of_value = |job: Job| registered(&job, BYTES as usize / 4) - registered(&job, 4);
     let shm = of_value(Job::shm(3, 1, Mode::Sync));
     assert!(shm <= BYTES, "{shm}");

@@ -162,7 +162,7 @@ pub(super) fn serve(
     computing: Computing,
     mut server: KvServer,
 ) -> Result<TrainReport, TrainError> {
-    part.standing.serves(server.turns());
+    part.standing.serves(server.standing());
     let mut gauge = StoreGauge::new(Instant::now());
     let mut has_said = false;
     server.serve_telling(&mut |server| {

@@ -129,7 +129,6 @@ fn serve(member: &Member, part: &Part, mut open: OpenSessions) -> Result<TrainRe
     let begun = vec![shape.done; open.sessions.len()];
     let mut serving = Serving { member, part, begun, files, carried };
     let interrupted = serving.serve(&mut open.sessions)?;
-    part.standing.enters(Phase::Ends);
     let mut report = TrainReport { kernels: open.kernels.clone(), ..TrainReport::default() };
     report.interrupted = interrupted;
     report.polling = open.sessions.iter().map(|session| Polling::from(session.counters())).sum();
@@ -139,6 +138,7 @@ fn serve(member: &Member, part: &Part, mut open: OpenSessions) -> Result<TrainRe
     }
     report.add_copies(&serving.carried.copies());
     open.sessions.iter().for_each(|session| report.add_copies(&session.copies()));
+    part.standing.enters(Phase::Meets);
     Edges { member, open }.leave(&mut report)?;
     Ok(report)
 }
