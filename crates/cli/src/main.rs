@@ -50,6 +50,7 @@ fn main() -> ExitCode {
 /// Parses the arguments and does what they say.
 fn run() -> Result<(), Failure> {
     tensorwire::program::raise_open_files();
+    tensorwire::program::check_room()?;
     match command_line::read(std::env::args_os().collect())? {
         Some(arguments) => begin(arguments),
         None => Ok(()),

@@ -335,3 +335,22 @@ impl fmt::Debug for InPlace {
         f.debug_struct("InPlace").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Miri stops here where a box is moved whose address another writes by.
+    #[test]
+    fn what_is_written_behind_a_duplicate_that_was_moved_is_read_from_it() {
+        // SAFETY: a number or a pointer, whichever library; all zeros are one of either.
+        let none: ffi::MPI_Comm = unsafe { std::mem::zeroed() };
+        let held = Duplicate::new(none);
+        let written = held.0.as_ptr();
+        let moved = Box::new(held);
+        // SAFETY: it is alive, and nobody else uses what it points to; any bits are a number or a pointer.
+        unsafe { written.write_bytes(1, 1) };
+        // SAFETY: as above.
+        assert_ne!(unsafe { moved.0.read() }, none);
+    }
+}

@@ -7,6 +7,7 @@ mod files;
 mod messages;
 mod names;
 mod pages;
+mod shown;
 mod words;
 
 use std::fmt;
@@ -18,6 +19,7 @@ pub use files::{check_rust_file, check_text_file};
 pub use messages::{MESSAGES, check_messages};
 pub use names::{PublicType, SHARED_NAMES, SharedName, check_names, public_types};
 pub use pages::{check_pages, is_page};
+pub use shown::{ATTACKS, check_shown};
 pub use words::{check_forbids_unsafe, check_words};
 
 /// One thing that is not as ARCHITECTURE.md says: where, what, and what to do instead.
@@ -63,6 +65,10 @@ pub fn check(root: &Path) -> Result<Vec<Complaint>, TidyError> {
         .collect();
     let quoting = texts.iter().find(|(file, _)| file == MESSAGES);
     complaints.extend(quoting.map_or_else(Vec::new, |(_, page)| check_messages(page, &said)));
+    let attacks = texts.iter().find(|(file, _)| file == ATTACKS);
+    let all: Vec<(&str, &str)> =
+        texts.iter().map(|(file, text)| (file.as_str(), text.as_str())).collect();
+    complaints.extend(attacks.map_or_else(Vec::new, |(_, page)| check_shown(page, &all)));
     let mut types = Vec::new();
     for (file, text) in texts {
         complaints.extend(check_text_file(&file, &text));

@@ -48,6 +48,8 @@ const THREADS: &[&str] = &[
 const CLOCKS: &[&str] = &["base", "bench", "cli", "doctor", "fabric", "launch", "testkit", "train"];
 /// `println!` and its like panic when nobody reads; nobody needs them.
 const OUTPUT: &[&str] = &["cli/src/output.rs"];
+/// Where places in memory are computed that are written to without another look.
+const KERNELS: &[&str] = &["kernels/src/cpu"];
 /// The environment says which tests must not skip, and a skip says why. It says what a driver without a GPU is.
 const ENVIRONMENT: &[&str] = &["cli", "fakecuda", "tensorwire", "testkit"];
 /// A model says how many orders were tried.
@@ -61,6 +63,7 @@ const BLOCKING: &str = "block with a deadline, or poll";
 const NO_THREADS: &str = "be called from a thread that the runtime, train or fabric owns";
 const RETURN_IT: &str = "return it, log it with tracing, or say it through cli/src/output.rs";
 const BYTES: &str = "move bytes; only crates above know what they mean";
+const ASSERT: &str = "say assert: what is written to rests on it in every build";
 const DEADLINE: &str = "take a Deadline, or use tensorwire_base::Clock";
 
 const WORDS: &[Word] = &[
@@ -78,6 +81,7 @@ const WORDS: &[Word] = &[
     word(Says::Number("f32"), Where::NotIn(NO_ELEMENTS), BYTES),
     word(Says::Number("f64"), Where::NotIn(NO_ELEMENTS), BYTES),
     word(Says::Tokens(&["Instant", "::", "now"]), Where::In(CLOCKS), DEADLINE),
+    word(Says::Prefix("debug_assert"), Where::NotIn(KERNELS), ASSERT),
     word(Says::Tokens(&["SystemTime"]), Where::In(CLOCKS), DEADLINE),
 ];
 

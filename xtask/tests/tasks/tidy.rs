@@ -4,7 +4,7 @@
 use xtask::tidy::{
     Code, Complaint, CrateTable, Edge, PublicType, SharedName, check, check_edges,
     check_forbids_unsafe, check_members, check_messages, check_names, check_pages, check_rust_file,
-    check_text_file, check_words, is_page, public_types,
+    check_shown, check_text_file, check_words, is_page, public_types,
 };
 
 const MAP: &str = "\
@@ -58,6 +58,33 @@ fn a_message_that_nobody_says() {
     let [complaint] = &wrong[..] else { panic!("{wrong:?}") };
     assert_eq!(complaint.line, 3);
     assert!(complaint.message.contains("`cannot write …; give another`"), "{complaint}");
+}
+
+#[test]
+fn a_test_that_shows_an_attack_and_is_not_there() {
+    let texts = [
+        ("crates/a/tests/a/one.rs", "fn it_holds_today() {}"),
+        ("crates/a/tests/a/two.rs", "fn so_does_it() {}"),
+    ];
+    let page = |shown: &str| {
+        format!(
+            "| a | `x.rs` |\n\n## What was attacked, and so on\n\n| what | holds | by |\n|---|---|---|\n| w | h | {shown} |\n"
+        )
+    };
+    let shown = "`a/tests/a/one.rs`: `it_holds…`; `two.rs`: `so_does…`; loom's `models`";
+    assert_eq!(check_shown(&page(shown), &texts), []);
+    for wrong in ["`a/tests/a/three.rs`: x", "`a/tests/a/one.rs`: `so_does…`", "`it_holds…`"] {
+        let complaints = check_shown(&page(wrong), &texts);
+        let [complaint] = &complaints[..] else { panic!("{wrong}: {complaints:?}") };
+        assert_eq!((complaint.file.as_str(), complaint.line), ("docs/reliability.md", 7));
+    }
+}
+
+#[test]
+fn a_check_of_debug_builds_alone_where_memory_rests_on_it() {
+    let text = "fn f(x: u8) { debug_assert!(x > 0); }";
+    assert!(word("crates/kernels/src/cpu/conv.rs", text).message.contains("say assert"));
+    assert_eq!(check_words("crates/kernels/src/check.rs", &Code::read(text)), []);
 }
 
 #[test]

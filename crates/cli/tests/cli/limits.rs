@@ -74,6 +74,36 @@ fn whatever_memory_there_is_a_job_is_done_or_says_why_not() {
     }
 }
 
+/// From what the program maps for itself on, in steps of 200 KiB. What the system cannot even load it ends by itself.
+#[test]
+fn with_little_more_memory_than_the_program_takes_it_says_so() {
+    let begins = |kib: u64| {
+        let mut command = Command::new("sh");
+        let line =
+            format!("ulimit -v {kib}; exec \"$0\" train --steps 1 --strategy local --threads 1");
+        command.args(["-c", &line, env!("CARGO_BIN_EXE_tensorwire")]);
+        let ended = Job::start_command(command).end(LIMIT);
+        (ended.status.code(), ended.stderr)
+    };
+    // as soon as it is loaded it says what it lacks
+    let (mut loads, mut above) = (1000, 500_000);
+    while above - loads > 100 {
+        let middle = loads.midpoint(above);
+        match begins(middle) {
+            (Some(1), said) if said.contains("error: ") => above = middle,
+            _ => loads = middle,
+        }
+    }
+    let (status, said) = begins(above);
+    assert_eq!(status, Some(1), "{above}: {said}");
+    assert!(said.contains("raise the limit (ulimit -v)"), "{above}: {said}");
+    for more in 1..=20 {
+        let (status, said) = begins(above + more * 200);
+        assert_eq!(status, Some(1), "{above} + {more}·200: {said}");
+        assert!(said.contains("error: "), "{above} + {more}·200: {said}");
+    }
+}
+
 /// Files may have so many blocks of 512 bytes: the process that writes more is killed in the middle of it. The checkpoint before
 /// stays whole, and the job goes on from it to the bits of one that nobody disturbed.
 #[test]

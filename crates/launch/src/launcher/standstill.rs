@@ -51,11 +51,17 @@ impl Standstill {
 }
 
 impl Launcher<'_> {
-    /// If all that failed had waited for too long, the one that stands still the longest and waits for nobody is the cause.
+    /// If all that failed had waited for too long, or lost one that had, the one that stands still the longest and waits for
+    /// nobody is the cause.
     pub(super) fn find_still(&mut self) {
-        let ends = || self.members.iter().filter(|m| m.end != End::None && !m.survived);
+        let mut ends = self.members.iter().filter(|m| m.end != End::None && !m.survived);
         let waited = |m: &MemberState| matches!(m.end, End::Failed { blame: Blame::Others, .. });
-        if !ends().all(waited) {
+        let has_waited = |peer: u32| self.members.get(peer as usize).is_some_and(waited);
+        let of_that = |m: &MemberState| match m.end {
+            End::Failed { blame: Blame::Peer(peer), .. } => has_waited(peer),
+            _ => waited(m),
+        };
+        if !ends.all(of_that) {
             return;
         }
         let still = |member: &MemberState| {

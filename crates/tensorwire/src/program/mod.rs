@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tensorwire_base::human_bytes;
 use tensorwire_launch::{Assignment, JobSpec, MEMBER, Movement, RUN_WITH_PARENT};
 
 pub use member::{Stay, read_assignment, take_part};
@@ -34,6 +35,9 @@ const CANNOT_START: i32 = 255;
 /// How long the last words wait for a terminal that takes nothing.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
+/// Address space that a program needs to read its arguments, and to say what it lacks if it lacks more.
+const ROOM_TO_BEGIN: u64 = 4 << 20;
+
 /// Why a program cannot take its part.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
@@ -41,6 +45,13 @@ pub enum ProgramError {
     Assignment(serde_json::Error),
     #[error("the system refuses {what}: {source}")]
     System { what: &'static str, source: std::io::Error },
+    /// Where memory is refused from here on, what allocates ends the process by a signal.
+    #[error(
+        "the address space is limited to {limit}, of which the program itself takes {taken}; it needs {} more to begin, and a job \
+         more than that; raise the limit (ulimit -v)",
+        human_bytes(ROOM_TO_BEGIN)
+    )]
+    NoRoom { limit: String, taken: String },
     #[error("the variables of the launcher that started this process: {0}")]
     Detect(#[from] tensorwire_launch::rendezvous::DetectError),
     #[error(transparent)]
@@ -55,12 +66,13 @@ static ASSIGNMENT: OnceLock<Option<Assignment>> = OnceLock::new();
 /// part and never returns.
 ///
 /// # Errors
-/// When the process was started as a member and has no assignment.
+/// When the process was started as a member and has no assignment, or has no memory to begin with.
 pub fn init() -> Result<(), ProgramError> {
     if ASSIGNMENT.get().is_some() {
         return Ok(());
     }
     raise_open_files();
+    check_room()?;
     if std::env::var_os(RUN_WITH_PARENT).is_some() {
         run_with_parent(std::env::args_os().skip(1).collect());
     }
@@ -76,6 +88,23 @@ pub fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     // where the system refuses, who has too many connections is told
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
+/// Refuses to begin where the address space is limited to little more than the program itself takes.
+///
+/// # Errors
+/// What it takes, and what it may.
+pub fn check_room() -> Result<(), ProgramError> {
+    let Some(limit) = getrlimit(Resource::As).current else { return Ok(()) };
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let taken = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+    let taken = taken.and_then(|size| size.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    // where the system does not say, nothing is known
+    let taken = taken.unwrap_or_default().saturating_mul(1024);
+    match taken.saturating_add(ROOM_TO_BEGIN) > limit {
+        true => Err(ProgramError::NoRoom { limit: human_bytes(limit), taken: human_bytes(taken) }),
+        false => Ok(()),
+    }
 }
 
 /// Returns the assignment of this process, if a launcher started it.
