@@ -349,10 +349,6 @@ mod tests {
             }
         }
 
-        fn content_bytes_max(&self) -> usize {
-            0
-        }
-
         fn fail(&self, _error: MessageError) {}
 
         fn bell(&self) -> &Bell {

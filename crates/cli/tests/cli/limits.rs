@@ -86,7 +86,7 @@ fn with_little_more_memory_than_the_program_takes_it_says_so() {
         (ended.status.code(), ended.stderr)
     };
     // as soon as it is loaded it says what it lacks
-    let (mut loads, mut above) = (1000, 500_000);
+    let (mut loads, mut above) = (1000_u64, 500_000_u64);
     while above - loads > 100 {
         let middle = loads.midpoint(above);
         match begins(middle) {
