@@ -35,7 +35,9 @@ fn what_is_wrong(row: &str, texts: &[(&str, &str)]) -> Vec<String> {
             let whole = format!("crates/{quoted}");
             let folder = file.and_then(|(path, _)| path.rsplit_once('/')).map(|(folder, _)| folder);
             let beside = folder.map(|folder| format!("{folder}/{quoted}"));
-            let is_it = |path: &str| path == whole || beside.as_deref() == Some(path);
+            let is_it = |path: &str| {
+                [whole.as_str(), quoted].contains(&path) || beside.as_deref() == Some(path)
+            };
             file = texts.iter().find(|(path, _)| is_it(path));
             if file.is_none() {
                 wrong.push(format!(

@@ -128,7 +128,8 @@ fn check(case: &Case) {
     assert!(last.starts_with(&format!("error: {}", case.named)), "{context}");
     assert!(case.said.iter().any(|said| last.contains(said)), "{context}");
     let is_shown = |said: &&str| shown.contains(said);
-    let seen = ["computes '", "makes no progress", "waits for the batch of step"];
+    let seen =
+        ["computes '", "between two operators", "makes no progress", "waits for the batch of step"];
     assert!(case.rank.is_none() || seen.iter().any(is_shown), "{context}\nstatus:\n{shown}");
 }
 

@@ -12,7 +12,7 @@ use tensorwire_runtime::{Doing, Session, Standing};
 /// What a process does around its sessions' runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// It reads its data and takes its memory.
+    /// It builds its model, reads its data and takes its memory.
     Begins,
     /// It meets the others.
     Meets,
@@ -97,7 +97,7 @@ impl Whereabouts for ProcessStanding {
         };
         let (step, disk) = (Some(self.step_patience), Some(self.disk_patience));
         let (what, waits, patience) = match phase {
-            Phase::Begins => ("reads its data".to_string(), false, disk),
+            Phase::Begins => ("builds its model and reads its data".to_string(), false, disk),
             Phase::Meets => ("meets the others".to_string(), true, None),
             Phase::Runs => return runs(&sessions, step),
             Phase::Enters(step) => (format!("waits until step {step} may begin"), true, None),
