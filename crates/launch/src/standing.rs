@@ -176,24 +176,23 @@ impl StandWatch {
         if let (Some(turning), Some(patience)) = (&turning, self.whereabouts.thread_patience()) {
             if turning.silent >= patience.max(STOPPED_MIN) {
                 return Movement::Stopped(format!(
-                    "its thread '{}' runs and has made no progress for {:.0} s; the process {}; {RAISE}",
+                    "its thread '{}' has made no progress for {:.0} s; the process {}; {RAISE}",
                     turning.thread,
                     turning.silent.as_secs_f64(),
                     stand.what
                 ));
             }
         }
-        if silent < STILL {
-            return Movement::Moves;
-        }
-        let (what, waits, silent) = match turning.filter(|_| stand.waits) {
+        // what computes is silent, and said already
+        let (what, waits, silent) = match turning.filter(|_| stand.waits || silent < STILL) {
             Some(turning) => {
                 let what = format!(
                     "{}, and its thread '{}' makes no progress",
                     stand.what, turning.thread
                 );
-                (what, false, silent.min(turning.silent))
+                (what, false, turning.silent)
             }
+            None if silent < STILL => return Movement::Moves,
             None => (stand.what, stand.waits, silent),
         };
         // fits: a process does not live so long
@@ -290,7 +289,7 @@ mod tests {
         end.store(true, Ordering::Relaxed);
         turns.join().unwrap();
         assert!(!waited, "it was taken for one that waits");
-        assert!(why.starts_with("its thread 'turns' runs and has made no progress for "), "{why}");
+        assert!(why.starts_with("its thread 'turns' has made no progress for "), "{why}");
         assert!(begin.elapsed() >= Duration::from_secs(4), "{why}");
     }
 }
