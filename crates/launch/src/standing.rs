@@ -173,15 +173,15 @@ impl StandWatch {
         }
         // whatever waits beats, and so does what computes between two operators
         let turning = self.lookout.silent().filter(|thread| thread.silent >= STOPPED_MIN);
-        if let (Some(turning), Some(patience)) = (&turning, self.whereabouts.thread_patience()) {
-            if turning.silent >= patience.max(STOPPED_MIN) {
-                return Movement::Stopped(format!(
-                    "its thread '{}' has made no progress for {:.0} s; the process {}; {RAISE}",
-                    turning.thread,
-                    turning.silent.as_secs_f64(),
-                    stand.what
-                ));
-            }
+        if let (Some(turning), Some(patience)) = (&turning, self.whereabouts.thread_patience())
+            && turning.silent >= patience.max(STOPPED_MIN)
+        {
+            return Movement::Stopped(format!(
+                "its thread '{}' has made no progress for {:.0} s; the process {}; {RAISE}",
+                turning.thread,
+                turning.silent.as_secs_f64(),
+                stand.what
+            ));
         }
         // what computes is silent, and said already
         let (what, waits, silent) = match turning.filter(|_| stand.waits || silent < STILL) {
