@@ -197,23 +197,28 @@ impl Lookout {
         for life in &lives {
             judged.extend(self.judge(life, &services, now).map(|stopped| (life.serves, stopped)));
         }
-        // that may hold what the worker waits for, and is named once the patience is over for it
-        let is_silent = |life: &Arc<Life>| {
-            let seen = self.seen.get(&(Arc::as_ptr(life) as usize));
-            life.serves && seen.is_some_and(|seen| seen.used.is_some())
-        };
-        if lives.iter().any(is_silent) {
+        // that may hold what the worker waits for, whether it runs or not, and is named once the patience is over for it
+        if self.silences().any(|(serves, _)| serves) {
             judged.retain(|(serves, _)| *serves);
         }
         judged.into_iter().map(|(_, stopped)| stopped).collect()
     }
 
-    /// Returns the thread that was silent for the longest at the last look, whether or not it runs.
+    /// Returns the thread that was silent for the longest at the last look, whether or not it runs; no worker while a service
+    /// is silent, too.
     pub fn silent(&self) -> Option<Silent> {
-        let lives = self.seen.values().filter_map(|seen| Some((seen, seen.life.upgrade()?)));
-        let (seen, life) = lives.min_by_key(|(seen, _)| seen.beaten)?;
-        let silent = self.last_look.saturating_duration_since(seen.beaten);
-        Some(Silent { thread: life.name.clone(), silent })
+        let longest = self.silences().max_by_key(|(serves, silent)| (*serves, silent.silent));
+        longest.map(|(_, silent)| silent)
+    }
+
+    /// The threads that were silent at the last look, and whether they serve.
+    fn silences(&self) -> impl Iterator<Item = (bool, Silent)> {
+        self.seen.values().filter_map(|seen| {
+            let (life, silent) =
+                (seen.life.upgrade()?, self.last_look.saturating_duration_since(seen.beaten));
+            let named = || (life.serves, Silent { thread: life.name.clone(), silent });
+            (silent >= SUSPICIOUS).then(named)
+        })
     }
 
     fn judge(&mut self, life: &Arc<Life>, services: &[i32], now: Instant) -> Option<Silent> {
@@ -352,11 +357,8 @@ mod tests {
         };
         let mut lookout = Lookout::new(PATIENCE);
         let of_spins = |lookout: &Lookout| {
-            let seen = lookout
-                .seen
-                .values()
-                .find(|seen| seen.life.upgrade().is_some_and(|life| life.name == "spins"));
-            seen.map(|seen| lookout.last_look - seen.beaten)
+            let mut all = lookout.silences().map(|(_, silent)| silent);
+            all.find(|silent| silent.thread == "spins").map(|silent| silent.silent)
         };
         let until = Instant::now() + PATIENCE * 2;
         while of_spins(&lookout).is_none_or(|silent| silent < PATIENCE) {
@@ -368,6 +370,34 @@ mod tests {
         assert!(lookout.silent().unwrap().silent >= PATIENCE);
         end.store(true, Ordering::Relaxed);
         spins.join().unwrap();
+    }
+
+    /// It may hold the lock that the worker waits for.
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no /proc")]
+    fn a_service_that_turns_in_a_loop_is_named_and_not_who_waits_for_it() {
+        let now = Instant::now() - PATIENCE * 2;
+        let life = |name: &str, serves| {
+            let life = Life {
+                name: name.to_string(),
+                // of no thread: it has used nothing
+                thread: i32::MAX,
+                serves,
+                beats: AtomicU64::new(0),
+                is_resting: AtomicBool::new(false),
+            };
+            Arc::new(life)
+        };
+        let (turns, waits) = (life("turns", true), life("waits", false));
+        let mut lookout = Lookout::new(PATIENCE);
+        for (life, beaten) in [(&turns, now), (&waits, now - PATIENCE)] {
+            let seen =
+                Seen { life: Arc::downgrade(life), beats: 0, beaten, since: now, used: None };
+            lookout.seen.insert(Arc::as_ptr(life) as usize, seen);
+        }
+        assert_eq!(lookout.silent().unwrap().thread, "turns");
+        drop(turns);
+        assert_eq!(lookout.silent().unwrap().thread, "waits");
     }
 
     #[test]
