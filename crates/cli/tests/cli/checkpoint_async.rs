@@ -124,7 +124,15 @@ fn an_elastic_job_makes_checkpoints_without_a_worker_that_it_lost() {
         let context = format!("{strategy}, worker {victim}: {}", ended.stderr);
         assert!(ended.status.success(), "{context}");
         assert_eq!(number(&ended, "workers_finished"), 1.0, "{context}");
-        assert_eq!(names(&path), ["step-00000008", "step-00000012", "step-00000016"], "{context}");
+        // the one that was being made, if there was one, may be missing, which is said
+        let is_missing = |step: &u64| {
+            let said = format!("no checkpoint of step {step}: a process was lost meanwhile");
+            ended.stderr.contains(&said)
+        };
+        let made: Vec<u64> = [4, 8, 12, 16].into_iter().filter(|step| !is_missing(step)).collect();
+        assert!(made.len() >= 3, "{context}");
+        let kept = made[made.len() - 3..].iter().map(|step| format!("step-{step:08}"));
+        assert_eq!(names(&path), kept.collect::<Vec<_>>(), "{context}");
         let ended = Job::start(&format!("train --json {job} --steps 70 --resume {path}"));
         let ended = ended.end(LIMIT);
         assert!(number(&ended, "test_accuracy") > 0.85, "{context}: {}", ended.json());
