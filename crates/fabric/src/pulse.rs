@@ -360,7 +360,7 @@ mod tests {
             let mut all = lookout.silences().map(|(_, silent)| silent);
             all.find(|silent| silent.thread == "spins").map(|silent| silent.silent)
         };
-        let until = Instant::now() + PATIENCE * 2;
+        let until = Instant::now() + PATIENCE * 20;
         while of_spins(&lookout).is_none_or(|silent| silent < PATIENCE) {
             assert!(Instant::now() < until, "{lookout:?}");
             let stopped = lookout.look();

@@ -374,7 +374,8 @@ impl Training {
     }
 
     /// Trains, and returns what came of it. In a process that is a member of the job it does not return. One that trains alone
-    /// ends with status 1, and says why, where an operator or a thread stands still for longer than the step deadline.
+    /// ends with status 1, and says why, where a thread is stopped for as long as others would wait for it
+    /// ([`TrainConfig::liveness`]), or an operator, a batch or a loop takes longer than the step deadline.
     ///
     /// # Errors
     /// The user's mistake, or the first cause of the job's failure, which names the process and the step.

@@ -170,7 +170,7 @@ fn check(place: &str, strategy: &str, named: &str) -> Result<(), String> {
     let said = String::from_utf8_lossy(&ended.stderr);
     let last = said.lines().rev().find(|line| line.contains("rror: ")).unwrap_or_default();
     let is_first = strategy == "local" || last.contains("first to fail: worker ");
-    match !ended.status.success() && is_first && last.contains(named) {
+    match ended.status.code() == Some(1) && is_first && last.contains(named) {
         true => Ok(()),
         false => Err(format!("{:?}, and it does not say {named:?}:\n{said}", ended.status)),
     }

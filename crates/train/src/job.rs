@@ -389,8 +389,8 @@ impl Prepared {
         let (config, program, plan) = (config.clone(), program.clone(), plan.clone());
         let (topology, shape, data) = (*topology, shape.clone(), Some(data.clone()));
         let (resumed, shard) = (resumed.clone(), shard(&program, &plan, &topology, Rank(0)));
-        let patience = config.step_deadline();
-        let (rates, standing) = (self.rates.clone(), ProcessStanding::new(patience, patience));
+        let standing = ProcessStanding::new(config.step_deadline(), config.liveness() * 4);
+        let rates = self.rates.clone();
         Part { config, topology, program, plan, shape, data, resumed, shard, rates, standing }
     }
 

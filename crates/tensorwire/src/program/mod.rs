@@ -177,7 +177,8 @@ pub(crate) fn say(line: &str) {
 /// Says that a process that trains alone stands still, and ends it if that is for good: whoever called would wait for ever.
 pub(crate) fn say_or_end(movement: Movement) {
     if matches!(movement, Movement::Stopped(_)) {
-        say(&format!("error: {movement}"));
+        // the thread that stands still may hold what is written to
+        in_time(move || say(&format!("error: {movement}")));
         std::process::exit(1);
     }
     say(&movement.to_string());

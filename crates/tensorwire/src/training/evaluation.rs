@@ -9,6 +9,8 @@ use crate::program;
 impl Training {
     /// Evaluates the weights of [`Training::load`] with the test's samples, in this process alone, and trains nothing.
     ///
+    /// As [`Training::run`], it ends the process where that stands still for good.
+    ///
     /// # Errors
     /// When there is nothing to load or to test with, or the weights are of another model.
     pub fn evaluate(self) -> Result<EvaluationSummary> {

@@ -133,6 +133,15 @@ impl Drop for Alone {
 }
 
 #[test]
+fn what_is_told_of_a_step_may_take_longer_than_a_step() {
+    let deadline = Duration::from_millis(2500);
+    let training = training().strategy(Local { replicas: 1 }).steps(2).step_deadline(deadline);
+    // a process that stands still for good would be ended, and this test with it
+    let done = training.on_step(move |_| std::thread::sleep(deadline * 2)).run().unwrap();
+    assert_eq!(done.steps, 2);
+}
+
+#[test]
 fn a_loss_that_explodes_is_told_and_so_is_what_a_second_ctrl_c_loses() {
     let name = "a_loss_that_explodes_is_told_and_so_is_what_a_second_ctrl_c_loses";
     let Some(mut alone) = Alone::start(name) else {

@@ -126,14 +126,18 @@ fn cuda_options(config: &TrainConfig) -> CudaOptions {
 
 /// Returns how a job learns, in words: also what the bits of its arithmetic depend on, as far as the launcher's host tells.
 pub(super) fn recipe(config: &TrainConfig, program: &Program) -> BTreeMap<String, String> {
-    let opened = Kernels::open(kernel_choice(config, program), threads(config, 0));
-    let host = opened.map_or_else(|error| error.to_string(), |kernels| kernels.determined_by());
-    let kernels = match config.device {
-        DeviceChoice::Cuda { .. } => format!("cuda, {}; on the host {host}", config.math.name()),
-        _ => host,
-    };
     let mut recipe = checkpoint::recipe(config);
-    recipe.insert("kernels".to_string(), kernels);
+    // what cannot be opened is said where it is to compute
+    if let Ok(kernels) = Kernels::open(kernel_choice(config, program), threads(config, 0)) {
+        let host = kernels.determined_by();
+        let kernels = match config.device {
+            DeviceChoice::Cuda { .. } => {
+                format!("cuda, {}; on the host {host}", config.math.name())
+            }
+            _ => host,
+        };
+        recipe.insert("kernels".to_string(), kernels);
+    }
     recipe
 }
 

@@ -105,7 +105,7 @@ impl<'a> Trainer<'a> {
             rates: Rates::default(),
             files: PartFiles::default(),
             resumed: None,
-            standing: ProcessStanding::new(config.step_deadline(), config.step_deadline()),
+            standing: ProcessStanding::new(config.step_deadline(), config.liveness() * 4),
         }
     }
 }
@@ -266,7 +266,7 @@ impl Trainer<'_> {
             let ran = self.run_feeding(step, next, &mut ahead);
             if step <= traced {
                 let events = trace::take_step(self.session, step, start_ns);
-                let told = pulse::rest(|| listener.trace(&events));
+                let told = self.standing.tells(|| listener.trace(&events));
                 // why a step failed matters more than that its trace got lost
                 ran.and(told)?;
             } else {
@@ -285,7 +285,7 @@ impl Trainer<'_> {
                 let epoch = pulse::rest(|| self.end_of_epoch(step, data, &mut begun, link))?;
                 let evaluation = epoch.as_ref().and_then(|epoch| epoch.evaluation.clone());
                 let progress = Progress { step, loss, polling: now - polling, epoch };
-                pulse::rest(|| listener.progress(progress))?;
+                self.standing.tells(|| listener.progress(progress))?;
                 if let Some((patience, evaluation)) = patience.as_mut().zip(evaluation) {
                     pulse::rest(|| match patience.is_over(step, &evaluation) {
                         true => listener.end_behind(step),

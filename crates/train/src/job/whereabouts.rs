@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tensorwire_fabric::pulse;
 use tensorwire_kvstore::{ServerStanding, Serving};
 use tensorwire_launch::{Stand, Whereabouts};
 use tensorwire_runtime::{Doing, Session, Standing};
@@ -27,6 +28,8 @@ pub(super) enum Phase {
     Evaluates,
     /// It waits for a batch of the test.
     AwaitsTestBatch,
+    /// It tells whoever listens of a step: in a process that trains alone, code of the user's, which may take any time.
+    Tells,
     /// It serves what the others ask of its store.
     Serves,
     /// Its steps are made: it writes what is to be kept.
@@ -56,7 +59,7 @@ struct Inner {
 }
 
 impl ProcessStanding {
-    /// Others may wait for it for `set_up` until it has begun.
+    /// Others may wait for it for `set_up` until it has begun; one that trains alone takes as long as a member at least may.
     pub(super) fn new(step_patience: Duration, set_up: Duration) -> Arc<ProcessStanding> {
         let inner = Mutex::new(Inner { phase: Phase::Begins, sessions: Vec::new(), served: None });
         // twice as long as others, as the step behind a checkpoint waits
@@ -68,6 +71,12 @@ impl ProcessStanding {
     pub(super) fn enters(&self, phase: Phase) {
         self.turns.fetch_add(1, Ordering::Relaxed);
         self.inner.lock().phase = phase;
+    }
+
+    /// Returns what `telling` does, which may take any time.
+    pub(super) fn tells<T>(&self, telling: impl FnOnce() -> T) -> T {
+        self.enters(Phase::Tells);
+        pulse::rest(telling)
     }
 
     /// It serves a store from now on, and stands there as this says.
@@ -106,6 +115,7 @@ impl Whereabouts for ProcessStanding {
                 (format!("waits for the batch of step {step}"), false, None)
             }
             Phase::AwaitsTestBatch => ("waits for a batch of the test".to_string(), false, None),
+            Phase::Tells => ("tells of its step".to_string(), false, None),
             Phase::Keeps(step) => (format!("keeps what it has after step {step}"), false, disk),
             Phase::Evaluates => {
                 let Stand { what, waits, patience } = runs(&sessions, step);
