@@ -38,6 +38,12 @@ pub(crate) use failure::Failure;
 use args::{Arguments, Command};
 
 fn main() -> ExitCode {
+    tensorwire::program::raise_open_files();
+    if let Err(no_room) = tensorwire::program::check_room().map_err(Failure::from) {
+        // not by a thread for last words, which would take what memory is left
+        output::say(&no_room);
+        return ExitCode::from(no_room.status());
+    }
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -49,8 +55,6 @@ fn main() -> ExitCode {
 
 /// Parses the arguments and does what they say.
 fn run() -> Result<(), Failure> {
-    tensorwire::program::raise_open_files();
-    tensorwire::program::check_room()?;
     match command_line::read(std::env::args_os().collect())? {
         Some(arguments) => begin(arguments),
         None => Ok(()),

@@ -75,7 +75,8 @@ pub(crate) fn last_words(line: String) {
     in_time(move || say(line));
 }
 
-fn say(line: impl Display) {
+/// Says something on standard error, and waits for the terminal.
+pub(crate) fn say(line: impl Display) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 

@@ -35,8 +35,8 @@ const CANNOT_START: i32 = 255;
 /// How long the last words wait for a terminal that takes nothing.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Address space that a program needs to read its arguments, and to say what it lacks if it lacks more.
-const ROOM_TO_BEGIN: u64 = 4 << 20;
+/// Address space that a program needs to begin, and to say what it lacks if it lacks more: stacks of a few threads among it.
+const ROOM_TO_BEGIN: u64 = 10 << 20;
 
 /// Why a program cannot take its part.
 #[derive(Debug, thiserror::Error)]
