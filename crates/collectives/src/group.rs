@@ -77,6 +77,9 @@ pub struct GroupOptions {
     /// Of several operations under way those go first whose vectors were bound first: while about so many bytes are posted and not
     /// over, the others post nothing but what is small. None: each goes as far as it can, those that were started first first.
     pub posted_bytes_max: Option<usize>,
+    /// Cores that the members, all on one host, have together; None: they are on several, or nobody knows. Members may see
+    /// different numbers: the least counts.
+    pub cores: Option<usize>,
 }
 
 impl GroupOptions {
@@ -103,6 +106,7 @@ impl Default for GroupOptions {
             in_flight_bytes: 1 << 20,
             rings: 2,
             posted_bytes_max: None,
+            cores: None,
         }
     }
 }
@@ -295,7 +299,7 @@ impl Group {
         let place = Place { offset: 0, bytes: 0 };
         let arena = Arena::new(&slab, &[place]).map_err(|error| failed(&error))?;
         group.bind(&arena.into_buffers(), deadline)?;
-        group.options = options;
+        group.options = GroupOptions { cores: group.options.cores, ..options };
         Ok(group)
     }
 

@@ -16,12 +16,17 @@
 //! | `recursive-doubling` | log₂ h·α, and 2α where h < n | log₂ h·L, and 2L | log₂ h·L, and L |
 //! | `halving-doubling` | 2·log₂ h·α | 2(h−1)/h·L | (h−1)/h·L |
 //! | … where h < n, also | 2α | 2L | L |
+//! | `reduce-broadcast` | 2(α + (n−2)·o) | 2(n−1)·L | (n−1)·L |
 //! | `hierarchical` | 2α of each kind of way | within a host L + (k−1)·L/m, between 2(h−1)/h·L | (k−1)·L/m + (h−1)/h·L/m |
 //!
 //! In the last row h is the number of hosts, k members are on the fullest of them and m on the emptiest. Its lanes go in segments.
 //! Where cores do not move the bytes between hosts, the wire carries some segments while cores move and reduce others: what counts is the
 //! longer of both, and of the shorter what is done before the first segment leaves (3 segments of 8 or more). Where several members share a
 //! host, β of the others counts for all of them whose bytes leave it at a time.
+//!
+//! Where cores move the bytes and members share c cores ([`GroupOptions::cores`]), all that all members do takes at least (M·α + B·β +
+//! R·γ)/c, of M messages, B bytes in all of them, and R bytes to reduce: of eight members on two cores, `reduce-broadcast` (14 messages) took 0.8 of
+//! what `recursive-doubling` (24) did at 4 KiB and 0.6 of `halving-doubling` (48) at 64 KiB, of six as long, of four 1.4 times as long.
 //!
 //! Two members take what was measured (`bench allreduce`, one machine of two cores, shm and TCP over loopback): `exchange`
 //! below [`LinkCost::pair_exchange_below`], then `shared`, or `direct`. γ = 0.1 ns, and α of shared memory and of
@@ -124,7 +129,7 @@ impl LinkCost {
             2 if self.shares_memory => Algorithm::Shared,
             2 => Algorithm::Direct,
             _ => {
-                let can = |of: &Algorithm| can_choose(*of, self.shares_memory, options);
+                let can = |of: &Algorithm| can_choose(*of, bytes, self.shares_memory, options);
                 let time = |of: &Algorithm| self.all_reduce_ps(*of, members, bytes, options);
                 let soonest = Algorithm::ALL.into_iter().filter(can).min_by_key(time);
                 soonest.unwrap_or(Algorithm::Direct)
@@ -155,7 +160,7 @@ impl LinkCost {
                 link.all_reduce_ps(*of, hosts.len(), bytes, options)
             }
         };
-        let can = Algorithm::ALL.into_iter().filter(|of| can_choose(*of, false, options));
+        let can = Algorithm::ALL.into_iter().filter(|of| can_choose(*of, bytes, false, options));
         can.min_by_key(time).unwrap_or(Algorithm::Direct)
     }
 
@@ -194,6 +199,65 @@ impl LinkCost {
         options: &GroupOptions,
     ) -> u128 {
         let n = members.max(2);
+        let waits = self.waits_ps(algorithm, n, bytes, options);
+        let moves = !(self.overlaps || self.shares_memory);
+        match options.cores.filter(|cores| moves && *cores < n) {
+            Some(cores) => {
+                waits.max(self.work_ps(algorithm, n, bytes, options) / cores.max(1) as u128)
+            }
+            None => waits,
+        }
+    }
+
+    /// What the cores of all members do in it together, where they move the bytes.
+    fn work_ps(
+        &self,
+        algorithm: Algorithm,
+        n: usize,
+        bytes: usize,
+        options: &GroupOptions,
+    ) -> u128 {
+        let half = 1_usize << n.ilog2();
+        let (rounds, extra) = (n.ilog2() as usize, n - half);
+        // messages, and vectors that are sent and reduced
+        let (messages, sent, reduced) = match algorithm {
+            Algorithm::Shared | Algorithm::Hierarchical => return 0,
+            Algorithm::Exchange => (n * (n - 1), n * (n - 1), n * (n - 1)),
+            Algorithm::Direct | Algorithm::Ring => (2 * n * (n - 1), 2 * (n - 1), n - 1),
+            Algorithm::MultiRing => (options.rings() * 2 * n * (n - 1), 2 * (n - 1), n - 1),
+            Algorithm::RecursiveDoubling => {
+                let (sent, reduced) = (half * rounds + 2 * extra, half * rounds + extra);
+                (sent, sent, reduced)
+            }
+            Algorithm::HalvingDoubling => {
+                (2 * half * rounds + 2 * extra, 2 * (half - 1 + extra), half - 1 + extra)
+            }
+            Algorithm::ReduceBroadcast => (2 * (n - 1), 2 * (n - 1), n - 1),
+        };
+        let of = |count: usize, price: u128| price.saturating_mul(count as u128);
+        let waits =
+            algorithm == Algorithm::HalvingDoubling && self.is_idle_between(n, bytes, options);
+        let (bytes, alpha) = (bytes as u128, 1000 * u128::from(self.latency_ns));
+        let wire = bytes.saturating_mul(self.wire_ps_per_byte.into());
+        of(messages, alpha)
+            .saturating_add(of(sent, if waits { wire.saturating_add(wire / 10) } else { wire }))
+            .saturating_add(of(reduced, bytes.saturating_mul(self.reduce_ps_per_byte.into())))
+    }
+
+    /// True if cores wait in each round of `halving-doubling`, where the parts of `direct` are several segments that keep them
+    /// busy.
+    fn is_idle_between(&self, n: usize, bytes: usize, options: &GroupOptions) -> bool {
+        !self.overlaps && bytes.div_ceil(n) > options.segment_bytes
+    }
+
+    /// What its rounds take one after the other.
+    fn waits_ps(
+        &self,
+        algorithm: Algorithm,
+        n: usize,
+        bytes: usize,
+        options: &GroupOptions,
+    ) -> u128 {
         let shared = |parts: usize, of: usize| (parts as u128 * bytes as u128).div_ceil(of as u128);
         let cost = |rounds: usize, messages: usize, moved: u128, reduced: u128| {
             // fits: counts and prices have at most 64 bits; so above. A file may have any price
@@ -220,6 +284,7 @@ impl LinkCost {
                 let seen = if self.overlaps { rings as u128 } else { 1 };
                 cost(2 * (n - 1), rings - 1, 2 * most, most.div_ceil(seen))
             }
+            Algorithm::ReduceBroadcast => cost(2, n - 2, shared(2 * (n - 1), 1), shared(n - 1, 1)),
             // nobody shares a host
             Algorithm::Hierarchical => u128::MAX,
             Algorithm::RecursiveDoubling => {
@@ -233,8 +298,7 @@ impl LinkCost {
                 let rounds = n.ilog2();
                 let half = 1_usize << rounds;
                 let halves = shared(half - 1, half);
-                // cores wait in each round, where the parts of `direct` are several segments that keep them busy
-                let waits = !self.overlaps && bytes.div_ceil(n) > options.segment_bytes;
+                let waits = self.is_idle_between(n, bytes, options);
                 let counted = |bytes: u128| if waits { bytes + bytes / 10 } else { bytes };
                 let between = cost(2 * rounds as usize, 0, counted(2 * halves), counted(halves));
                 let pairs = if half < n { cost(2, 0, shared(2, 1), shared(1, 1)) } else { 0 };
@@ -245,11 +309,18 @@ impl LinkCost {
 }
 
 /// True if a group that shares memory, or does not, may do it so.
-fn can_choose(algorithm: Algorithm, shares_memory: bool, options: &GroupOptions) -> bool {
+fn can_choose(
+    algorithm: Algorithm,
+    bytes: usize,
+    shares_memory: bool,
+    options: &GroupOptions,
+) -> bool {
     match algorithm {
         Algorithm::Shared => shares_memory,
         // it has no way in the order of members
         Algorithm::RecursiveDoubling => !options.deterministic,
+        // all members' vectors land at one
+        Algorithm::ReduceBroadcast => bytes <= options.segment_bytes,
         _ => true,
     }
 }
@@ -291,230 +362,4 @@ impl Crowd<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use Algorithm::{
-        Direct, Exchange, HalvingDoubling, Hierarchical, MultiRing, RecursiveDoubling, Ring, Shared,
-    };
-
-    const KIB: usize = 1 << 10;
-    const MIB: usize = 1 << 20;
-    const ALL: [LinkCost; 4] =
-        [LinkCost::SHARED_MEMORY, LinkCost::LOOPBACK, LinkCost::TCP, LinkCost::RDMA];
-
-    /// A link of which nothing costs anything.
-    const FREE: LinkCost = LinkCost {
-        latency_ns: 0,
-        message_ns: 0,
-        wire_ps_per_byte: 0,
-        reduce_ps_per_byte: 0,
-        ..LinkCost::TCP
-    };
-
-    fn choose(link: LinkCost, members: usize, bytes: usize) -> Algorithm {
-        link.choose(members, bytes, &GroupOptions::default())
-    }
-
-    #[test]
-    fn two_members_take_what_was_measured() {
-        for link in ALL {
-            let (bound, large) = match link.shares_memory {
-                true => (32 * KIB, Shared),
-                false => (256 * KIB, Direct),
-            };
-            for bytes in [0, 4, bound / 2, bound - 1] {
-                assert_eq!(choose(link, 2, bytes), Exchange, "{link:?}, {bytes} bytes");
-            }
-            for bytes in [bound, bound + 1, 64 * MIB, 1 << 40] {
-                assert_eq!(choose(link, 2, bytes), large, "{link:?}, {bytes} bytes");
-            }
-        }
-    }
-
-    #[test]
-    fn the_model_of_two_members_is_what_was_measured() {
-        let options = GroupOptions::default();
-        for (link, other) in [(LinkCost::SHARED_MEMORY, Shared), (LinkCost::LOOPBACK, Direct)] {
-            let is_exchanged = |bytes: usize| {
-                let time = |algorithm| link.all_reduce_ps(algorithm, 2, bytes, &options);
-                time(Exchange) < time(other)
-            };
-            assert!(is_exchanged(link.pair_exchange_below * 9 / 10), "{link:?}");
-            assert!(!is_exchanged(link.pair_exchange_below * 11 / 10), "{link:?}");
-        }
-    }
-
-    #[test]
-    fn what_was_measured_takes_the_place_of_what_was_assumed() {
-        let LinkCost { latency_ns, wire_ps_per_byte, .. } = LinkCost::LOOPBACK;
-        let again = LinkCost::LOOPBACK.measured([latency_ns, wire_ps_per_byte]);
-        assert_eq!(again, LinkCost { pair_exchange_below: 262_000, ..LinkCost::LOOPBACK });
-        // 1 Gb/s: what crosses is all that counts
-        let slow = LinkCost::TCP.measured([100_000, 8000]);
-        assert_eq!((slow.latency_ns, slow.wire_ps_per_byte), (100_000, 8000));
-        assert_eq!(choose(slow, 6, 64 * MIB), MultiRing);
-        for hostile in [[0, 0], [u64::MAX, u64::MAX]] {
-            let link = LinkCost::TCP.measured(hostile);
-            for members in [2, 3, 1 << 20] {
-                choose(link, members, usize::MAX);
-            }
-            link.choose_on_hosts(&[0, 0, 2], usize::MAX, &GroupOptions::default());
-        }
-    }
-
-    #[test]
-    fn short_vectors_take_the_fewest_rounds() {
-        for link in ALL {
-            for members in [3, 4, 7, 8, 16] {
-                let is_busy = link == LinkCost::LOOPBACK && members > 3;
-                let expected = if is_busy { RecursiveDoubling } else { Exchange };
-                assert_eq!(choose(link, members, 64), expected, "{link:?}, {members} members");
-            }
-        }
-        let in_order = GroupOptions { deterministic: true, ..GroupOptions::default() };
-        assert_eq!(LinkCost::LOOPBACK.choose(8, 64, &in_order), Exchange, "it has no way in order");
-        // so many messages take longer than rounds
-        assert_eq!(choose(LinkCost::RDMA, 128, 64), RecursiveDoubling);
-    }
-
-    #[test]
-    fn long_vectors_of_many_take_the_fewest_bytes() {
-        for members in [8, 16, 64] {
-            // rounds count little, and half of the reduction is hidden
-            assert_eq!(choose(LinkCost::RDMA, members, 256 * MIB), MultiRing);
-            assert_eq!(choose(LinkCost::TCP, members, 256 * MIB), MultiRing);
-        }
-        // cores have no time to hide; of many members, there are too many messages
-        for (members, bytes, algorithm) in [
-            (3, 256 * MIB, Direct),
-            (4, 256 * MIB, Direct),
-            (8, 256 * MIB, Direct),
-            (8, 256 * KIB, HalvingDoubling),
-            (8, MIB, HalvingDoubling),
-            (4, 4 * MIB, Direct),
-            (64, MIB, HalvingDoubling),
-        ] {
-            let chosen = choose(LinkCost::LOOPBACK, members, bytes);
-            assert_eq!(chosen, algorithm, "{members} members, {bytes} bytes");
-        }
-        // no power of two: halving would send the vector twice more
-        assert_eq!(
-            choose(LinkCost { overlaps: true, ..LinkCost::LOOPBACK }, 6, 256 * MIB),
-            MultiRing
-        );
-        let one = GroupOptions { rings: 1, ..GroupOptions::default() };
-        assert_eq!(LinkCost::RDMA.choose(6, 256 * MIB, &one), Ring);
-        for members in [3, 4, 64] {
-            assert_eq!(choose(LinkCost::SHARED_MEMORY, members, 256 * MIB), Shared);
-        }
-    }
-
-    #[test]
-    fn between_rounds_and_bytes_there_is_direct_for_few_and_halving_for_many() {
-        assert_eq!(choose(LinkCost::RDMA, 4, 64 * KIB), Direct);
-        assert_eq!(choose(LinkCost::RDMA, 64, 64 * KIB), HalvingDoubling);
-    }
-
-    #[test]
-    fn formulas_are_those_of_the_papers() {
-        // one α, β and γ at a time; 64 bytes among 4, and among 3 where halving pairs two up
-        let prices = [
-            LinkCost { latency_ns: 1, ..FREE },
-            LinkCost { message_ns: 1, ..FREE },
-            LinkCost { wire_ps_per_byte: 1, ..FREE },
-            LinkCost { reduce_ps_per_byte: 1, ..FREE },
-        ];
-        let options = GroupOptions::default();
-        let of = |algorithm, members| {
-            prices.map(|link| link.all_reduce_ps(algorithm, members, 96, &options))
-        };
-        assert_eq!(of(Exchange, 4), [1000, 2000, 288, 288]);
-        assert_eq!(of(Direct, 4), [2000, 4000, 144, 72]);
-        assert_eq!(of(Ring, 4), [6000, 0, 144, 72]);
-        assert_eq!(of(MultiRing, 4), [6000, 6000, 144, 36]);
-        assert_eq!(of(RecursiveDoubling, 4), [2000, 0, 192, 192]);
-        assert_eq!(of(RecursiveDoubling, 3), [3000, 0, 96 + 192, 96 + 96]);
-        assert_eq!(of(HalvingDoubling, 4), [4000, 0, 144, 72]);
-        assert_eq!(of(HalvingDoubling, 3), [4000, 0, 96 + 192, 48 + 96]);
-        assert_eq!(of(Shared, 3), [2000, 2000, 64, 64]);
-    }
-
-    #[test]
-    fn members_that_share_hosts_send_once_what_crosses() {
-        let options = GroupOptions::default();
-        let choose =
-            |link: LinkCost, hosts: &[usize], bytes| link.choose_on_hosts(hosts, bytes, &options);
-        // 1 Gb/s, and as Ethernet is assumed to be where nothing was measured
-        let slow = LinkCost { wire_ps_per_byte: 8000, ..LinkCost::TCP };
-        let pairs = [0, 0, 2, 2];
-        for link in [slow, LinkCost::TCP] {
-            for hosts in
-                [&[0, 0, 0, 0, 4, 4, 4, 4][..], &pairs, &[0, 1, 0, 1], &[0, 0, 0, 3, 3], &[0, 0, 2]]
-            {
-                for bytes in [MIB, 8 * MIB, 64 * MIB, 256 * MIB] {
-                    let chosen = choose(link, hosts, bytes);
-                    assert_eq!(chosen, Hierarchical, "{link:?}, {hosts:?}, {bytes} bytes");
-                }
-                assert_eq!(choose(slow, hosts, 64 * KIB), Hierarchical, "{hosts:?}");
-                assert_eq!(choose(link, hosts, 64), Exchange, "{hosts:?}");
-            }
-        }
-        // a wire as fast as memory: what a host's cores do beside it takes longer than what a ring sends more
-        assert_eq!(choose(LinkCost::RDMA, &pairs, 256 * MIB), MultiRing);
-        for (hosts, bytes) in [(&[0, 1, 2, 3][..], 64 * MIB), (&[0; 4], 64)] {
-            assert_eq!(choose(slow, hosts, bytes), slow.choose(hosts.len(), bytes, &options));
-        }
-    }
-
-    /// Two hosts of two members each, 96 bytes: beside what is within a host, two rounds, the vector once, half of a lane.
-    #[test]
-    fn between_hosts_the_price_is_that_of_owners() {
-        let crowd = Crowd::of(&[0, 0, 2, 2]);
-        let options = GroupOptions::default();
-        let within = FREE.hierarchical_ps(&crowd, 96, &options);
-        let between = |link: LinkCost| link.hierarchical_ps(&crowd, 96, &options) - within;
-        assert_eq!(between(LinkCost { latency_ns: 1, ..FREE }), 2000);
-        assert_eq!(between(LinkCost { wire_ps_per_byte: 1, ..FREE }), 96);
-        assert_eq!(between(LinkCost { reduce_ps_per_byte: 1, ..FREE }), 24);
-        let near = LinkCost::SHARED_MEMORY;
-        let moved = (96 + 48) * near.wire_ps_per_byte + 48 * near.reduce_ps_per_byte;
-        assert_eq!(within, u128::from(2000 * near.latency_ns + moved));
-    }
-
-    /// Of a vector in many segments the wire carries all but what is moved before the first leaves; cores that carry it themselves
-    /// do one after the other.
-    #[test]
-    fn of_a_long_vector_the_longer_of_wire_and_cores_counts() {
-        let options = GroupOptions::default();
-        let crowd = Crowd::of(&[0, 0, 2, 2]);
-        let of = |wire_ps_per_byte, overlaps, bytes| {
-            let link = LinkCost { wire_ps_per_byte, overlaps, ..FREE };
-            link.hierarchical_ps(&crowd, bytes, &options)
-        };
-        // lanes of 32 segments and of 8
-        for (bytes, segments) in [(32 * MIB, 32), (MIB, 8)] {
-            let wire = 8000 * bytes as u128;
-            let cores = of(0, true, bytes);
-            assert_eq!(of(8000, false, bytes), wire + cores);
-            let begins = 2000 * u128::from(LinkCost::SHARED_MEMORY.latency_ns);
-            let beside = (cores - begins) / segments * 3;
-            assert_eq!(of(8000, true, bytes), begins + wire + beside, "{bytes} bytes");
-        }
-    }
-
-    #[test]
-    fn what_leaves_a_host_shares_its_link() {
-        let (blocks, turns) = ([0, 0, 0, 3, 3, 3], [0, 1, 0, 1, 0, 1]);
-        let leaving = |hosts: &[usize], of| Crowd::of(hosts).leaving(of);
-        assert_eq!((leaving(&blocks, Ring), leaving(&turns, Ring)), ((1, 1), (3, 1)));
-        assert_eq!((leaving(&blocks, Direct), leaving(&turns, Direct)), ((9, 5), (9, 5)));
-    }
-
-    #[test]
-    fn a_huge_vector_overflows_nothing() {
-        for link in ALL {
-            choose(link, 1 << 20, usize::MAX);
-            link.choose_on_hosts(&[0, 0, 2], usize::MAX, &GroupOptions::default());
-        }
-    }
-}
+mod tests;

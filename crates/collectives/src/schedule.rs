@@ -8,6 +8,7 @@
 //! | `ring` (bucket), `multi-ring` | 2(n−1) | 2(n−1)/n·L |
 //! | `recursive-doubling` | log₂ n | L·log₂ n; where n is no power of two, up to L more |
 //! | `halving-doubling` | 2·log₂ n | 2(n−1)/n·L; where n is no power of two, up to 2·L more |
+//! | `reduce-broadcast` | 2 | L; the first member (n−1)·L |
 //! | `hierarchical`, h hosts | 4 | over the wire, all members of a host: 2(h−1)/h·L |
 //! | `shared` | 2 | 0: members read and write each other's memory |
 
@@ -41,12 +42,14 @@ pub enum Algorithm {
     RecursiveDoubling,
     /// Recursive halving, then doubling (Rabenseifner): fewer rounds than a ring.
     HalvingDoubling,
+    /// Everybody sends all to the first member, who sends the result to everybody: the fewest messages, where members share cores.
+    ReduceBroadcast,
     /// Within each host first, then between hosts, where members of several hosts share some (Mamidala et al. §4).
     Hierarchical,
 }
 
 impl Algorithm {
-    pub const ALL: [Algorithm; 8] = [
+    pub const ALL: [Algorithm; 9] = [
         Algorithm::Shared,
         Algorithm::Exchange,
         Algorithm::Direct,
@@ -54,6 +57,7 @@ impl Algorithm {
         Algorithm::MultiRing,
         Algorithm::RecursiveDoubling,
         Algorithm::HalvingDoubling,
+        Algorithm::ReduceBroadcast,
         Algorithm::Hierarchical,
     ];
 
@@ -67,6 +71,7 @@ impl Algorithm {
             Algorithm::MultiRing => "multi-ring",
             Algorithm::RecursiveDoubling => "recursive-doubling",
             Algorithm::HalvingDoubling => "halving-doubling",
+            Algorithm::ReduceBroadcast => "reduce-broadcast",
             Algorithm::Hierarchical => "hierarchical",
         }
     }
@@ -234,6 +239,7 @@ pub fn schedule(algorithm: Algorithm, kind: OperationKind, shape: GroupShape) ->
         Algorithm::MultiRing => ring::schedule(kind, shape, shape.rings.max(1)),
         Algorithm::RecursiveDoubling => doubling::schedule(kind, shape),
         Algorithm::HalvingDoubling => halving::schedule(kind, shape),
+        Algorithm::ReduceBroadcast => direct::reduce_broadcast(kind, shape),
         Algorithm::Hierarchical => hierarchical::schedule(kind, shape),
     }
 }

@@ -218,6 +218,12 @@ impl Member {
         self.assignment.cores_shared_by as usize
     }
 
+    /// Processors on which the job's members on this one's host run, all together.
+    pub fn cores_here(&self) -> usize {
+        let own = std::thread::available_parallelism().map_or(1, usize::from);
+        own * self.members_here() / self.cores_shared_by().max(1)
+    }
+
     /// The number of this one's host: members of one host have the same.
     pub fn host(&self) -> u32 {
         self.assignment.host

@@ -171,6 +171,10 @@ impl PyEndpoint {
                 link,
                 deterministic: true,
                 segment_bytes: SEGMENT_BYTES,
+                cores: std::thread::available_parallelism()
+                    .ok()
+                    .map(usize::from)
+                    .filter(|_| !spread),
                 ..GroupOptions::default()
             };
             let group = Group::open(fabric, &ranks, me.rank.index(), options, deadline);

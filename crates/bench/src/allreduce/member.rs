@@ -157,12 +157,14 @@ fn open_group(member: &Member, Told { spec, way, .. }: &Told) -> Result<Group, A
     )?;
     // fits: a job has far fewer than 2^32 members
     let members: Vec<Rank> = (0..member.world() as u32).map(Rank).collect();
-    let assumed = || link_cost(spec.transport, member.members_here() < member.world());
+    let is_spread = member.members_here() < member.world();
+    let assumed = || link_cost(spec.transport, is_spread);
     let options = GroupOptions {
         algorithm: way.algorithm,
         table: spec.table.clone(),
         link: spec.link.unwrap_or_else(assumed),
         deterministic: spec.deterministic,
+        cores: (!is_spread).then(|| member.cores_here()),
         ..GroupOptions::default()
     };
     Ok(Group::open(fabric, &members, member.rank().index(), options, soon())?)

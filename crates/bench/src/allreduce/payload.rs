@@ -86,8 +86,14 @@ impl Payload {
         let tile_bytes = TILE_PERIODS * PERIOD * self.element_bytes();
         self.tile.clear();
         let needed = range.end.min(tile_bytes).div_ceil(self.element_bytes());
-        for index in 0..needed {
-            element(self.dtype, index % PERIOD, weight, step, &mut self.tile);
+        for index in 0..needed.min(PERIOD) {
+            element(self.dtype, index, weight, step, &mut self.tile);
+        }
+        // most of it is a repetition: what the others of a core do meanwhile is measured
+        let period_bytes = self.tile.len();
+        while self.tile.len() < needed * self.element_bytes() {
+            let left = needed * self.element_bytes() - self.tile.len();
+            self.tile.extend_from_within(..left.min(period_bytes));
         }
         let tile = &self.tile;
         let first = range.start / tile_bytes;

@@ -183,6 +183,8 @@ pub(crate) enum AlgorithmArg {
     RecursiveDoubling,
     /// Recursive halving and doubling
     HalvingDoubling,
+    /// All to the first process, the result to all
+    ReduceBroadcast,
     /// Within each host first, then between hosts
     Hierarchical,
 }
@@ -223,6 +225,7 @@ impl From<AlgorithmArg> for Option<Algorithm> {
             AlgorithmArg::MultiRing => Algorithm::MultiRing,
             AlgorithmArg::RecursiveDoubling => Algorithm::RecursiveDoubling,
             AlgorithmArg::HalvingDoubling => Algorithm::HalvingDoubling,
+            AlgorithmArg::ReduceBroadcast => Algorithm::ReduceBroadcast,
             AlgorithmArg::Hierarchical => Algorithm::Hierarchical,
         })
     }

@@ -108,6 +108,8 @@ pub(super) enum AlgorithmArg {
     RecursiveDoubling,
     /// Halves, quarters and so on, and back
     HalvingDoubling,
+    /// All to the first process, the result to all
+    ReduceBroadcast,
     /// Within each host first, then between hosts
     Hierarchical,
 }
@@ -149,6 +151,7 @@ impl From<AlgorithmArg> for Algorithm {
             AlgorithmArg::MultiRing => Algorithm::MultiRing,
             AlgorithmArg::RecursiveDoubling => Algorithm::RecursiveDoubling,
             AlgorithmArg::HalvingDoubling => Algorithm::HalvingDoubling,
+            AlgorithmArg::ReduceBroadcast => Algorithm::ReduceBroadcast,
             AlgorithmArg::Hierarchical => Algorithm::Hierarchical,
         }
     }

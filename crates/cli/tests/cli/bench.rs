@@ -254,13 +254,13 @@ fn the_store_is_verified_and_its_copies_counted() {
 
 #[test]
 fn every_algorithm_is_verified_and_what_it_sends_counted() {
-    let algorithms =
-        "auto,shared,exchange,direct,ring,multi-ring,recursive-doubling,halving-doubling";
+    let algorithms = "auto,shared,exchange,direct,ring,multi-ring,recursive-doubling,\
+                      halving-doubling,reduce-broadcast";
     let lines = bench(&format!(
         "allreduce --quick --ranks 2 --sizes 1MB --times 4 --dtype bf16 --algorithm {algorithms}"
     ));
     // no shared memory over TCP
-    assert_eq!(lines.len(), 15, "2 transports, 8 algorithms");
+    assert_eq!(lines.len(), 17, "2 transports, 9 algorithms");
     for line in &lines {
         let number = |field: &str| line[field].as_f64().unwrap();
         assert_eq!(
@@ -331,7 +331,15 @@ fn a_table_is_measured_and_taken() {
     let measured: Vec<String> = lines.iter().map(named).collect();
     assert_eq!(
         measured,
-        ["exchange", "direct", "ring", "multi-ring", "recursive-doubling", "halving-doubling"]
+        [
+            "exchange",
+            "direct",
+            "ring",
+            "multi-ring",
+            "recursive-doubling",
+            "halving-doubling",
+            "reduce-broadcast"
+        ]
     );
     let least = |a: &&Value, b: &&Value| {
         a["median_s"].as_f64().unwrap().total_cmp(&b["median_s"].as_f64().unwrap())

@@ -40,6 +40,7 @@ struct Told {
     in_flight_bytes: usize,
     rings: usize,
     choice: Choice,
+    cores: Option<usize>,
     /// The first member with whom it shares memory, which may be itself.
     host: usize,
     /// Key and bytes of the regions that the vectors and the landing are in.
@@ -54,6 +55,8 @@ struct Choice {
     table: Option<Table>,
     link: LinkCost,
     shares_memory: bool,
+    /// None at the first bind, at which it is agreed on.
+    cores: Option<usize>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -97,6 +100,11 @@ impl Group {
             let told = self.hear(member, bind, deadline)?;
             self.compare(member, &told, &ours)?;
             self.hosts[member] = told.host;
+            // from then on all have the same, by which they choose algorithms
+            if bind == 0 {
+                let least = [self.options.cores, told.cores].into_iter().flatten().min();
+                self.options.cores = least;
+            }
             self.open_regions(member, &told, deadline)?;
             heard[member] = Some(told);
         }
@@ -226,7 +234,14 @@ impl Group {
             segment_bytes: self.options.segment_bytes,
             in_flight_bytes: self.options.in_flight_bytes,
             rings: self.options.rings,
-            choice: Choice { algorithm, table: table.clone(), link, shares_memory },
+            choice: Choice {
+                algorithm,
+                table: table.clone(),
+                link,
+                shares_memory,
+                cores: self.options.cores.filter(|_| bind > 0),
+            },
+            cores: self.options.cores,
             host: self.host(),
             regions,
             vectors: told,
@@ -428,6 +443,8 @@ impl Group {
                 direct.max(2 * doubling::landings(size) * bytes) + spare
             }
             Algorithm::HalvingDoubling => 2 * bytes + spare,
+            // at one member, but all are to find the same
+            Algorithm::ReduceBroadcast => direct.max((size - 1) * bytes) + spare,
             // no segment is longer than what is sent at a time, nor than the vector; what it has no way for is done directly
             Algorithm::Hierarchical => {
                 let segment = segment_bytes.max(8).min(bytes + 16);

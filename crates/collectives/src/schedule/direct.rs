@@ -2,6 +2,9 @@
 
 use super::{Addend, GroupShape, Into, OperationKind, Schedule, Step, Tag};
 
+/// Who reduces where one member does it for all.
+const ROOT: usize = 0;
+
 /// One round: whole vectors.
 pub(super) fn exchange(kind: OperationKind, shape: GroupShape) -> Schedule {
     let GroupShape { me, len, size, .. } = shape;
@@ -30,6 +33,28 @@ pub(super) fn exchange(kind: OperationKind, shape: GroupShape) -> Schedule {
         alternates: true,
         ..Schedule::default()
     }
+}
+
+/// All to the first member, and the result to all.
+pub(super) fn reduce_broadcast(kind: OperationKind, shape: GroupShape) -> Schedule {
+    if kind != OperationKind::AllReduce {
+        return schedule(kind, shape);
+    }
+    let GroupShape { me, len, size, .. } = shape;
+    let (tag, range) = (Tag::First, 0..len);
+    let mut steps = Vec::new();
+    if me == ROOT {
+        steps.extend(shape.others().map(|from| Step::Receive { from, tag }));
+        let addends = addends(shape, |slot| slot * len);
+        steps.push(Step::Reduce { range: range.clone(), addends, is_whole: true });
+        let send = |to| Step::Send { to, range: range.clone(), into: Into::Vector, tag };
+        steps.extend(shape.others().map(send));
+    } else {
+        let into = Into::Landing(GroupShape::slot(me, ROOT) * len);
+        steps.push(Step::Send { to: ROOT, range, into, tag });
+        steps.push(Step::Receive { from: ROOT, tag });
+    }
+    Schedule { sequences: vec![steps], landing: (size - 1) * len, ..Schedule::default() }
 }
 
 /// What a member does that has no others.

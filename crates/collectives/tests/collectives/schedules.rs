@@ -440,6 +440,10 @@ fn rounds_and_elements_on_the_wire_are_those_of_theory() {
         let (sent, rounds) = all_reduce(Algorithm::Exchange);
         assert_eq!((sent, rounds), (vec![(size - 1) * len; size], 1));
         assert_eq!(all_reduce(Algorithm::Shared).0, vec![0; size]);
+        let (sent, rounds) = all_reduce(Algorithm::ReduceBroadcast);
+        let of_others = std::iter::repeat_n(len, size - 1);
+        let all: Vec<usize> = std::iter::once((size - 1) * len).chain(of_others).collect();
+        assert_eq!((sent, rounds), (all, 2));
         let (sent, rounds) = all_reduce(Algorithm::RecursiveDoubling);
         let doubled = size.ilog2() as usize;
         match size.is_power_of_two() {

@@ -4,11 +4,11 @@
 //! **Whoever waits receives itself.** Handing what has come from a thread that received it to one that waits for it costs another
 //! waking of a thread, which takes longer than a small payload. So a thread that has nothing to do looks into the same epoll, and
 //! sleeps there (one at a time; others sleep at the doorbell). What it does not receive rings the doorbell, and [`Elsewhere`] has
-//! that end its sleep. The threads of the completion queues keep away meanwhile: waking them takes time as well. They look after
-//! [`AWAY`] whether somebody still waits, and receive whenever nobody does, or much is to be received.
+//! that end its sleep. The threads of the completion queues keep away meanwhile: waking them takes time as well. They look
+//! after [`AWAY`], and ever less often, whether somebody still waits, and receive whenever nobody does, or much is to be received.
 //!
-//! A queue pair is watched for one event at a time (`EPOLLONESHOT`), and once more when that was served, or when a poster finds
-//! no room in the socket: two threads seldom take turns with one.
+//! A queue pair is watched for changes (`EPOLLET`): nothing is said to epoll for each that is served. Of two threads that find one
+//! at a time, the first serves both.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -36,12 +36,12 @@ use crate::region::RegionDescriptor;
 const STOP: u64 = u64::MAX;
 /// The eventfd that ends the sleep of whoever waits.
 const ROUSE: u64 = u64::MAX - 1;
-/// The threads keep away from those that wait for so long at a time.
+/// The threads keep away from those that wait for so long, and twice as long each time they find them still waiting.
 const AWAY: Duration = Duration::from_micros(200);
-/// After so many times they sleep until whoever waits has what it waited for.
-const LOOKS: usize = 16;
+/// This long at most.
+const AWAY_MAX: Duration = Duration::from_micros(1600);
 /// A turn that receives so many bytes is work for several threads.
-const MUCH: usize = 256 << 10;
+const MUCH: usize = 1 << 20;
 /// There is more to come for so long, also where many processes share a core.
 const MUCH_FOR: Duration = Duration::from_millis(2);
 /// Events that one look takes.
@@ -66,7 +66,9 @@ struct Shared {
     leader: Option<Mutex<()>>,
     /// Somebody waits in epoll.
     is_led: AtomicBool,
-    /// When somebody last did, and when much was received, on [`Clock`].
+    /// How often somebody began to.
+    leads: AtomicU64,
+    /// When somebody last ended to, and when much was received, on [`Clock`].
     led_ns: AtomicU64,
     much_ns: AtomicU64,
     /// Held by one thread that keeps away, and looks now and then; the others sleep until it has ended.
@@ -111,6 +113,13 @@ impl Pollers {
         let data = epoll::EventData::new_u64(id);
         epoll::add(&shared.epoll, &queue_pair.socket, data, QueuePair::events(false))?;
         Ok(queue_pair)
+    }
+
+    /// Has the threads keep away, as somebody does that waits, until that is dropped.
+    #[cfg(test)]
+    pub(super) fn lead(&self) -> impl Drop {
+        let elsewhere = self.shared.core.board().elsewhere();
+        Leads::begin(&self.shared, elsewhere.expect("of no other process"))
     }
 
     /// Waits until the doorbell rings, and receives meanwhile.
@@ -165,6 +174,7 @@ impl Shared {
             queue_pairs,
             leader,
             is_led: AtomicBool::new(false),
+            leads: AtomicU64::new(0),
             led_ns: AtomicU64::new(0),
             much_ns: AtomicU64::new(0),
             lookout: Mutex::new(()),
@@ -215,22 +225,29 @@ impl Shared {
             }
             return;
         };
-        let mut looks = 0;
+        let (mut away, mut leads) = (AWAY, self.leads.load(Ordering::SeqCst));
         while self.is_led() && !self.stop.load(Ordering::SeqCst) {
             pulse::beat();
-            std::thread::sleep(AWAY);
-            looks += 1;
-            if looks == LOOKS {
-                looks = 0;
-                let mut sleeps = self.sleeps.lock();
-                // looked at under the lock that whoever ends the sleep takes; who has just waited ends none
-                let is_led = self.is_led.load(Ordering::SeqCst) && !self.receives_much();
-                if is_led && !self.stop.load(Ordering::SeqCst) {
-                    *sleeps = true;
-                    self.ended.wait_for(&mut sleeps, pulse::BEAT);
-                    *sleeps = false;
-                }
+            let mut sleeps = self.sleeps.lock();
+            // whoever finds much to receive ends it
+            self.ended.wait_for(&mut sleeps, away);
+            // looked at under the lock that whoever ends the sleep takes; who has just waited ends none
+            let is_led = self.is_led.load(Ordering::SeqCst) && !self.receives_much();
+            let led_before = std::mem::replace(&mut leads, self.leads.load(Ordering::SeqCst));
+            if away == AWAY_MAX
+                && leads == led_before
+                && is_led
+                && !self.stop.load(Ordering::SeqCst)
+            {
+                // one who waits for long
+                *sleeps = true;
+                self.ended.wait_for(&mut sleeps, pulse::BEAT);
+                *sleeps = false;
+                // it has what it waited for: what comes now is soon received here
+                away = AWAY;
+                continue;
             }
+            away = AWAY_MAX.min(2 * away);
         }
         drop(looks_out);
         self.end_sleep();
@@ -308,13 +325,10 @@ impl Shared {
     }
 
     fn serve(&self, queue_pair: &QueuePair, flags: epoll::EventFlags) {
-        let receiving = epoll::EventFlags::IN
-            | epoll::EventFlags::RDHUP
-            | epoll::EventFlags::HUP
-            | epoll::EventFlags::ERR;
+        let ends = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
         let mut result = Ok(());
-        if flags.intersects(receiving) {
-            result = queue_pair.receive_turn().map(|bytes| {
+        if flags.intersects(ends | epoll::EventFlags::IN) {
+            result = queue_pair.receive_turn(flags.intersects(ends)).map(|bytes| {
                 if bytes >= MUCH {
                     let has_begun = !self.receives_much();
                     self.much_ns.store(Clock::now_ns(), Ordering::SeqCst);
@@ -327,13 +341,10 @@ impl Shared {
         if result.is_ok() && flags.contains(epoll::EventFlags::OUT) {
             result = queue_pair.send_turn();
         }
-        match result {
-            Ok(()) => queue_pair.await_event(),
-            Err(broken) => {
-                let _ = epoll::delete(&self.epoll, &queue_pair.socket);
-                self.queue_pairs.write().remove(&queue_pair.id);
-                give_up(&self.core, queue_pair, broken);
-            }
+        if let Err(broken) = result {
+            let _ = epoll::delete(&self.epoll, &queue_pair.socket);
+            self.queue_pairs.write().remove(&queue_pair.id);
+            give_up(&self.core, queue_pair, broken);
         }
     }
 }
@@ -349,6 +360,7 @@ struct Leads<'a>(&'a Shared, &'a Elsewhere);
 
 impl Leads<'_> {
     fn begin<'a>(shared: &'a Shared, elsewhere: &'a Elsewhere) -> Leads<'a> {
+        shared.leads.fetch_add(1, Ordering::SeqCst);
         shared.is_led.store(true, Ordering::SeqCst);
         Leads(shared, elsewhere)
     }

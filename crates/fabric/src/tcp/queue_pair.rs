@@ -30,6 +30,9 @@ mod loom_tests;
 const TURN_BYTES: usize = 4 << 20;
 /// Of a payload, at most so many bytes gather before the poller is woken: more would leave the caches.
 const WAKE_BYTES: u64 = 256 << 10;
+/// What comes is received so far ahead of what is known of it: a small frame and what is behind it, in one call. Of a large
+/// payload as much is copied once.
+const AHEAD_BYTES: usize = 8 << 10;
 /// Reads of the peer that wait for the socket; its own queue depth keeps it far below.
 const RESPONSES_MAX: usize = 1 << 20;
 
@@ -47,6 +50,10 @@ pub(super) struct QueuePair {
     credits: Arc<Credits>,
     sending: Mutex<Sending>,
     receiving: Mutex<Receiving>,
+    /// Something came since whoever receives last began.
+    has_come: AtomicBool,
+    /// Epoll has said that nothing comes behind what is there.
+    ends: AtomicBool,
     pub(super) said_goodbye: AtomicBool,
     pub(super) goodbye_acked: AtomicBool,
 }
@@ -60,8 +67,8 @@ struct Sending {
     /// Reads that were requested and not answered yet.
     reads: HashMap<u64, PendingRead>,
     requests: u64,
-    /// The poller waits for room in the socket.
-    armed: bool,
+    /// The socket had no room for all; epoll says when it has.
+    is_full: bool,
     /// The connection is over; nothing may be queued any more.
     closed: bool,
 }
@@ -77,7 +84,8 @@ struct Receiving {
     opener: Opener,
     /// Where payload is opened: a sealed record, and how much of it has come.
     record: Option<(Vec<u8>, usize)>,
-    header: [u8; HEADER_BYTES],
+    /// What came behind the payload: headers, and small payloads between them.
+    ahead: Box<[u8; AHEAD_BYTES]>,
     have: usize,
     payload: Option<(Bytes, Received)>,
     /// Bytes that are to be there before the poller is woken.
@@ -120,13 +128,13 @@ impl QueuePair {
             frames: VecDeque::new(),
             reads: HashMap::new(),
             requests: 0,
-            armed: false,
+            is_full: false,
             closed: false,
         };
         let receiving = Receiving {
             opener,
             record,
-            header: [0; HEADER_BYTES],
+            ahead: Box::new([0; AHEAD_BYTES]),
             have: 0,
             payload: None,
             wakes_at: 1,
@@ -143,6 +151,8 @@ impl QueuePair {
             credits,
             sending: Mutex::new(sending),
             receiving: Mutex::new(receiving),
+            has_come: AtomicBool::new(false),
+            ends: AtomicBool::new(false),
             said_goodbye: AtomicBool::new(false),
             goodbye_acked: AtomicBool::new(false),
         }
@@ -191,22 +201,42 @@ impl QueuePair {
         self.suspicion.report(self.link.rank(), detail);
     }
 
-    /// Sends for one turn; for the poller, when the socket has room again.
+    /// Sends for one turn what had no room; for the poller, when the socket has some.
     pub(super) fn send_turn(&self) -> Result<(), Broken> {
-        self.flush(&mut self.sending.lock())
+        let mut sending = self.sending.lock();
+        if sending.is_full { self.flush(&mut sending) } else { Ok(()) }
     }
 
-    /// Receives for one turn; returns how many bytes. However it ends, epoll knows what to wake for.
-    pub(super) fn receive_turn(&self) -> Result<usize, Broken> {
-        let receiving = &mut *self.receiving.lock();
-        if receiving.is_over {
-            // whoever found that gives the connection up
-            return Ok(0);
+    /// Receives what has come, for one turn; returns how many bytes. Where another thread does already, that one receives this too.
+    /// `ends`: epoll says that nothing comes behind it. However it ends, epoll knows what to wake for.
+    pub(super) fn receive_turn(&self, ends: bool) -> Result<usize, Broken> {
+        let mut bytes = 0;
+        if ends {
+            // before whoever receives looks again: it is said once
+            self.ends.store(true, Ordering::SeqCst);
         }
-        let bytes = self.receive_some(receiving);
-        receiving.is_over = bytes.is_err();
-        self.await_enough(receiving);
-        bytes
+        self.has_come.store(true, Ordering::SeqCst);
+        // whoever holds the lock looks again once it has let go of it
+        while self.has_come.load(Ordering::SeqCst)
+            && let Some(mut receiving) = self.receiving.try_lock()
+        {
+            self.has_come.store(false, Ordering::SeqCst);
+            if receiving.is_over {
+                // whoever found that gives the connection up
+                break;
+            }
+            let turn = self.receive_some(&mut receiving);
+            receiving.is_over = turn.is_err();
+            self.await_enough(&mut receiving);
+            drop(receiving);
+            bytes += turn?;
+            if bytes >= TURN_BYTES {
+                // there may be more, and others have their turn before
+                self.await_event();
+                break;
+            }
+        }
+        Ok(bytes)
     }
 
     fn receive_some(&self, receiving: &mut Receiving) -> Result<usize, Broken> {
@@ -225,8 +255,8 @@ impl QueuePair {
                 false => self.received(receiving, count)?,
             }
             turn += count;
-            if count < wanted {
-                // the socket is empty; epoll says when it is not
+            if count < wanted && !self.ends.load(Ordering::SeqCst) {
+                // the socket is empty; epoll says when it is not. Of an end it has said so already
                 return Ok(turn);
             }
         }
@@ -258,10 +288,13 @@ impl QueuePair {
             Sent::Complete { token } => Some(token),
             Sent::Nothing | Sent::Raise(_) => None,
         });
-        let being_read = self.receiving.lock().payload.take().and_then(|(_, then)| match then {
+        let mut receiving = self.receiving.lock();
+        receiving.is_over = true;
+        let being_read = receiving.payload.take().and_then(|(_, then)| match then {
             Received::Complete { token } => Some(token),
             Received::Raise(_) => None,
         });
+        drop(receiving);
         let read = reads.into_values().map(|read| read.token);
         for token in written.chain(being_read).chain(read) {
             let peer = self.link.rank();
@@ -271,7 +304,7 @@ impl QueuePair {
         self.core.board().ring();
     }
 
-    /// Takes account of bytes that were read into the payload and the header behind it.
+    /// Takes account of bytes that were read into the payload and what is behind it.
     fn received(&self, receiving: &mut Receiving, count: usize) -> Result<(), Broken> {
         // fits both ways: a count of bytes in memory
         let mut left = count as u64;
@@ -280,13 +313,15 @@ impl QueuePair {
         }
         receiving.have += left as usize;
         self.finish_payload(receiving);
-        if receiving.have == HEADER_BYTES {
-            receiving.have = 0;
-            let header = Header::open(&mut receiving.header, &mut receiving.opener)
-                .map_err(|error| Broken::Refused(error.to_string()))?;
-            receiving.payload = self.begin(header)?;
+        let mut at = 0;
+        while let Some(header) = receiving.header(at) {
+            at += HEADER_BYTES;
+            receiving.payload = self.begin(header?)?;
+            at += receiving.payload_ahead(at);
             self.finish_payload(receiving);
         }
+        receiving.ahead.copy_within(at..receiving.have, 0);
+        receiving.have -= at;
         Ok(())
     }
 
@@ -393,7 +428,7 @@ impl QueuePair {
     /// Queues a frame and, if it is the first, sends what the socket takes.
     fn queue(&self, sending: &mut Sending, outgoing: Outgoing) {
         sending.frames.push_back(outgoing);
-        if !sending.armed {
+        if !sending.is_full {
             // an error is seen by the poller as well, which ends the connection with its cause
             let _ = self.flush(sending);
         }
@@ -427,8 +462,9 @@ impl QueuePair {
             }
         }
         let unsent = !sending.frames.is_empty();
-        if unsent != sending.armed {
-            sending.armed = unsent;
+        if unsent != sending.is_full || unsent && turn >= TURN_BYTES {
+            // it may have room now; others have their turn before
+            sending.is_full = unsent;
             self.arm(unsent);
         }
         Ok(())
@@ -447,24 +483,24 @@ impl QueuePair {
         self.core.complete(completion, &self.credits);
     }
 
-    /// The events that are served.
-    pub(super) fn events(unsent: bool) -> epoll::EventFlags {
-        let events = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ONESHOT;
-        if unsent { events | epoll::EventFlags::OUT } else { events }
+    /// What epoll says, once each time: that something has come or ends, and, of a socket that was full, that it has room.
+    pub(super) fn events(is_full: bool) -> epoll::EventFlags {
+        let events = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+        if is_full { events | epoll::EventFlags::OUT } else { events }
     }
 
-    /// Has epoll say what happens next; for whoever has served an event.
-    pub(super) fn await_event(&self) {
+    /// Has epoll say again what there is.
+    fn await_event(&self) {
         let sending = self.sending.lock();
         if !sending.closed {
-            self.arm(sending.armed);
+            self.arm(sending.is_full);
         }
     }
 
-    fn arm(&self, unsent: bool) {
+    fn arm(&self, is_full: bool) {
         // fails only once the poller has let go of the socket, and then nobody waits
         let data = epoll::EventData::new_u64(self.id);
-        let _ = epoll::modify(&self.epoll, &self.socket, data, QueuePair::events(unsent));
+        let _ = epoll::modify(&self.epoll, &self.socket, data, QueuePair::events(is_full));
     }
 }
 
@@ -474,9 +510,28 @@ impl Receiving {
         self.record.is_some() && self.payload.is_some()
     }
 
+    /// The header that came and begins at `at`; None while it has not come, or payload comes first.
+    fn header(&mut self, at: usize) -> Option<Result<Header, Broken>> {
+        let Receiving { opener, ahead, have, payload: None, .. } = self else { return None };
+        let (wire, _) = ahead[at..*have].split_first_chunk_mut()?;
+        Some(Header::open(wire, opener).map_err(|error| Broken::Refused(error.to_string())))
+    }
+
+    /// Gives the payload what came of it ahead, from `at` on; how much that was.
+    fn payload_ahead(&mut self, at: usize) -> usize {
+        let Some((bytes, _)) = &mut self.payload else { return 0 };
+        let part = bytes.part(0, self.have - at);
+        let count = part.bytes() as usize; // fits: at most what came
+        part.write(&self.ahead[at..at + count]);
+        bytes.advance(count as u64);
+        count
+    }
+
     /// Receives what comes next, as much as there is: how much came, and how much could have.
     fn receive(&mut self, socket: &OwnedFd) -> (Result<usize, Errno>, usize) {
-        let head = &mut self.header[self.have..];
+        // behind a header there may be a sealed record, which has a place of its own
+        let most = if self.record.is_some() { HEADER_BYTES } else { AHEAD_BYTES };
+        let head = &mut self.ahead[self.have..most];
         match (&mut self.record, &self.payload) {
             (Some((record, have)), Some((bytes, _))) => {
                 // fits: at most RECORD_BYTES

@@ -12,6 +12,7 @@ use super::queue_pair::QueuePair;
 use crate::api::{ArrivalSlot, Signal};
 use crate::common::Core;
 use crate::device::Device;
+use crate::pulse;
 use crate::region::Access;
 use crate::{
     Backend, Direction, Fabric, FabricConfig, FaultCause, Identity, JobCredentials, LocalSlice,
@@ -184,6 +185,27 @@ fn what_the_peer_did_not_seal_now_is_refused() {
         assert!(matches!(found.cause, FaultCause::Protocol { .. }), "{found}");
         assert!(found.to_string().contains("changed on its way"), "{found}");
     }
+}
+
+/// Epoll says once that something came and that nothing comes behind it, where both were there before anybody looked.
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no poll")]
+fn the_end_behind_the_last_frame_is_seen() {
+    let [zero, one] = devices();
+    let keep_away = zero.pollers.lead();
+    // each thread has looked once more, and found nothing
+    std::thread::sleep(3 * pulse::BEAT);
+    let (ours, theirs) =
+        (zero.peers.read()[&Rank(1)][1].clone(), one.peers.read()[&Rank(0)][1].clone());
+    theirs.lie(&Header::bare(Kind::GoodbyeAck).encode());
+    rustix::net::shutdown(&theirs.socket, rustix::net::Shutdown::Both).unwrap();
+    drop(keep_away);
+    let deadline = soon();
+    while !ours.is_closed() {
+        assert!(!deadline.passed(), "the end of the connection was not seen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(ours.goodbye_acked.load(Ordering::Acquire), "the frame before it was not");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_collectives::{Collectives, GroupStats};
+use tensorwire_collectives::{Collectives, GroupOptions, GroupStats};
 use tensorwire_cuda::OpenedGpus;
 use tensorwire_fabric::{Endpoint, Fabric, pulse};
 use tensorwire_kernels::Kernels;
@@ -269,7 +269,9 @@ fn connect(member: &Member, part: &Part, wires: &[WireOptions; 2]) -> Result<Met
     };
     let deadline = Deadline::after(member.setup_patience());
     let transport = transport_of(&client.endpoint());
-    let (ranks, options) = (topology.group_of(worker), config.group_options(transport));
+    let cores = (member.members_here() == member.world()).then(|| member.cores_here());
+    let options = GroupOptions { cores, ..config.group_options(transport) };
+    let ranks = topology.group_of(worker);
     let nccl = library.map(|library| library.place(member.rank(), &ranks, &words)).transpose()?;
     let kept_in = config.measured_link(transport);
     let told = (options, kept_in.is_some());
