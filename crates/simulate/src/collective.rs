@@ -1,6 +1,7 @@
 //! Collective operations from their own schedules, for any number of members. All members do the same at the same
 //! time, each with other peers: so one member's schedule is read, and what it receives is what it sends, as seen from
-//! the other side. Like messages of a moment are one, and so are like rounds in a row.
+//! the other side. Of `reduce-broadcast` it is the first member's, who does most: what comes to it counts as one round a
+//! message, each with its latency. Like messages of a moment are one, and so are like rounds in a row.
 
 use std::collections::HashMap;
 
