@@ -78,6 +78,10 @@ impl<T> Mutex<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard(Some(self.0.lock().expect("loom poisons nothing")))
     }
+
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        Some(MutexGuard(Some(self.0.try_lock().ok()?)))
+    }
 }
 
 impl Condvar {
