@@ -68,7 +68,7 @@ struct Shared {
     is_led: AtomicBool,
     /// How often somebody began to.
     leads: AtomicU64,
-    /// When somebody last ended to, and when much was received, on [`Clock`].
+    /// When the last such wait ended, and when much was received, on [`Clock`].
     led_ns: AtomicU64,
     much_ns: AtomicU64,
     /// Held by one thread that keeps away, and looks now and then; the others sleep until it has ended.
