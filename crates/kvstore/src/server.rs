@@ -329,19 +329,19 @@ impl Core {
 
     fn progress(&mut self, wire: &mut dyn Wire) -> Result<bool, StoreError> {
         let mut moved = false;
-        let mut to_open = VecDeque::new();
+        let mut aside = VecDeque::new();
         // what comes is taken where it lies; what it leads to is done when the wire is free again
-        match wire.receive(&mut |message| self.take(&message, &mut to_open)) {
+        match wire.receive(&mut |message| self.take(&message, &mut aside)) {
             Ok(count) => moved |= count > 0,
             // it is one peer's end, which is told below
             Err(WireError::Lost { .. } | WireError::Garbled { .. }) => moved = true,
             Err(error) => return Err(error.into()),
         }
+        self.notice_lost(wire)?;
+        self.take_aside(wire, aside);
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
-        self.notice_lost(wire)?;
-        self.open_regions(wire, to_open)?;
         self.refuse_strange()?;
         moved |= self.act(wire)?;
         let mut tokens = Vec::new();
@@ -370,23 +370,6 @@ impl Core {
                 return Err(WireError::Lost { rank, reason }.into());
             }
             self.forget(worker);
-        }
-        Ok(())
-    }
-
-    /// Who sends nonsense is no worker any more; nobody here waits for its pushes.
-    fn refuse_strange(&mut self) -> Result<(), StoreError> {
-        for (worker, what) in std::mem::take(&mut self.strange) {
-            let rank = self.options.workers[worker].rank;
-            if !self.options.elastic {
-                return Err(StoreError::Nonsense { rank, what });
-            }
-            self.alive[worker] = false;
-            self.forget(worker);
-            let members = self.options.workers.iter().zip(&self.alive);
-            let alive: Vec<Identity> =
-                members.filter(|(_, lives)| **lives).map(|(member, _)| *member).collect();
-            self.proto.on_world(&alive);
         }
         Ok(())
     }

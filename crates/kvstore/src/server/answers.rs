@@ -304,8 +304,10 @@ impl Core {
             let has_passed = |behind| on_device.is_none_or(|device| device.has_passed(behind));
             let Some(queue) = self.outboxes[worker].next(has_passed) else { break };
             let Some(entry) = queue.front() else { break };
-            let bytes = match &entry.value {
-                Some((_, Sent::Block(bytes))) => bytes.len(),
+            let bytes = match (&entry.value, &entry.reply.what) {
+                (Some((_, Sent::Block(bytes))), _) => bytes.len(),
+                (_, Answer::Returned { body }) => body.len(),
+                (_, Answer::Refused { why: RequestRefusal::Failed(why) }) => why.len(),
                 _ => 0,
             };
             let is_direct = matches!(entry.value, Some((_, Sent::Direct { .. })));

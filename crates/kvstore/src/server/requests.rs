@@ -3,25 +3,32 @@
 
 use std::collections::VecDeque;
 
-use tensorwire_base::Deadline;
+use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::Identity;
 use tensorwire_memory::CopyPurpose;
 
 use super::Core;
 use super::memory::{View, indices_of};
-use crate::batch::entries;
+use crate::batch::{ENTRY_BYTES, entries};
 use crate::error::StoreError;
 use crate::key::{ShardKey, ValueSpec};
 use crate::message::{Answer, Ask, Carried, Reply, Request, RequestId, RequestRefusal, Rows};
 use crate::proto::{Control, ServerAction, Taken};
 use crate::wire::{Incoming, RemotePlace, Wire, WireError};
 
-/// Workers' memory that is to be opened: whose, and which.
-pub(super) type ToOpen = VecDeque<(usize, RemotePlace)>;
+/// A message, copied, whose requests name memory that is not open yet, or that came behind such a one of the same worker: none
+/// of them counts before what they show can be seen.
+#[derive(Debug)]
+pub(super) struct Aside {
+    from: Rank,
+    meta: Vec<u8>,
+    blocks: Vec<Vec<u8>>,
+    places: Vec<RemotePlace>,
+}
 
 impl Core {
-    /// Takes a message's requests.
-    pub(super) fn take(&mut self, message: &Incoming<'_>, to_open: &mut ToOpen) {
+    /// Takes a message's requests, or puts it aside until the memory that they name is open.
+    pub(super) fn take(&mut self, message: &Incoming<'_>, aside: &mut VecDeque<Aside>) {
         let rank = message.from;
         // else a stranger on the wire, or who is none of the workers any more: nobody who may ask
         let worker = self.worker(rank).filter(|worker| self.outboxes[*worker].is_open());
@@ -33,7 +40,8 @@ impl Core {
                 return;
             }
         };
-        for request in requests {
+        let mut places = Vec::new();
+        for request in &requests {
             if let Ask::Pull { into: Some(place), .. }
             | Ask::Push { value: Carried::There(place), .. } = &request.what
             {
@@ -45,12 +53,19 @@ impl Core {
                         return;
                     }
                     Some(_) => {}
-                    None => {
-                        self.opened.insert((worker, place.key()), bytes);
-                        to_open.push_back((worker, *place));
-                    }
+                    None => places.push(*place),
                 }
             }
+        }
+        if !places.is_empty() || aside.iter().any(|before| before.from == rank) {
+            let blocks: Vec<_> = message.blocks.iter().map(|block| block.to_vec()).collect();
+            // fits: sizes in memory
+            let bytes = blocks.iter().map(|block| block.len() as u64).sum();
+            self.copies.add(CopyPurpose::Store, bytes);
+            aside.push_back(Aside { from: rank, meta: message.meta.to_vec(), blocks, places });
+            return;
+        }
+        for request in requests {
             if let Ask::Taken { of } = request.what {
                 if let Some(shard) = self.mapped.remove(&(worker, of)) {
                     self.proto.on_sent(shard);
@@ -216,29 +231,80 @@ impl Core {
         Ok(CarriedBytes { value: value.flatten(), indices })
     }
 
-    /// Opens memory that answers will be written into.
-    pub(super) fn open_regions(
+    /// Opens the memory that messages were put aside for, and takes their requests. Those of a worker whose memory cannot be
+    /// opened are dropped, as if it had ended before them.
+    pub(super) fn take_aside(&mut self, wire: &mut dyn Wire, aside: VecDeque<Aside>) {
+        let deadline = Deadline::after(self.options.patience);
+        for Aside { from, meta, blocks, places } in aside {
+            let worker = self.worker(from).filter(|worker| self.outboxes[*worker].is_open());
+            let is_strange = |worker: &usize| self.strange.iter().any(|(of, _)| of == worker);
+            let Some(worker) = worker.filter(|worker| !is_strange(worker)) else { continue };
+            if self.open(wire, worker, &places, deadline) {
+                let blocks: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
+                // all that it names is open, so that nothing is put aside again
+                self.take(&Incoming { from, meta: &meta, blocks: &blocks }, &mut VecDeque::new());
+            }
+        }
+    }
+
+    /// Opens a worker's memory; false if it cannot be.
+    fn open(
         &mut self,
         wire: &mut dyn Wire,
-        to_open: ToOpen,
-    ) -> Result<(), StoreError> {
-        let deadline = Deadline::after(self.options.patience);
-        for (worker, place) in to_open {
-            let rank = self.options.workers[worker].rank;
-            if !self.outboxes[worker].is_open() {
+        worker: usize,
+        places: &[RemotePlace],
+        deadline: Deadline,
+    ) -> bool {
+        let rank = self.options.workers[worker].rank;
+        for place in places {
+            let known = (worker, place.key());
+            if self.opened.contains_key(&known) {
                 continue;
             }
             match place.open(wire, rank, deadline) {
                 Ok(()) => {
-                    let shown = self.on_device.as_mut().zip(wire.mapped(rank, &place));
+                    let (_, bytes) = place.region;
+                    self.opened.insert(known, bytes);
+                    let shown = self.on_device.as_mut().zip(wire.mapped(rank, place));
                     shown.into_iter().for_each(|(device, shown)| device.sees(shown.slab()));
                 }
-                // the wire says so itself, once all that came from it was handed out
-                Err(WireError::Lost { .. }) => {}
-                Err(error) => self.strange.push((worker, error.to_string())),
+                // or it does not show what it named
+                Err(error @ WireError::Lost { .. }) => {
+                    match self.options.elastic || self.left[worker] {
+                        true => self.dismiss(worker),
+                        false => drop(self.failed.get_or_insert(error.into())),
+                    }
+                    return false;
+                }
+                Err(error) => {
+                    self.strange.push((worker, error.to_string()));
+                    return false;
+                }
             }
         }
+        true
+    }
+
+    /// Who sends nonsense is no worker any more.
+    pub(super) fn refuse_strange(&mut self) -> Result<(), StoreError> {
+        for (worker, what) in std::mem::take(&mut self.strange) {
+            if !self.options.elastic {
+                let rank = self.options.workers[worker].rank;
+                return Err(StoreError::Nonsense { rank, what });
+            }
+            self.dismiss(worker);
+        }
         Ok(())
+    }
+
+    /// It is no worker any more; nobody here waits for its pushes.
+    fn dismiss(&mut self, worker: usize) {
+        self.alive[worker] = false;
+        self.forget(worker);
+        let members = self.options.workers.iter().zip(&self.alive);
+        let alive: Vec<Identity> =
+            members.filter(|(_, lives)| **lives).map(|(member, _)| *member).collect();
+        self.proto.on_world(&alive);
     }
 
     /// Which workers' pushes of a shard come to a slot here: all but those that show them where they are.
@@ -301,7 +367,15 @@ impl Core {
         what: Control,
     ) {
         let answer = match self.worker(from.rank) {
-            Some(worker) => self.control(wire, worker, what),
+            Some(worker) => {
+                let answer = self.control(wire, worker, what);
+                // without direct writes, messages are of any size
+                let room = wire.direct_from().map(|_| wire.message_bytes_max(from.rank));
+                match room {
+                    Some(room) => that_fits(answer, room),
+                    None => answer,
+                }
+            }
             None => Answer::Refused { why: RequestRefusal::Foreign },
         };
         self.proto.on_done(from, id, answer);
@@ -372,6 +446,21 @@ impl Core {
         }
         Ok(())
     }
+}
+
+/// The answer, or a refusal in its place that fits a message with so much room.
+fn that_fits(answer: Answer, room: usize) -> Answer {
+    let room = room.saturating_sub(2 * ENTRY_BYTES);
+    let why = match answer {
+        Answer::Returned { body } if body.len() > room => {
+            format!("it returns {} bytes, and a message has room for {room}", body.len())
+        }
+        Answer::Refused { why: RequestRefusal::Failed(why) } if why.len() > room => {
+            why.chars().take(room / 4).collect()
+        }
+        fits => return fits,
+    };
+    Answer::Refused { why: RequestRefusal::Failed(why) }
 }
 
 /// The blocks that a request brought; none where the bytes are in place.

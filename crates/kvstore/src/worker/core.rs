@@ -339,7 +339,7 @@ impl Core {
     pub(super) fn has_read(&mut self, Held { server, id, value }: Held) {
         match &mut self.on_device {
             Some(on_device) if value.space().is_device() => on_device.reads(server, id),
-            _ => self.links[server].taken.push(id),
+            _ => self.links[server].taken.push_back(id),
         }
     }
 
@@ -356,7 +356,7 @@ impl Core {
 
     /// Another process took over from a server.
     pub(super) fn replaced(&mut self, server: usize, rank: Rank) {
-        self.links[server] = Link::new(rank);
+        self.linked_again(server, rank);
         self.options.servers[server] = rank;
         for shard in self.shards.values_mut().filter(|shard| shard.server == server) {
             shard.slot = None;

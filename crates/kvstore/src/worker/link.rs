@@ -1,5 +1,7 @@
 //! A worker's way to one server: what goes out when, how much at a time.
 
+use std::collections::VecDeque;
+
 use tensorwire_base::Rank;
 use tensorwire_memory::Buffer;
 
@@ -25,14 +27,14 @@ pub(super) struct Link {
     /// A message that found no room.
     stuck: Option<Batch>,
     /// Pulls whose values have been read where the server has them.
-    pub(super) taken: Vec<RequestId>,
+    pub(super) taken: VecDeque<RequestId>,
     /// Tokens of direct writes under way, with their bytes.
     pub(super) leaving: Vec<(u64, usize)>,
 }
 
 impl Link {
     pub(super) fn new(rank: Rank) -> Link {
-        Link { rank, lost: None, stuck: None, taken: Vec::new(), leaving: Vec::new() }
+        Link { rank, lost: None, stuck: None, taken: VecDeque::new(), leaving: Vec::new() }
     }
 }
 
@@ -83,6 +85,7 @@ impl Core {
                 Ok(true)
             }
             Err(StoreError::Wire(WireError::Lost { reason, .. })) => {
+                self.never_left(&batch);
                 self.lose(server, reason)?;
                 Ok(false)
             }
@@ -93,10 +96,12 @@ impl Core {
     /// The next requests to a server that fit one message.
     fn batch(&mut self, wire: &dyn Wire, server: usize) -> Result<Batch, StoreError> {
         let mut batch = Batch::default();
-        for of in std::mem::take(&mut self.links[server].taken) {
+        let room = wire.message_bytes_max(self.links[server].rank);
+        while batch.bytes() + ENTRY_BYTES <= room
+            && let Some(of) = self.links[server].taken.pop_front()
+        {
             batch.entry(&Request { id: of, what: Ask::Taken { of } })?;
         }
-        let room = wire.message_bytes_max(self.links[server].rank);
         let largest = ENTRY_BYTES + wire.direct_from().unwrap_or(0);
         let now_ms = Core::now_ms();
         while batch.is_empty() || batch.bytes() + 2 * largest <= room {
@@ -250,6 +255,25 @@ impl Core {
             indices: batch.block(indices),
         });
         Ask::Pull { shard, round, priority, into, rows, wide }
+    }
+
+    /// What a message had beside it goes no more: whoever takes over from the server is sent it again.
+    fn never_left(&mut self, batch: &Batch) {
+        for token in batch.tokens() {
+            let op = self.tokens.remove(&token).flatten();
+            let operation = op.and_then(|op| self.operations.get_mut(&op));
+            if let Some(Operation { work: Work::Push(pushed), .. }) = operation {
+                pushed.leaving = pushed.leaving.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Another process took over from a server.
+    pub(super) fn linked_again(&mut self, server: usize, rank: Rank) {
+        let before = std::mem::replace(&mut self.links[server], Link::new(rank));
+        if let Some(stuck) = before.stuck {
+            self.never_left(&stuck);
+        }
     }
 
     fn token(&mut self, server: usize, op: Option<u64>, bytes: usize) -> u64 {

@@ -187,7 +187,7 @@ impl Core {
                 self.bytes_read += from.len() as u64;
                 self.copies.add(CopyPurpose::Store, spread(pulled)?);
             }
-            self.links[server].taken.push(id);
+            self.links[server].taken.push_back(id);
             self.proto.on_read(server, id);
             self.done(Some(op));
         }
@@ -206,7 +206,7 @@ impl Core {
             self.proto.pull_since(op, shard, round, priority);
         }
         for Read { server, op, id } in over {
-            self.links[server].taken.push(id);
+            self.links[server].taken.push_back(id);
             if let Some(op) = op {
                 self.proto.on_read(server, id);
                 self.done(Some(op));

@@ -27,6 +27,8 @@ use super::rule::{Shelf, Sum};
 const SHARD: ShardKey = ShardKey(3);
 const ELEMENTS: usize = 100;
 const BYTES: u64 = 4 * ELEMENTS as u64;
+/// Of a message.
+const ROOM: usize = 1 << 12;
 
 /// What workers say, and what the server says to them.
 #[derive(Default)]
@@ -35,6 +37,8 @@ struct Said {
     outbound: Vec<(Rank, Reply)>,
     /// Sending there fails.
     lost: Option<Rank>,
+    /// It is lost before its memory is open; that it is shows later than that.
+    unopened: Option<Rank>,
     over: Vec<u64>,
 }
 
@@ -45,7 +49,14 @@ impl Wire for ByHand {
     fn send(&mut self, to: Rank, message: &Outgoing<'_>) -> Result<SendStatus, WireError> {
         let mut said = self.0.lock().unwrap();
         if said.lost == Some(to) {
-            return Err(WireError::Lost { rank: to, reason: "the test has it so".to_string() });
+            return Err(of_the_test(to));
+        }
+        if message.meta.len() > ROOM {
+            let bytes = message.meta.len();
+            return Err(WireError::TooLarge { rank: to, bytes, bytes_max: ROOM });
+        }
+        if said.unopened == Some(to) && !message.direct.is_empty() {
+            return Err(WireError::Failed("its place is in a region that is not open".to_string()));
         }
         said.over.extend(message.direct.iter().map(|direct| direct.token));
         let mut meta = message.meta;
@@ -81,7 +92,7 @@ impl Wire for ByHand {
     }
 
     fn message_bytes_max(&self, _: Rank) -> usize {
-        1 << 20
+        ROOM
     }
 
     fn alloc(&mut self, bytes: usize) -> Result<(Slab, RegionDescriptor), WireError> {
@@ -94,8 +105,9 @@ impl Wire for ByHand {
         Err(WireError::NoPeer { rank: peer })
     }
 
-    fn open_region(&mut self, _: Rank, _: RegionDescriptor, _: Deadline) -> Result<(), WireError> {
-        Ok(())
+    fn open_region(&mut self, of: Rank, _: RegionDescriptor, _: Deadline) -> Result<(), WireError> {
+        let is_lost = self.0.lock().unwrap().unopened == Some(of);
+        if is_lost { Err(of_the_test(of)) } else { Ok(()) }
     }
 
     fn observe(&mut self) {}
@@ -109,6 +121,10 @@ impl Wire for ByHand {
     fn close(&mut self, _: Deadline) -> Result<(), WireError> {
         Ok(())
     }
+}
+
+fn of_the_test(rank: Rank) -> WireError {
+    WireError::Lost { rank, reason: "the test has it so".to_string() }
 }
 
 /// All live, and nobody meets.
@@ -161,12 +177,18 @@ impl Driven {
 
     /// A worker asks, with a value of this number; the server takes it.
     fn ask(&mut self, worker: u32, what: Ask, value: f32) -> RequestId {
+        let id = self.say(worker, what, value);
+        self.server.progress().unwrap();
+        id
+    }
+
+    /// A worker asks, and the server takes it when it goes on.
+    fn say(&mut self, worker: u32, what: Ask, value: f32) -> RequestId {
         self.asked += 1;
         let id = RequestId(self.asked);
         let meta = postcard::to_stdvec(&Request { id, what }).unwrap();
         let block = value.to_le_bytes().repeat(ELEMENTS);
         self.said.lock().unwrap().inbound.push_back((Rank(worker), meta, block));
-        self.server.progress().unwrap();
         id
     }
 
@@ -176,6 +198,13 @@ impl Driven {
         }
         let said = self.said.lock().unwrap();
         said.outbound.iter().find(|(_, reply)| reply.id == of).map(|(_, reply)| reply.what.clone())
+    }
+
+    /// What worker 0 pushes is added.
+    fn goes_on(&mut self) {
+        let pushed = self.ask(0, push(1), 6.0);
+        let found = self.answer(pushed);
+        assert!(matches!(found, Some(Answer::Applied { version: 1, .. })), "{found:?}");
     }
 
     fn begin(&mut self) {
@@ -190,6 +219,15 @@ impl Driven {
     }
 }
 
+/// In memory of a worker that the server has not seen.
+const PLACE: RemotePlace =
+    RemotePlace { region: (7, BYTES), offset: 0, bytes: BYTES, on_device: false };
+
+fn pull_into(place: RemotePlace) -> Ask {
+    let into = Some(place);
+    Ask::Pull { shard: SHARD, round: 0, priority: 0, into, rows: None, wide: false }
+}
+
 fn push(round: u64) -> Ask {
     Ask::Push { shard: SHARD, round, value: Carried::Block(0), rows: None }
 }
@@ -200,14 +238,62 @@ fn a_message_that_a_lost_worker_was_to_get_holds_up_no_update() {
     let mut driven = Driven::new(None);
     driven.begin();
     driven.said.lock().unwrap().lost = Some(Rank(1));
-    let place = RemotePlace { region: (7, BYTES), offset: 0, bytes: BYTES, on_device: false };
-    let into = Some(place);
-    let pull = Ask::Pull { shard: SHARD, round: 0, priority: 0, into, rows: None, wide: false };
-    let pulled = driven.ask(1, pull, 0.0);
+    let pulled = driven.ask(1, pull_into(PLACE), 0.0);
     assert_eq!(driven.answer(pulled), None);
-    let pushed = driven.ask(0, push(1), 6.0);
+    driven.goes_on();
+}
+
+/// A worker that ends behind the first request that shows its memory, before the server has opened that: the request is as if it
+/// had not come, and so is what came behind it. The server serves the others.
+#[test]
+fn a_worker_that_is_lost_before_its_memory_is_open_ends_no_server() {
+    let shown = |round| Ask::Push { shard: SHARD, round, value: Carried::There(PLACE), rows: None };
+    for what in [pull_into(PLACE), shown(1)] {
+        let mut driven = Driven::new(None);
+        driven.begin();
+        driven.said.lock().unwrap().unopened = Some(Rank(1));
+        let asked = [driven.say(1, what, 0.0), driven.say(1, push(1), 7.0)];
+        assert_eq!(asked.map(|id| driven.answer(id)), [None, None]);
+        assert_eq!(driven.server.counters().pushes, 1, "that of the first value");
+        driven.goes_on();
+    }
+}
+
+/// What shows memory that the server has yet to open, and what came behind it, is taken in order, and once.
+#[test]
+fn requests_that_show_new_memory_are_taken_in_order() {
+    let mut driven = Driven::new(None);
+    driven.begin();
+    let pulled = driven.say(1, pull_into(PLACE), 0.0);
+    let pushed = driven.say(1, push(1), 7.0);
+    let found = driven.answer(pulled);
+    assert!(matches!(found, Some(Answer::Value { version: 0, .. })), "{found:?}");
     let found = driven.answer(pushed);
     assert!(matches!(found, Some(Answer::Applied { version: 1, .. })), "{found:?}");
+    let counters = driven.server.counters();
+    assert_eq!((counters.pushes, counters.pulls), (2, 1));
+}
+
+/// A user's function may return, or say, more than a message has room for: its caller hears of it, and the server serves on.
+#[test]
+fn an_answer_that_fits_no_message_is_refused() {
+    let mut driven = Driven::new(None);
+    driven.begin();
+    driven.server.register(1, Box::new(|_, _| Ok(vec![0; ROOM])));
+    driven.server.register(2, Box::new(|_, _| Err("ä".repeat(ROOM))));
+    // as much as fits alone goes alone, where there is more to say
+    driven.server.register(3, Box::new(|_, _| Ok(vec![0; ROOM - 256])));
+    for head in [1, 2, 3] {
+        let pulls = [(); 40].map(|()| driven.say(0, pull_into(PLACE), 0.0));
+        let called = driven.say(0, Ask::Call { head, body: Vec::new() }, 0.0);
+        let found = driven.answer(called);
+        match head {
+            3 => assert!(matches!(found, Some(Answer::Returned { .. })), "{found:?}"),
+            _ => assert!(matches!(found, Some(Answer::Refused { .. })), "{found:?}"),
+        }
+        assert!(driven.answer(pulls[0]).is_some());
+    }
+    driven.goes_on();
 }
 
 /// A worker that pushes again before it is answered, while the device reads what it pushed before: that is refused, and the
