@@ -186,6 +186,12 @@ impl QueuePair {
         header
     }
 
+    /// Takes a frame as if it had come; true if payload follows.
+    #[cfg(test)]
+    pub(super) fn comes(&self, header: Header) -> Result<bool, Broken> {
+        self.begin(header).map(|payload| payload.is_some())
+    }
+
     /// Sends what is no frame.
     #[cfg(test)]
     pub(super) fn send_raw(&self, bytes: &[u8]) {
@@ -363,21 +369,28 @@ impl QueuePair {
             Kind::Write => Ok(Some((find()?, Received::Raise(signal)))),
             Kind::ReadRequest => self.serve_read(find()?, request, signal).map(|()| None),
             Kind::ReadResponse => {
-                let read = self.sending.lock().reads.remove(&request);
+                let mut sending = self.sending.lock();
+                if sending.closed {
+                    // another thread found that, and ended the reads
+                    return Err(Broken::HungUp);
+                }
+                let read = sending.reads.remove(&request);
                 let read =
                     read.ok_or(Broken::Refused("it answers a read nobody asked for".into()))?;
                 if read.target.bytes != bytes {
                     // the requester still gets its completion, when the connection ends
                     let wanted = read.target.bytes;
-                    self.sending.lock().reads.insert(request, read);
+                    sending.reads.insert(request, read);
                     let reason = format!("it answers a read of {wanted} bytes with {bytes}");
                     return Err(Broken::Refused(reason));
                 }
                 Ok(Some((read.target, Received::Complete { token: read.token })))
             }
             Kind::Goodbye => {
-                self.said_goodbye.store(true, Ordering::Release);
-                self.queue_bare(Kind::GoodbyeAck);
+                // said again and again, it would fill the queue of whoever takes no answers
+                if !self.said_goodbye.swap(true, Ordering::AcqRel) {
+                    self.queue_bare(Kind::GoodbyeAck);
+                }
                 Ok(None)
             }
             Kind::GoodbyeAck => {
@@ -395,6 +408,9 @@ impl QueuePair {
         signal: Option<Signal>,
     ) -> Result<(), Broken> {
         let mut sending = self.sending.lock();
+        if sending.closed {
+            return Err(Broken::HungUp);
+        }
         if sending.frames.len() >= RESPONSES_MAX {
             return Err(Broken::Refused("it reads and does not take the answers".into()));
         }

@@ -8,7 +8,7 @@ use tensorwire_base::{Deadline, Incarnation, JobId, Rank};
 
 use super::device::TcpDevice;
 use super::frame::{CLEAR_BYTES, HEADER_BYTES, Header, Kind};
-use super::queue_pair::QueuePair;
+use super::queue_pair::{Broken, QueuePair};
 use crate::api::{ArrivalSlot, Signal};
 use crate::common::Core;
 use crate::device::Device;
@@ -207,6 +207,18 @@ fn the_end_behind_the_last_frame_is_seen() {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(ours.goodbye_acked.load(Ordering::Acquire), "the frame before it was not");
+}
+
+/// One thread may still read what came before the end when another finds that, and ends the reads that wait for answers: an
+/// answer is then none that nobody asked for, which would be the peer's fault.
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no poll")]
+fn an_answer_behind_the_end_accuses_nobody() {
+    let [zero, _one] = devices();
+    let queue_pair = zero.peers.read()[&Rank(1)][2].clone();
+    queue_pair.fail();
+    let found = queue_pair.comes(Header::bare(Kind::ReadResponse));
+    assert!(matches!(found, Err(Broken::HungUp)), "{found:?}");
 }
 
 #[test]
