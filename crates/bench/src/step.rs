@@ -11,7 +11,7 @@ use tensorwire_launch::{Hosts, JobSpec, JobUpdate, Transport, TransportChoice, V
 use tensorwire_memory::{Copies, CopyPurpose};
 use tensorwire_train::{
     Budget, ClientConfig, Exchange, Prepared, SendOrder, StoreConfig, Strategy, TrainConfig,
-    TrainOutcome, TrainReport, copies_key, launch_train, train_local,
+    TrainOutcome, TrainReport, WireType, copies_key, launch_train, train_local,
 };
 
 use crate::by_name::ByName;
@@ -76,6 +76,10 @@ pub struct StepResult {
 pub struct PsResult {
     pub transport: Transport,
     pub exchange: tensorwire_train::Exchange,
+    pub wire: WireType,
+    /// It ends with the weights of one process, to the bit, which was checked of every measurement.
+    #[serde(skip)]
+    pub has_bits_of_one: bool,
     pub ps_ms: Quantiles,
     /// What communication costs: a step of the job over a step of one process.
     pub ratio: f64,
@@ -276,6 +280,8 @@ impl Way {
         Some(PsResult {
             transport: last.transport,
             exchange: prepared.config.exchange,
+            wire: prepared.config.wire,
+            has_bits_of_one: promises_bits(prepared),
             ps_ms,
             ratio: ps_ms.median / local_ms,
             bytes_copied: sum(|report| report.bytes_copied),
@@ -301,6 +307,7 @@ pub(crate) fn alone(config: &TrainConfig) -> TrainConfig {
         send_order: SendOrder::default(),
         store: StoreConfig::default(),
         clients: ClientConfig::default(),
+        wire: WireType::F32,
         trace: None,
         ..config.clone()
     }
@@ -316,6 +323,7 @@ pub(crate) fn compute(config: &TrainConfig) -> TrainConfig {
         exchange: Exchange::ZeroCopy,
         send_order: SendOrder::default(),
         store: StoreConfig::default(),
+        wire: WireType::F32,
         ..config.clone()
     }
 }
@@ -347,7 +355,8 @@ pub(crate) fn promises_bits(prepared: &Prepared) -> bool {
     let has_order =
         config.workers <= 2 || config.clients.deterministic || !config.strategy.has_groups();
     let in_step = !config.topology().is_asynchronous() && config.topology().averaging.is_none();
-    prepared.has_bits_of_one() && has_order && in_step
+    let is_whole = config.wire == WireType::F32;
+    prepared.has_bits_of_one() && has_order && in_step && is_whole
 }
 
 /// The slowest member's, as the others wait for it; the first step is the warm-up, if there is another.

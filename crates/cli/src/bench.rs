@@ -22,7 +22,7 @@ use tensorwire_bench::{
     TransferSpec, receive_over_link, send_over_link, step, transfer_sizes, transfers,
 };
 use tensorwire_launch::{JobSpec, Transport, verbs_usable};
-use tensorwire_train::{ConfigError, Strategy};
+use tensorwire_train::{ConfigError, Strategy, WireType};
 
 use super::Failure;
 use super::args::{
@@ -257,8 +257,13 @@ fn show_step(results: &[StepResult]) -> Result<(), Failure> {
         let Some(ps) = &result.ps else { continue };
         let (transport, exchange) = (ps.transport.name(), ps.exchange.name());
         let StepResult { strategy, servers, .. } = result;
-        let job =
-            format!("{strategy}: {workers} workers, {servers} servers, {transport}, {exchange}");
+        let wire = match ps.wire {
+            WireType::F32 => String::new(),
+            wire => format!(", --wire {wire}"),
+        };
+        let job = format!(
+            "{strategy}: {workers} workers, {servers} servers, {transport}, {exchange}{wire}"
+        );
         let halves = ps.overlap.iter().flat_map(halves);
         let halves = halves.map(|(what, of)| (what.to_string(), of));
         for (what, of) in std::iter::once((job, &ps.ps_ms)).chain(halves) {
@@ -282,10 +287,11 @@ fn show_step(results: &[StepResult]) -> Result<(), Failure> {
             ))?;
         }
     }
-    print_text(format_args!(
-        "medians of {}; the same weights in all, sha256 {}",
-        first.local_ms.count, first.weights_sha256
-    ))
+    let has_bits =
+        results.iter().filter_map(|result| result.ps.as_ref()).all(|ps| ps.has_bits_of_one);
+    let whose = if has_bits { "the same weights in all" } else { "the weights of one process" };
+    let (count, sha256) = (first.local_ms.count, &first.weights_sha256);
+    print_text(format_args!("medians of {count}; {whose}, sha256 {sha256}"))
 }
 
 /// What a step does, each by itself.

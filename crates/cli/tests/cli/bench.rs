@@ -139,6 +139,18 @@ fn a_step_gives_the_same_weights_with_and_without_communication() {
     }
 }
 
+/// What crosses may be rounded; the one process that it is held against has nothing that crosses.
+#[test]
+fn a_step_may_round_what_crosses() {
+    let step = "step --steps 3 --repetitions 1 --batch 8 --strategy allreduce --transport tcp";
+    let [whole, rounded] = ["f32", "bf16"].map(|wire| bench(&format!("{step} --wire {wire}")));
+    for (lines, wire) in [(&whole, "f32"), (&rounded, "bf16")] {
+        assert_eq!((lines.len(), &lines[0]["wire"]), (1, &wire.into()), "{lines:?}");
+    }
+    let written = |lines: &[Value]| lines[0]["bytes_written"].as_u64().unwrap();
+    assert!(written(&rounded) < written(&whole) * 6 / 10, "{rounded:?} {whole:?}");
+}
+
 #[cfg(feature = "baselines")]
 #[test]
 fn writes_and_calls_are_verified() {
