@@ -31,7 +31,7 @@ class Layers:
         self.sym = sym
 
     def conv(
-        self, name: str, x: Any, channels: int, kernel: PAIR, stride: int, same: bool, norm: bool
+        self, name: str, x: Any, channels: int, kernel: PAIR, stride: int, same: bool, norm: str | None, relu: bool = True
     ) -> Any:
         y = self.sym.Convolution(
             x,
@@ -40,18 +40,22 @@ class Layers:
             kernel=kernel,
             stride=(stride, stride),
             pad=tuple(side // 2 for side in kernel) if same else (0, 0),
-            no_bias=norm,
+            no_bias=norm is not None,
         )
         if norm:
-            y = self.sym.BatchNorm(y, name=f"{name}_norm", eps=1e-3, fix_gamma=True)
-        return self.sym.relu(y)
+            y = self.sym.BatchNorm(y, name=f"{name}_{norm}", eps=1e-3, fix_gamma=norm == "shift")
+        return self.sym.relu(y) if relu else y
+
+    def relu(self, x: Any) -> Any:
+        return self.sym.relu(x)
 
     def dense(self, name: str, x: Any, outputs: int, relu: bool) -> Any:
         y = self.sym.FullyConnected(x, name=name, num_hidden=outputs)
         return self.sym.relu(y) if relu else y
 
-    def max_pool(self, x: Any, kernel: int, stride: int) -> Any:
-        return self.sym.Pooling(x, pool_type="max", kernel=(kernel, kernel), stride=(stride, stride))
+    def max_pool(self, x: Any, kernel: int, stride: int, same: bool = False) -> Any:
+        pad = (kernel // 2, kernel // 2) if same else (0, 0)
+        return self.sym.Pooling(x, pool_type="max", kernel=(kernel, kernel), stride=(stride, stride), pad=pad)
 
     def avg_pool(self, x: Any, kernel: int, stride: int, same: bool) -> Any:
         pad = kernel // 2 if same else 0
@@ -108,8 +112,9 @@ def work(given: Any) -> None:
     net = build(mx, given.model)
     variables = net.collect_params()
     for name, variable in variables.items():
-        variable.initialize(mx.init.Xavier() if name.endswith("weight") else mx.init.Zero())
-        if name.endswith("_gamma"):
+        scale = mx.init.One() if name.endswith("_gamma") else mx.init.Zero()
+        variable.initialize(mx.init.Xavier() if name.endswith("weight") else scale)
+        if name.endswith("_shift_gamma"):
             variable.grad_req = "null"  # fixed, and so nothing to exchange
     net.hybridize(static_alloc=True, static_shape=True)
     shape = samples_of(given.model, given.batch)

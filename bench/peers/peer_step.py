@@ -29,10 +29,12 @@ class NothingExchanged(Exception):
     """Fewer bytes crossed than the gradients have."""
 
 
-def options(description: str, servers: bool) -> argparse.ArgumentParser:
+def options(description: str, servers: bool, more: tuple[str, ...] = ()) -> argparse.ArgumentParser:
+    """`more`: models that this peer alone has."""
     parser = argparse.ArgumentParser(description=description.partition(":")[0])
     add = parser.add_argument
-    add("model", metavar="MODEL", choices=MODELS, help=", ".join(MODELS))
+    models = (*MODELS, *more)
+    add("model", metavar="MODEL", choices=models, help=", ".join(models))
     add("--batch", type=count, default=8, help="samples of a worker [%(default)s]")
     add("--steps", type=count, default=3, help="that count, after one that warms up [%(default)s]")
     add("--workers", type=count, default=2, help="1: one process alone [%(default)s]")

@@ -20,8 +20,11 @@ from typing import Any
 
 from gloo_allreduce import PR_SET_PDEATHSIG, watch
 from peer_hosts import DEVICE, HOSTS, host_of, start
-from peer_step import LEARNING_RATE, MOMENTUM, mean_ms, options, print_row
+from peer_step import LEARNING_RATE, MOMENTUM, count, mean_ms, options, print_row
 from step_models import RECURRENT, classes_of, samples_of
+
+# models that the other peers do not have
+MORE = ("gpt2-small",)
 
 
 def take_part(rank: int, given: Any, store: str) -> None:
@@ -66,17 +69,25 @@ def take_part(rank: int, given: Any, store: str) -> None:
         distributed.destroy_process_group()
 
 
+def feed_of(torch: Any, given: Any) -> dict[str, Any]:
+    """A batch of made-up samples: images, sequences, or windows of text and what comes next in each."""
+    from pytorch_transformers import CHARACTERS, MODULES
+
+    window = MODULES.get(given.model, (None,))[0]
+    if window:
+        tokens = torch.randint(CHARACTERS, (given.batch, (given.sequence or window) + 1))
+        return {"input": tokens[:, :-1].contiguous(), "labels": tokens[:, 1:].contiguous()}
+    shape = samples_of(given.model, given.batch)
+    if given.model in RECURRENT:
+        shape = (shape[0] * shape[1], shape[2])
+    return {"input": torch.rand(shape), "labels": torch.randint(classes_of(given.model), (given.batch,))}
+
+
 def build(torch: Any, given: Any) -> tuple[Any, int]:
     """A module from nothing to the loss of its batch, and its number of parameters."""
     from pytorch_models import Variables, loss_of
 
-    shape = samples_of(given.model, given.batch)
-    if given.model in RECURRENT:
-        shape = (shape[0] * shape[1], shape[2])
-    feed = {
-        "input": torch.rand(shape),
-        "labels": torch.randint(classes_of(given.model), (given.batch,)),
-    }
+    feed = feed_of(torch, given)
     variables = Variables(1)
     variables.exact_dropout = False
     with torch.no_grad():
@@ -85,6 +96,10 @@ def build(torch: Any, given: Any) -> tuple[Any, int]:
     class Model(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
+            if variables.transformer:
+                # its parameters are the module's own
+                self.transformer = variables.transformer.module
+                return
             for name, tensor in variables.all.items():
                 variables.all[name] = torch.nn.Parameter(tensor.detach())
                 self.register_parameter(name.replace("/", "_"), variables.all[name])
@@ -114,7 +129,8 @@ class Elsewhere:
 
 
 def main() -> None:
-    parser = options(__doc__, servers=False)
+    parser = options(__doc__, servers=False, more=MORE)
+    parser.add_argument("--sequence", type=count, help="tokens of a window of text [as many as the model takes]")
     parser.add_argument("--rank", type=int, help="be this process of a job")
     parser.add_argument("--store", help="a file by which its processes meet")
     given = parser.parse_args()

@@ -17,6 +17,7 @@ strategies=ps,allreduce,dist-sgd
 transports=tcp,shm
 batch=8
 steps=
+sequence=
 link=
 workers=2
 json=
@@ -34,6 +35,8 @@ STEPS=3
 STEPS_INCEPTION=2
 STEPS_VGG=1
 
+# who alone has a model
+declare -A ONLY=([gpt2-small]=pytorch)
 declare -A SCRIPTS=([tensorflow]=tensorflow_step.py [mxnet]=mxnet_step.py [pytorch]=pytorch_ddp.py)
 declare -A MODULES=([tensorflow]=tensorflow [mxnet]=mxnet [pytorch]=torch)
 declare -A REQUIREMENTS=([tensorflow]=requirements.txt [mxnet]=requirements-mxnet.txt [pytorch]=requirements-gloo.txt)
@@ -51,7 +54,8 @@ what makes it.
 
 Options:
       --rounds N             How often all is measured, each time in new processes [default: $rounds]
-      --models LIST          [default: $models]
+      --models LIST          [default: $models;
+                             also resnet50, and gpt2-small, which of the peers only PyTorch has here]
       --quick                The same as --models $quick
       --peers LIST           Whom to measure beside tensorwire [default: $peers]
       --strategies LIST      tensorwire's [default: $strategies]
@@ -61,7 +65,8 @@ Options:
                              and a server each, as bench/link.sh makes them [default: one host, by loopback]
       --batch N              Samples of a worker in a step [default: $batch]
       --steps N              That count, after one that warms up
-                             [default: $STEPS; inception-v3 $STEPS_INCEPTION, vgg16 $STEPS_VGG, whose steps take seconds]
+                             [default: $STEPS; inception-v3 $STEPS_INCEPTION, vgg16 and gpt2-small $STEPS_VGG, whose steps take seconds]
+      --sequence N           Tokens of a window of text, of gpt2-small [default: 1024]
       --json F               Append JSON lines to this file
       --tensorflow-venv DIR  TensorFlow's virtual environment [default: bench/peers/.venv]
       --mxnet-venv DIR       MXNet's [default: bench/peers/.venv-mxnet]
@@ -111,10 +116,13 @@ find_peers() {
 steps_of() {
   case $1 in
     inception-v3) echo "${steps:-$STEPS_INCEPTION}" ;;
-    vgg16) echo "${steps:-$STEPS_VGG}" ;;
+    vgg16 | gpt2-small) echo "${steps:-$STEPS_VGG}" ;;
     *) echo "${steps:-$STEPS}" ;;
   esac
 }
+
+# $1: a model; prints the options that say how long its windows of text are, if it takes such.
+sequence_of() { [ "$1" != gpt2-small ] || [ -z "$sequence" ] || echo "--sequence $sequence"; }
 
 failed=false
 # $1: what could not be measured.
@@ -123,6 +131,9 @@ left_out() { say "$1 could not be measured, and is left out; its messages are ab
 # $1: a round's folder; $2: model; $3: peer.
 measure_peer() {
   local number hosts of=("$2" --batch "$batch" --steps "$(steps_of "$2")" --deadline $((PEER_S - 20)))
+  local windows
+  read -ra windows <<<"$(sequence_of "$2")"
+  of+=("${windows[@]}")
   for number in 1 "$workers"; do
     hosts=()
     [ -z "$link" ] || [ "$number" -eq 1 ] || hosts=("$root/bench/link.sh" --rate "$link" --plain --)
@@ -133,12 +144,13 @@ measure_peer() {
 
 # $1: a round's folder; $2: model; $3: of how many workers; the rest: options.
 measure_ours() {
-  local status=0 hosts=()
+  local status=0 hosts=() windows
+  read -ra windows <<<"$(sequence_of "$2")"
   [ -z "$link" ] || [ "$3" -eq 1 ] || hosts=("$root/bench/link.sh" --rate "$link" --slots $((workers / 2)) --)
   # as few samples as a step takes: what they are does not matter
   quietly_bounded "$OURS_S" "${hosts[@]}" "$tensorwire" bench step --model "$2" --batch "$batch" --threads 1 --lr 1e-4 \
     --data "synthetic:$((workers * batch))" --steps $(($(steps_of "$2") + 1)) --repetitions 1 \
-    --json "$1/tensorwire.jsonl" --workers "$3" "${@:4}" >/dev/null || status=$?
+    "${windows[@]}" --json "$1/tensorwire.jsonl" --workers "$3" "${@:4}" >/dev/null || status=$?
   [ "$status" -ne 2 ] || { say "its messages are above"; exit 2; }
   [ "$status" -eq 0 ] || left_out "tensorwire's $2 (${*:4})"
 }
@@ -158,6 +170,7 @@ measure() {
     done
   done
   for peer in ${peers//,/ }; do
+    [[ ,${ONLY[$2]:-$peer}, == *",$peer,"* ]] || { say "$2 in $peer is not measured: its scripts do not have the model"; continue; }
     measure_peer "$1" "$2" "$peer"
   done
 }
@@ -176,7 +189,7 @@ while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) usage; exit 0 ;;
     --quick) models=$quick; shift ;;
-    --rounds | --models | --peers | --strategies | --transports | --batch | --steps | --workers | --link | --json | \
+    --rounds | --models | --peers | --strategies | --transports | --batch | --steps | --sequence | --workers | --link | --json | \
       --tensorflow-venv | --mxnet-venv | --pytorch-venv)
       [ $# -ge 2 ] && [ -n "$2" ] || mistake "$1 wants a value; see --help"
       name=${1#--}
@@ -185,10 +198,10 @@ while [ $# -gt 0 ]; do
     *) mistake "there is no option '$1'; see --help" ;;
   esac
 done
-for option in rounds batch steps workers; do
+for option in rounds batch steps sequence workers; do
   [[ ${!option:-1} =~ ^[1-9][0-9]{0,3}$ ]] || mistake "--$option wants a number from 1 on, not '${!option}'"
 done
-all_known models "$known" "$models"
+all_known models "$known,resnet50,gpt2-small" "$models"
 all_known peers tensorflow,mxnet,pytorch "$peers"
 all_known strategies ps,allreduce,dist-sgd "$strategies"
 all_known transports tcp,shm "$transports"

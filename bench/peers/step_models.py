@@ -17,14 +17,16 @@ class Layers(Protocol):
     """A framework's layers. `x` is a batch, in whatever order the framework computes fastest."""
 
     def conv(
-        self, name: str, x: Any, channels: int, kernel: PAIR, stride: int, same: bool, norm: bool
+        self, name: str, x: Any, channels: int, kernel: PAIR, stride: int, same: bool, norm: str | None, relu: bool = True
     ) -> Any:
-        """With a ReLU. Padded to the same size (stride 1) or not at all. `norm`: normalised by the batch,
-        with a shift and no scale, and no bias then."""
+        """Padded, so that a stride of 1 keeps the size, or not at all. `norm`: normalised by the batch, with a "shift" or with
+        a "scale" and a shift, and no bias then."""
 
     def dense(self, name: str, x: Any, outputs: int, relu: bool) -> Any: ...
 
-    def max_pool(self, x: Any, kernel: int, stride: int) -> Any: ...
+    def relu(self, x: Any) -> Any: ...
+
+    def max_pool(self, x: Any, kernel: int, stride: int, same: bool = False) -> Any: ...
 
     def avg_pool(self, x: Any, kernel: int, stride: int, same: bool) -> Any:
         """What is padded does not count."""
@@ -44,7 +46,7 @@ class Layers(Protocol):
 
 
 def classes_of(model: str) -> int:
-    return 1000 if model in RECURRENT else 10
+    return 1000 if model in (*RECURRENT, "resnet50") else 10
 
 
 def samples_of(model: str, batch: int) -> tuple[int, ...]:
@@ -75,7 +77,7 @@ def recurrent(cell: str) -> Any:
 
 
 def plain_conv(net: Layers, name: str, x: Any, channels: int, kernel: int, stride: int = 1, same: bool = True) -> Any:
-    return net.conv(name, x, channels, (kernel, kernel), stride, same, norm=False)
+    return net.conv(name, x, channels, (kernel, kernel), stride, same, norm=None)
 
 
 def classifier(net: Layers, x: Any) -> Any:
@@ -104,7 +106,7 @@ def vgg16(net: Layers, x: Any) -> Any:
 def inception_v3(net: Layers, x: Any) -> Any:
     def conv(name: str, x: Any, channels: int, kernel: Any, stride: int = 1, same: bool = True) -> Any:
         pair = kernel if isinstance(kernel, tuple) else (kernel, kernel)
-        return net.conv(name, x, channels, pair, stride, same, norm=True)
+        return net.conv(name, x, channels, pair, stride, same, norm="shift")
 
     def chain(block: str, x: Any, *layers: Any) -> Any:
         for name, channels, kernel in layers:
@@ -150,6 +152,22 @@ def inception_v3(net: Layers, x: Any) -> Any:
     return net.dense("logits", net.dropout(net.mean(y), 0.2), 10, relu=False), side
 
 
+def resnet50(net: Layers, x: Any) -> Any:
+    def conv(name: str, x: Any, channels: int, kernel: int, stride: int = 1, relu: bool = True) -> Any:
+        return net.conv(name, x, channels, (kernel, kernel), stride, same=True, norm="scale", relu=relu)
+
+    y = net.max_pool(conv("conv1", x, 64, 7, 2), 3, 2, same=True)
+    for stage, (blocks, channels) in enumerate([(3, 64), (4, 128), (6, 256), (3, 512)], 1):
+        for block in range(1, blocks + 1):
+            name = f"stage{stage}_block{block}"
+            stride = 2 if block == 1 and stage > 1 else 1
+            short = conv(f"{name}_shortcut", y, 4 * channels, 1, stride, relu=False) if block == 1 else y
+            z = conv(f"{name}_conv1", y, channels, 1)
+            z = conv(f"{name}_conv2", z, channels, 3, stride)
+            y = net.relu(conv(f"{name}_conv3", z, 4 * channels, 1, relu=False) + short)
+    return net.dense("output", net.mean(y), 1000, relu=False)
+
+
 MODELS = {
     "mlp": mlp,
     "fcn5": fcn5,
@@ -158,6 +176,7 @@ MODELS = {
     "alexnet": alexnet,
     "vgg16": vgg16,
     "inception-v3": inception_v3,
+    "resnet50": resnet50,
 }
 # how much the auxiliary head counts in the loss
 AUXILIARY = 0.4

@@ -37,11 +37,11 @@ class Layers:
         self.variables: list[Any] = []
         self.read: list[Any] = []
 
-    def get(self, name: str, shape: list[int], limit: float = 0.0) -> Any:
+    def get(self, name: str, shape: list[int], limit: float = 0.0, first: Any = None) -> Any:
         variable = v1.get_variable(
             name,
             shape,
-            initializer=v1.random_uniform_initializer(-limit, limit),
+            initializer=first or v1.random_uniform_initializer(-limit, limit),
             use_resource=True,
         )
         with tf.device(variable.device):
@@ -51,7 +51,7 @@ class Layers:
         return read
 
     def conv(
-        self, name: str, x: Any, channels: int, kernel: PAIR, stride: int, same: bool, norm: bool
+        self, name: str, x: Any, channels: int, kernel: PAIR, stride: int, same: bool, norm: str | None, relu: bool = True
     ) -> Any:
         inputs = x.shape[3]
         limit = (6 / (inputs * kernel[0] * kernel[1])) ** 0.5
@@ -59,10 +59,15 @@ class Layers:
         y = tf.nn.conv2d(x, weight, stride, "SAME" if same else "VALID")
         shift = self.get(f"{name}/shift" if norm else f"{name}/bias", [channels])
         if norm:
-            y, _, _ = v1.nn.fused_batch_norm(y, tf.ones([channels]), shift, epsilon=1e-3)
+            ones = v1.ones_initializer()
+            scale = self.get(f"{name}/scale", [channels], first=ones) if norm == "scale" else tf.ones([channels])
+            y, _, _ = v1.nn.fused_batch_norm(y, scale, shift, epsilon=1e-3)
         else:
             y = tf.nn.bias_add(y, shift)
-        return tf.nn.relu(y)
+        return tf.nn.relu(y) if relu else y
+
+    def relu(self, x: Any) -> Any:
+        return tf.nn.relu(x)
 
     def dense(self, name: str, x: Any, outputs: int, relu: bool) -> Any:
         inputs = x.shape[1]
@@ -70,8 +75,8 @@ class Layers:
         y = tf.nn.bias_add(tf.matmul(x, weight), self.get(f"{name}/bias", [outputs]))
         return tf.nn.relu(y) if relu else y
 
-    def max_pool(self, x: Any, kernel: int, stride: int) -> Any:
-        return tf.nn.max_pool2d(x, kernel, stride, "VALID")
+    def max_pool(self, x: Any, kernel: int, stride: int, same: bool = False) -> Any:
+        return tf.nn.max_pool2d(x, kernel, stride, "SAME" if same else "VALID")
 
     def avg_pool(self, x: Any, kernel: int, stride: int, same: bool) -> Any:
         return tf.nn.avg_pool2d(x, kernel, stride, "SAME" if same else "VALID")
