@@ -99,6 +99,20 @@ def moves(group: Group, backend: Backend, rank: int) -> None:
     parts = [torch.empty(4) for _ in range(WORLD)]
     group.alltoall(parts, list(gives.split(4))).wait()
     check(torch.cat(parts), wanted, "alltoall")
+    # nothing is written behind an output that is too small, and nobody waits for who asked for it
+    whole = torch.zeros(8)
+    for call in (
+        lambda: group.all_to_all_single(whole[:4], gives, [], []),
+        lambda: group.all_to_all_single(whole.view(torch.int32), gives, [], []),
+        lambda: group.alltoall([*parts, own], list(gives.split(4))),
+        lambda: group.alltoall([part[:3] for part in parts], list(gives.split(4))),
+    ):
+        try:
+            call()
+        except ValueError:
+            continue
+        raise AssertionError("an output that does not fit was taken")
+    check(whole, torch.zeros(8), "all_to_all_single into what is too small")
 
 
 def messages(group: Group, backend: Backend, rank: int) -> None:

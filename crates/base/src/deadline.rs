@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 pub struct Deadline(Instant);
 
 impl Deadline {
-    /// The moment `duration` from now.
+    /// The moment `duration` from now, or a thousand years from now where that is further than the clock goes.
     pub fn after(duration: Duration) -> Deadline {
-        Deadline(Instant::now() + duration)
+        const FAR: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
+        let now = Instant::now();
+        Deadline(now.checked_add(duration).unwrap_or_else(|| now + FAR))
     }
 
     /// The earlier of two deadlines.
@@ -51,6 +53,7 @@ mod tests {
         assert!(deadline.passed());
         assert_eq!(deadline.remaining(), Duration::ZERO);
         assert!(!Deadline::after(Duration::from_secs(60)).passed());
+        assert!(!Deadline::after(Duration::MAX).passed());
     }
 
     #[test]

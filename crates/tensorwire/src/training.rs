@@ -261,8 +261,7 @@ impl Training {
 
     /// How long a step waits at most for processes that are alive, and one operator or batch may take. Without this: 10 minutes.
     pub fn step_deadline(self, deadline: Duration) -> Training {
-        // fits: far below 2^64 ms
-        self.with(|config| config.step_deadline_ms = deadline.as_millis() as u64)
+        self.with(|config| config.step_deadline_ms = milliseconds(deadline))
     }
 
     /// Which kernels compute.
@@ -333,8 +332,7 @@ impl Training {
     /// Processes whose launcher is killed wait so long for another, which this program is when it is started again with
     /// [`Training::checkpoint`] and [`Training::resume`] of `auto`.
     pub fn launcher_patience(self, patience: Duration) -> Training {
-        // fits: 2^64 ms are more than any job takes
-        self.with(|config| config.launcher_patience_ms = Some(patience.as_millis() as u64))
+        self.with(|config| config.launcher_patience_ms = Some(milliseconds(patience)))
     }
 
     /// Goes on with fewer workers where some are lost, and with more again, but with no fewer than these
@@ -506,4 +504,9 @@ impl Training {
         DONE.lock().unwrap_or_else(PoisonError::into_inner).push(summary.clone());
         Ok(summary)
     }
+}
+
+/// As many as there are, or as many as a number holds.
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

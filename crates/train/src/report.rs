@@ -268,7 +268,9 @@ impl std::iter::Sum for Polling {
 }
 
 /// What is measured may be no finite number. JSON writes null for that, which is read as one that is none.
-fn numbers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
+pub(crate) fn numbers<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<BTreeMap<String, f64>, D::Error> {
     let read = BTreeMap::<String, Option<f64>>::deserialize(from)?;
     Ok(read.into_iter().map(|(name, number)| (name, number.unwrap_or(f64::NAN))).collect())
 }

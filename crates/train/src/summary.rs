@@ -51,7 +51,11 @@ pub struct Summary {
     pub test_loss: Option<f64>,
     pub test_perplexity: Option<f64>,
     /// What else the model measures, by name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "crate::report::numbers"
+    )]
     pub metrics: BTreeMap<String, f64>,
     /// Of the slowest worker, from its first step to the end of its last.
     pub seconds: f64,
@@ -309,6 +313,17 @@ mod tests {
             steps.update(&JobUpdate::Progress { rank: Rank(rank), step, value });
         }
         steps
+    }
+
+    /// A member of a program's next job reads what the one before came to.
+    #[test]
+    fn what_is_no_number_is_read_again() {
+        let prepared = prepared(Strategy::Ps, "digits", "mlp");
+        let mut summary = Summary::new(&prepared, &outcome(), &steps(&prepared)).unwrap();
+        summary.metrics.insert("precision".to_string(), f64::NAN);
+        let told = serde_json::to_value(&summary).unwrap();
+        let heard: Summary = serde_json::from_value(told).unwrap();
+        assert!(heard.metrics["precision"].is_nan(), "{heard:?}");
     }
 
     #[test]

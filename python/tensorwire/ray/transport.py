@@ -14,6 +14,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ NAME = "TENSORWIRE"
 _SECRET_BYTES = 40
 #: Seconds that two processes may take to come together, and that one tensor may take.
 _PATIENCE = 60.0
+#: Seconds until a listener that could not accept tries again.
+_AGAIN = 0.1
 #: Bytes from which on large pages are worth asking for.
 _LARGE = 4 << 20
 
@@ -173,7 +176,8 @@ def _mapped(described: _Described, place: _Place | None, shape: Any, dtype: Any)
     file, size, offset, strides = place
     try:
         own = os.open(f"/proc/{described.process}/fd/{file}", os.O_RDWR)
-    except PermissionError:
+    except (PermissionError, FileNotFoundError):
+        # or the sender is gone, which asking it for a copy says
         return None
     storage = torch.UntypedStorage._new_shared_fd_cpu(own, size)  # type: ignore[attr-defined]
     return torch.empty(0, dtype=dtype).set_(storage, offset, shape, strides)
@@ -204,11 +208,16 @@ class _Sender:
 
     def _accept(self) -> None:
         while True:
-            talk = _Talk(self._listener.accept()[0])
-            threading.Thread(target=self._serve, args=(talk,), name="tensorwire-sends", daemon=True).start()
+            try:
+                caller = self._listener.accept()[0]
+            except OSError:
+                # it hung up, or this process has too many files open for now
+                time.sleep(_AGAIN)
+                continue
+            threading.Thread(target=self._serve, args=(caller,), name="tensorwire-sends", daemon=True).start()
 
-    def _serve(self, talk: _Talk) -> None:
-        with talk:
+    def _serve(self, caller: socket.socket) -> None:
+        with caller, contextlib.suppress(OSError), _Talk(caller) as talk:
             try:
                 talk.demand_proof(self.secret)
                 group = _meet(talk, 0, self.secret)

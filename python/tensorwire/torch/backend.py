@@ -727,6 +727,7 @@ class Backend(C10DBackend):
                 raise ValueError(
                     f"tensors of {gives.shape[0]} and {gets.shape[0]} rows are not divided equally among {size} ranks"
                 )
+            _fits(gets, gives, 1, "the output")
             return self._start(
                 "all_to_all", options, _word(gives), gives.nbytes // size, gives.data_ptr(), gets.data_ptr(),
                 [gets, gives], [output], None, 0, laid.finish(),
@@ -744,6 +745,10 @@ class Backend(C10DBackend):
         laid: _Laid,
     ) -> _Work:
         """Parts of different lengths go as messages: nobody knows those between others."""
+        for parts in (gets, gives):
+            if len(parts) != self.size():
+                raise ValueError(f"there are {len(parts)} tensors for {self.size()} ranks")
+        _fits(gets[self.rank()], gives[self.rank()], 1, "the output for this rank itself")
         communicator, me, seconds = self._living(), self.rank(), self._seconds(options)
         # of these alone: all members call as many, and not all of them send as many messages
         self._unevens += 1

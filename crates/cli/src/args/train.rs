@@ -169,6 +169,8 @@ pub(crate) struct KeepArgs {
           value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint_every: Option<u64>,
     /// How many checkpoints stay
+    ///
+    /// One more between the last step and the end of the job, which may fail in its evaluation.
     #[arg(long, value_name = "N", hide_short_help = true, default_value_t = CheckpointConfig::KEEP,
           requires = "checkpoint", value_parser = clap::value_parser!(u64).range(1..))]
     keep: u64,

@@ -249,8 +249,18 @@ impl Scheduler {
             actions.push(SchedulerAction::Release { barrier, to: vec![rank] });
         } else if barrier == self.released + 1 || self.options.taken_over {
             node.entered = barrier;
-            // it has passed the one before
-            self.released = barrier - 1;
+            // it has passed the one before, which the launcher before this one may not have said to all
+            if self.released < barrier - 1 {
+                self.released = barrier - 1;
+                let waits =
+                    |node: &NodeState| matches!(node.role, Role::Worker(_)) && node.active();
+                let nodes = (0u32..).map(Rank).zip(&self.nodes);
+                let waiting = nodes.filter(|(_, node)| waits(node) && node.entered == barrier - 1);
+                let to: Vec<Rank> = waiting.map(|(rank, _)| rank).collect();
+                if !to.is_empty() {
+                    actions.push(SchedulerAction::Release { barrier: barrier - 1, to });
+                }
+            }
             self.release(actions);
         }
         // a later one comes from nobody who waited for this one

@@ -57,6 +57,20 @@ fn release(barrier: u64, to: &[u32]) -> Vec<Action> {
     vec![Action::Release { barrier, to: ranks(to) }]
 }
 
+/// The launcher that is gone may have released a barrier to some of the workers alone.
+#[test]
+fn a_barrier_that_one_has_passed_is_released_to_all_by_the_next_launcher() {
+    let taken_over = SchedulerOptions { taken_over: true, ..SchedulerOptions::new(2, 1) };
+    let mut job = Job::stands(taken_over);
+    assert_eq!(job.enter(1, 7), []);
+    assert_eq!(job.enter(0, 8), release(7, &[1]));
+    assert_eq!(job.enter(1, 8), release(8, &[0, 1]));
+    // in the other order it is told when it asks
+    let mut job = Job::stands(taken_over);
+    assert_eq!(job.enter(0, 8), []);
+    assert_eq!(job.enter(1, 7), release(7, &[1]));
+}
+
 fn end(rank: u32) -> Vec<Action> {
     vec![Action::End { rank: Rank(rank), why: "killed".into() }]
 }

@@ -280,3 +280,9 @@ fn a_pin_is_refused_where_no_process_has_a_part_for_it() {
     let refused = placed.config.check().unwrap_err().to_string();
     assert!(refused.contains("--placement changes nothing here"), "{refused}");
 }
+
+#[test]
+fn a_duration_that_is_longer_than_any_job_is_not_cut() {
+    let config = training().launcher_patience(Duration::MAX).config;
+    assert_eq!(config.launcher_patience_ms, Some(u64::MAX));
+}

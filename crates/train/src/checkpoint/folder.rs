@@ -67,7 +67,7 @@ impl CheckpointFolder {
     /// When nothing can be written there, or another job has claimed it.
     pub(crate) fn claim(&self) -> Result<Claim, CheckpointError> {
         let unusable = |source| CheckpointError::Unusable { path: self.path.clone(), source };
-        std::fs::create_dir_all(&self.path).map_err(unusable)?;
+        whole_file::make_folders(&self.path).map_err(unusable)?;
         let may_write = Access::WRITE_OK | Access::EXEC_OK;
         rustix::fs::access(&self.path, may_write).map_err(|error| unusable(error.into()))?;
         let folder = std::fs::File::open(&self.path).map_err(unusable)?;
@@ -202,15 +202,30 @@ impl CheckpointFolder {
         Ok(whole)
     }
 
+    /// True if there is a checkpoint of this step.
+    pub(crate) fn has(&self, step: u64) -> bool {
+        self.path.join(format!("{PREFIX}{step:08}")).exists()
+    }
+
+    /// The step and the loss of the one that is marked as the best, if one is.
+    pub(crate) fn best(&self) -> Option<(u64, f64)> {
+        let path = std::fs::canonicalize(self.path.join(BEST)).ok()?;
+        let step = FoundCheckpoint::at(&path).ok()?.step;
+        let state: CheckpointState =
+            serde_json::from_slice(&std::fs::read(path.join(STATE)).ok()?).ok()?;
+        let best = state.best.filter(|best| best.step == step)?;
+        Some((step, best.test_loss))
+    }
+
     /// Gives the checkpoint of this step, if there is one, the name `best` beside its own.
     ///
     /// # Errors
     /// When it cannot be written.
     pub(crate) fn mark_best(&self, step: u64) -> io::Result<()> {
-        let name = format!("{PREFIX}{step:08}");
-        if !self.path.join(&name).exists() {
+        if !self.has(step) {
             return Ok(());
         }
+        let name = format!("{PREFIX}{step:08}");
         let staged = self.path.join(format!("{BEST}{PARTIAL}"));
         match std::fs::remove_file(&staged) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -25,6 +25,8 @@ enum News {
     Evaluated(u64, Evaluation),
     /// Who evaluates is lost.
     EvaluatorLost,
+    /// The job is done.
+    Concluded,
 }
 
 /// After which steps there is an evaluation.
@@ -56,6 +58,13 @@ struct Work {
     open: BTreeMap<u64, BTreeMap<String, Result<FileState, String>>>,
     /// The best evaluation so far, after each that there was; none where no loss was a number.
     best: BTreeMap<u64, Option<BestEvaluation>>,
+    /// The loss after a step, of those whose checkpoint is not there yet.
+    losses: BTreeMap<u64, f64>,
+    /// The checkpoint with the smallest loss of those that are there.
+    marked: Option<(u64, f64)>,
+    /// The last one that appeared, and whether the job is done.
+    last: Option<u64>,
+    is_concluded: bool,
 }
 
 impl Keeper {
@@ -74,7 +83,22 @@ impl Keeper {
         let (config, folder) = (config.clone(), CheckpointFolder::new(&config.path));
         let best = [(0, job.best.clone())].into();
         let (told, open) = (job.step, BTreeMap::new());
-        let work = Work { config, folder, shards, job, told, evaluated, open, best };
+        let marked = marked(&folder, &job);
+        let (losses, last, is_concluded) = (BTreeMap::new(), None, false);
+        let work = Work {
+            config,
+            folder,
+            shards,
+            job,
+            told,
+            evaluated,
+            open,
+            best,
+            losses,
+            marked,
+            last,
+            is_concluded,
+        };
         let thread = std::thread::Builder::new().name("keeper".into()).spawn(|| work.run(inbox))?;
         Ok(Keeper { news: Some(news), thread: Some(thread) })
     }
@@ -92,12 +116,13 @@ impl Keeper {
         }
     }
 
-    /// The job ended behind this step, and was evaluated there.
+    /// The job is done, and was evaluated behind its last step.
     pub(crate) fn concluded(&self, report: &TrainReport) {
         if let Some(loss) = report.test_loss {
             let evaluation = [(LOSS.to_string(), loss)].into_iter().collect();
             self.tell(News::Evaluated(report.steps, evaluation));
         }
+        self.tell(News::Concluded);
     }
 
     /// There will be no other evaluation: nothing is to wait for one.
@@ -142,7 +167,13 @@ impl Work {
                 News::Evaluated(step, evaluation) => {
                     let before = self.best_at(u64::MAX).cloned();
                     self.best.insert(step, BestEvaluation::with(before, step, &evaluation));
+                    let loss = evaluation.loss().filter(|loss| loss.is_finite());
+                    self.losses.extend(loss.map(|loss| (step, loss)));
                     step
+                }
+                News::Concluded => {
+                    self.is_concluded = true;
+                    continue;
                 }
                 News::EvaluatorLost => {
                     self.evaluated.every = None;
@@ -156,6 +187,16 @@ impl Work {
         }
         // ended while it was evaluated
         self.complete_all();
+        for step in self.open.keys() {
+            tracing::warn!(
+                "no checkpoint of step {step}: not every process has said that its file is written"
+            );
+        }
+        if self.is_concluded
+            && let Some(last) = self.last
+        {
+            self.prune(last);
+        }
         // a process ended before it had written its own
         self.folder.remove_partial();
     }
@@ -184,10 +225,25 @@ impl Work {
             return;
         }
         tracing::info!("checkpoint of step {step} written to {}", self.folder.path().display());
+        let loss = self.losses.remove(&step);
         self.forget_before(step);
-        let best = self.best_at(step).filter(|_| self.config.best).map(|best| best.step);
+        if let Some(loss) = loss
+            && self.marked.is_none_or(|(_, least)| loss < least)
+        {
+            self.marked = Some((step, loss));
+        }
+        self.last = self.last.max(Some(step));
+        self.prune(step);
+    }
+
+    /// Marks the best, and removes what is older than the newest, up to this step. Behind the last step one more stays until the
+    /// job is done: what fails in its end goes on from there.
+    fn prune(&self, step: u64) {
+        let best = self.marked.filter(|_| self.config.best).map(|(best, _)| best);
         let marked = best.map_or(Ok(()), |best| self.folder.mark_best(best));
-        if let Err(error) = marked.and_then(|()| self.folder.prune(step, self.config.keep, best)) {
+        let is_at_end = step >= self.evaluated.steps && !self.is_concluded;
+        let keep = self.config.keep.saturating_add(u64::from(is_at_end));
+        if let Err(error) = marked.and_then(|()| self.folder.prune(step, keep, best)) {
             let path = self.folder.path().display();
             tracing::warn!("cannot remove old checkpoints from {path}: {error}");
         }
@@ -221,6 +277,7 @@ impl Work {
         if let Some(last) = self.best.range(..=first).next_back().map(|(at, _)| *at) {
             self.best = self.best.split_off(&last);
         }
+        self.losses = self.losses.split_off(&first);
     }
 
     /// The best evaluation as it was after `step`.
@@ -240,6 +297,15 @@ impl Work {
         let published = self.folder.publish(&state);
         published.map(drop).map_err(|error| format!("{}: {error}", self.folder.path().display()))
     }
+}
+
+/// The best checkpoint that a job finds in its folder: of what it goes on from, or by the name that an earlier one gave it.
+fn marked(folder: &CheckpointFolder, job: &CheckpointState) -> Option<(u64, f64)> {
+    let before = job.best.as_ref().filter(|best| folder.has(best.step));
+    let before = before.map(|best| (best.step, best.test_loss));
+    // a later one is of a job that came further
+    let by_name = folder.best().filter(|(step, _)| *step <= job.step);
+    [before, by_name].into_iter().flatten().min_by(|one, other| one.1.total_cmp(&other.1))
 }
 
 #[cfg(test)]
@@ -264,7 +330,21 @@ mod tests {
         let best = (0..=5).map(|at| (10 * at, None)).collect();
         let open = [(30, BTreeMap::new())].into();
         let (shards, job, told) = (BTreeSet::new(), state(), 0);
-        let mut work = Work { config, folder, shards, job, told, evaluated, open, best };
+        let (losses, marked, last) = (BTreeMap::new(), None, None);
+        let mut work = Work {
+            config,
+            folder,
+            shards,
+            job,
+            told,
+            evaluated,
+            open,
+            best,
+            losses,
+            marked,
+            last,
+            is_concluded: false,
+        };
         let kept = |work: &mut Work, step| {
             work.forget_before(step);
             work.best.keys().copied().collect::<Vec<u64>>()
@@ -353,6 +433,67 @@ mod tests {
         until(&|| is_there(20) && is_there(40));
     }
 
+    fn steps(folder: &CheckpointFolder) -> Vec<u64> {
+        folder.found().unwrap().iter().map(|found| found.step).collect()
+    }
+
+    #[test]
+    fn the_best_of_those_that_are_there_stays_where_a_better_one_could_not_be_written() {
+        let place = tempfile::tempdir().unwrap();
+        let config =
+            CheckpointConfig { keep: 1, best: true, ..CheckpointConfig::new(place.path()) };
+        let folder = CheckpointFolder::new(place.path());
+        let evaluated = Evaluated { every: Some(10), steps: 90 };
+        let marked = || {
+            let best = CheckpointFolder::new(place.path().join("best"));
+            best.newest_whole().unwrap().0.step
+        };
+        let said = |keeper: &Keeper, step, loss, is_written: bool| {
+            let mut written = report(&folder, step, "a");
+            if !is_written {
+                written.written = Err("no space".to_string());
+            }
+            keeper.add(written);
+            let evaluation = [("loss".to_string(), loss)].into_iter().collect();
+            keeper.tell(News::Evaluated(step, evaluation));
+        };
+        let start = |job| Keeper::start(&config, ["a".to_string()].into(), job, evaluated).unwrap();
+        let keeper = start(CheckpointState { step: 0, best: None, ..state() });
+        said(&keeper, 10, 1.0, true);
+        said(&keeper, 20, 0.5, false);
+        said(&keeper, 30, 1.5, true);
+        drop(keeper);
+        assert_eq!((marked(), steps(&folder)), (10, vec![30, 10]));
+        // a job that goes on from there knows of the better loss, whose checkpoint nobody has
+        let (_, job) = folder.newest_whole().unwrap();
+        assert_eq!(job.best.as_ref().map(|best| best.step), Some(20));
+        let keeper = start(job);
+        said(&keeper, 40, 0.9, true);
+        said(&keeper, 50, 0.95, true);
+        drop(keeper);
+        assert_eq!((marked(), steps(&folder)), (40, vec![50, 40]));
+    }
+
+    #[test]
+    fn one_before_the_last_stays_until_the_job_is_done() {
+        let place = tempfile::tempdir().unwrap();
+        let config = CheckpointConfig { keep: 1, ..CheckpointConfig::new(place.path()) };
+        let folder = CheckpointFolder::new(place.path());
+        let evaluated = Evaluated { every: None, steps: 30 };
+        let run = |news: &[u64], is_done| {
+            let shards = ["a".to_string()].into();
+            let keeper = Keeper::start(&config, shards, state(), evaluated).unwrap();
+            news.iter().for_each(|step| keeper.add(report(&folder, *step, "a")));
+            if is_done {
+                keeper.tell(News::Concluded);
+            }
+            drop(keeper);
+            steps(&folder)
+        };
+        assert_eq!(run(&[10, 20, 30], false), [30, 20], "it failed behind its last step");
+        assert_eq!(run(&[30], true), [30]);
+    }
+
     #[test]
     fn the_best_one_stays_and_says_that_it_is() {
         let place = tempfile::tempdir().unwrap();
@@ -371,6 +512,7 @@ mod tests {
             order.into_iter().for_each(|at: usize| keeper.tell(said[at].take().unwrap()));
         }
         keeper.add(report(&folder, 50, "a"));
+        keeper.tell(News::Concluded);
         drop(keeper);
         let found = folder.found().unwrap();
         assert_eq!(found.iter().map(|found| found.step).collect::<Vec<_>>(), [50, 20]);

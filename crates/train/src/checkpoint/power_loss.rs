@@ -34,6 +34,8 @@ fn writes_checkpoints() {
         return;
     }
     let config = CheckpointConfig { keep: 1, best: true, ..CheckpointConfig::new(path) };
+    // as a job does before all else, which makes the folder
+    let _claim = CheckpointFolder::new(path).claim().unwrap();
     let mut job = state();
     for (step, loss) in [(10, 3.0), (20, 1.0), (30, 2.0), (30, 2.0), (40, 0.5)] {
         let evaluated = Evaluated { every: Some(10), steps: 100 };

@@ -142,6 +142,15 @@ impl JobShape {
             (false, false) => config.step_deadline(),
         }
     }
+
+    /// How long whoever has made all steps waits for the others: they may still make theirs, evaluate, or write the last checkpoint.
+    pub(super) fn patience_behind_the_last(&self, config: &TrainConfig, last: u64) -> Duration {
+        let of_disk = config.checkpoint.as_ref().map(|_| config.step_deadline() * 2);
+        match config.topology().is_asynchronous() {
+            true => LAST_WORKER_DEADLINE,
+            false => self.step_patience(config, last + 1).max(of_disk.unwrap_or_default()),
+        }
+    }
 }
 
 /// The variables of a process's part of the graph: out of a checkpoint, and into others.
@@ -254,5 +263,9 @@ mod tests {
             [kept.step_deadline() * 2, LAST_WORKER_DEADLINE],
             "a disk has a bound"
         );
+        let behind = |config: &TrainConfig| shape.patience_behind_the_last(config, 40);
+        assert_eq!(behind(&config()), config().step_deadline());
+        // the last one, too
+        assert_eq!(behind(&kept), kept.step_deadline() * 2);
     }
 }

@@ -494,9 +494,8 @@ impl Trainer<'_> {
         data: Option<&Data>,
         report: &mut TrainReport,
     ) -> Result<(), TrainError> {
-        if self.config.topology().is_asynchronous() {
-            self.session.set_step_deadline(LAST_WORKER_DEADLINE);
-        }
+        let patience = self.shape.patience_behind_the_last(self.config, report.steps);
+        self.session.set_step_deadline(patience);
         self.standing.enters(Phase::Runs);
         // without lanes the variables come to worker 0 of all, with lanes to each lane's own
         if self.concludes || !self.config.topology().plans_one_worker() {
