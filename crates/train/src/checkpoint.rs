@@ -104,6 +104,9 @@ pub struct CheckpointState {
     /// The best evaluation of the job so far.
     #[serde(default)]
     pub best: Option<BestEvaluation>,
+    /// The loss over the test's samples behind this step, if it was evaluated there.
+    #[serde(default)]
+    pub test_loss: Option<f64>,
     /// The names of what is no weight but the optimizer's state, or a client's own beside the centre, in order.
     pub slots: Vec<String>,
     /// How many samples its data had; none: an earlier version did not say.
@@ -253,6 +256,7 @@ pub(crate) mod tests {
             recipe: BTreeMap::new(),
             ema: None,
             best: None,
+            test_loss: None,
             slots: vec!["w/velocity".to_string()],
             samples: Some(SampleCounts { train: Some(90), test: None }),
             files: BTreeMap::new(),

@@ -213,8 +213,9 @@ impl CheckpointFolder {
         let step = FoundCheckpoint::at(&path).ok()?.step;
         let state: CheckpointState =
             serde_json::from_slice(&std::fs::read(path.join(STATE)).ok()?).ok()?;
-        let best = state.best.filter(|best| best.step == step)?;
-        Some((step, best.test_loss))
+        // an earlier version kept that of the best of all alone
+        let of_best = state.best.filter(|best| best.step == step).map(|best| best.test_loss);
+        Some((step, state.test_loss.or(of_best)?))
     }
 
     /// Gives the checkpoint of this step, if there is one, the name `best` beside its own.

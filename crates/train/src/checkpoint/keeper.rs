@@ -293,7 +293,8 @@ impl Work {
             steps_per_epoch: per_epoch,
         };
         let best = self.best_at(step).cloned();
-        let state = CheckpointState { step, position, files, best, ..self.job.clone() };
+        let test_loss = self.losses.get(&step).copied();
+        let state = CheckpointState { step, position, files, best, test_loss, ..self.job.clone() };
         let published = self.folder.publish(&state);
         published.map(drop).map_err(|error| format!("{}: {error}", self.folder.path().display()))
     }
@@ -472,6 +473,11 @@ mod tests {
         said(&keeper, 50, 0.95, true);
         drop(keeper);
         assert_eq!((marked(), steps(&folder)), (40, vec![50, 40]));
+        // and so does the next, of one that was never the best of all
+        let keeper = start(folder.newest_whole().unwrap().1);
+        said(&keeper, 60, 5.0, true);
+        drop(keeper);
+        assert_eq!((marked(), steps(&folder)), (40, vec![60, 40]));
     }
 
     #[test]

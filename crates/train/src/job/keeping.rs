@@ -52,6 +52,7 @@ impl Prepared {
             batch: config.batch,
             accumulate: config.accumulate,
             devices: config.devices_per_worker,
+            test_loss: None,
             best: self.resumed.as_ref().and_then(|resumed| resumed.state.best.clone()),
             ema: config.ema,
             recipe: recipe(config, program),
