@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, Stat};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
-use tensorwire_memory::{Keepalive, Slab};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use tensorwire_memory::{HUGE_PAGE, Keepalive, Slab};
 
 use crate::streaming;
 
@@ -41,6 +41,7 @@ pub(crate) struct Mapping {
     bytes: u64,
     /// What was mapped: whole pages, at least one; 0 where somebody else did.
     mapped: usize,
+    has_large_pages: bool,
     /// What keeps memory of a device, which the host has an address of and no bytes.
     of_device: Option<Keepalive>,
 }
@@ -63,18 +64,18 @@ impl Mapping {
     /// Private zeroed memory, its pages already there.
     pub(crate) fn private(bytes: u64) -> Result<Mapping, Errno> {
         let mapped = whole_pages(bytes)?;
-        // Miri knows no pages
-        let populate = if cfg!(miri) { MapFlags::empty() } else { MapFlags::POPULATE };
         // SAFETY: a fresh private mapping at an address of the kernel's choice aliases nothing.
         let start = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
                 mapped,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | populate,
+                MapFlags::PRIVATE,
             )
         }?;
-        Ok(Mapping { start: not_null(start)?, bytes, mapped, of_device: None })
+        let mut mapping = Mapping::new(not_null(start)?, bytes, mapped);
+        mapping.take_pages("enabled")?;
+        Ok(mapping)
     }
 
     /// Maps what a peer shared. Its seals, its size and its pages are checked, so that no access can fault later and
@@ -82,7 +83,7 @@ impl Mapping {
     /// it has no name, so that nobody shortens it but who was given it.
     pub(crate) fn of_peer(fd: BorrowedFd<'_>, bytes: u64) -> Result<Mapping, PeerMemoryError> {
         check_peer_memory(|| rustix::fs::fcntl_get_seals(fd), || rustix::fs::fstat(fd), bytes)?;
-        Ok(Mapping::map(fd, bytes)?)
+        Ok(Mapping::map(fd, bytes, MapFlags::POPULATE)?)
     }
 
     /// Maps a file of this process's own, which it does not shorten while the mapping lives.
@@ -91,10 +92,10 @@ impl Mapping {
         if size < bytes {
             return Err(Errno::INVAL);
         }
-        Mapping::map(fd, bytes)
+        Mapping::map(fd, bytes, MapFlags::POPULATE)
     }
 
-    fn map(fd: BorrowedFd<'_>, bytes: u64) -> Result<Mapping, Errno> {
+    fn map(fd: BorrowedFd<'_>, bytes: u64, populate: MapFlags) -> Result<Mapping, Errno> {
         let mapped = whole_pages(bytes)?;
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases no Rust memory; that
         // other processes share the pages is why only raw and atomic accesses are made to them.
@@ -103,12 +104,45 @@ impl Mapping {
                 std::ptr::null_mut(),
                 mapped,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::POPULATE,
+                MapFlags::SHARED | populate,
                 fd,
                 0,
             )
         }?;
-        Ok(Mapping { start: not_null(start)?, bytes, mapped, of_device: None })
+        Ok(Mapping::new(not_null(start)?, bytes, mapped))
+    }
+
+    fn new(start: NonNull<u8>, bytes: u64, mapped: usize) -> Mapping {
+        Mapping { start, bytes, mapped, has_large_pages: false, of_device: None }
+    }
+
+    /// Has the pages of fresh memory there. Where it is as large as a large page, those are large if the system's `setting` has any:
+    /// there are fewer to clear, and fewer to find for who computes, copies or sends.
+    fn take_pages(&mut self, setting: &str) -> Result<(), Errno> {
+        // Miri knows no pages
+        if cfg!(miri) {
+            return Ok(());
+        }
+        let advise = |advice| {
+            // SAFETY: of memory that this value mapped. Such advice changes none of its bytes.
+            unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.mapped, advice) }
+        };
+        // a system without them refuses, and the memory is as good, though slower to touch
+        self.has_large_pages = self.mapped >= HUGE_PAGE
+            && advise(Advice::LinuxHugepage).is_ok()
+            && has_large_pages(setting);
+        match rustix::io::retry_on_intr(|| advise(Advice::LinuxPopulateWrite)) {
+            // before Linux 5.14 pages come when they are touched
+            Err(Errno::INVAL) => Ok(()),
+            // as the memory that there is not
+            Err(Errno::FAULT) => Err(Errno::NOMEM),
+            taken => taken,
+        }
+    }
+
+    /// True if it was given large pages, at least where some were free.
+    pub(crate) fn has_large_pages(&self) -> bool {
+        self.has_large_pages
     }
 
     /// Memory of a device, for a NIC that reaches it: its addresses are for that alone.
@@ -117,7 +151,9 @@ impl Mapping {
         let start = NonNull::without_provenance(start.expect("no memory lies at 0"));
         // fits: usize is 64 bits wide
         let bytes = memory.bytes() as u64;
-        Mapping { start, bytes, mapped: 0, of_device: Some(Arc::new(memory.clone())) }
+        let mut mapping = Mapping::new(start, bytes, 0);
+        mapping.of_device = Some(Arc::new(memory.clone()));
+        mapping
     }
 
     pub(crate) fn is_of_device(&self) -> bool {
@@ -211,15 +247,19 @@ impl Mapping {
 }
 
 impl SharedMapping {
-    /// Zeroed memory in a memfd that can neither shrink nor grow, its pages already there: running
-    /// out of memory is an error here and never a SIGBUS later.
+    /// Zeroed memory in a memfd that can neither shrink nor grow, its pages already there, large ones where the system gives
+    /// them to files in memory: running out of memory is an error here and never a SIGBUS later.
     pub(crate) fn create(name: &str, bytes: u64) -> Result<SharedMapping, Errno> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create(name, flags)?;
         let mapped = whole_pages(bytes)? as u64;
+        rustix::fs::ftruncate(&fd, mapped)?;
+        let mut mapping = Mapping::map(fd.as_fd(), bytes, MapFlags::empty())?;
+        // large pages come only by way of memory that is mapped
+        mapping.take_pages("shmem_enabled")?;
+        // whatever the system made of that advice
         rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, mapped)?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let mapping = Mapping::map(fd.as_fd(), bytes)?;
         Ok(SharedMapping { mapping, fd })
     }
 }
@@ -258,6 +298,13 @@ fn check_peer_memory(
         return Err(PeerMemoryError::NotHeld { held, bytes });
     }
     Ok(())
+}
+
+/// True if the system gives large pages to memory that asks for them: the word in brackets of that setting says so.
+fn has_large_pages(setting: &str) -> bool {
+    let settings = std::path::Path::new("/sys/kernel/mm/transparent_hugepage");
+    let words = std::fs::read_to_string(settings.join(setting)).unwrap_or_default();
+    !words.is_empty() && !words.contains("[never]") && !words.contains("[deny]")
 }
 
 fn whole_pages(bytes: u64) -> Result<usize, Errno> {

@@ -25,6 +25,6 @@ pub use device_loan::{DeviceLoan, DeviceWriteLoan};
 pub use dma_buf::DmaBuf;
 pub use heap::Heap;
 pub use peer_mapped::PeerMapped;
-pub use slab::{ALIGNMENT, CutMark, Keepalive, Slab, SlabError};
+pub use slab::{ALIGNMENT, CutMark, HUGE_PAGE, Keepalive, Slab, SlabError};
 pub use tensor::{TensorError, TensorMut, TensorRef};
 pub use window::Window;

@@ -14,8 +14,9 @@ use tensorwire_base::sync::atomic::{AtomicBool, Ordering};
 /// Alignment of every slab and every planned place, in bytes: a cache line, and an AVX-512 vector.
 pub const ALIGNMENT: usize = 64;
 
-/// Bytes of a large page of x86-64, and of most kernels on aarch64. Memory of this size is touched 512 pages at a time.
-const HUGE_PAGE: usize = 2 << 20;
+/// Bytes of a large page of x86-64, and of most kernels on aarch64. Memory of this size is touched 512 pages at a time: whoever maps
+/// as much advises the system to take large ones.
+pub const HUGE_PAGE: usize = 2 << 20;
 
 /// Whatever must live as long as a slab's memory: a mapping, a registration with a NIC.
 pub type Keepalive = std::sync::Arc<dyn Any + Send + Sync>;

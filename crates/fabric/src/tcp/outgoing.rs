@@ -1,4 +1,4 @@
-//! A frame on its way to the socket: a sealed header, and payload as it lies or in sealed records.
+//! A frame on its way to the socket: a sealed header, and payload as it lies, copied or by its pages, or in sealed records.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::frame::{HEADER_BYTES, Header};
+use super::pages::{LENT_BYTES, PagePipe};
 use crate::api::Signal;
 use crate::raw_io::{self, FRAMES_MAX, Span};
 use crate::region::RegionMemory;
@@ -26,10 +27,12 @@ pub(super) struct Outgoing {
     pub(super) payload: Option<Bytes>,
     /// Of the payload, and of the header before it where nothing is encrypted.
     sent: u64,
+    /// Its payload goes by its pages.
+    by_pages: bool,
     pub(super) then: Sent,
 }
 
-/// What the last byte handed to the kernel means.
+/// What the last byte means, handed to the kernel, or, of a payload that is lent, taken by the peer.
 #[derive(Debug)]
 pub(super) enum Sent {
     Nothing,
@@ -50,18 +53,39 @@ pub(super) struct Bytes {
 
 impl Outgoing {
     pub(super) fn new(header: Header, payload: Option<Bytes>, then: Sent) -> Outgoing {
-        Outgoing { header, sealed: None, payload, sent: 0, then }
+        Outgoing { header, sealed: None, payload, sent: 0, by_pages: false, then }
+    }
+
+    /// True if its payload is one that is worth it.
+    pub(super) fn may_be_lent(&self) -> bool {
+        self.payload.as_ref().is_some_and(|payload| {
+            payload.bytes >= LENT_BYTES && payload.region.mapping().has_large_pages()
+        })
+    }
+
+    /// Has the payload go by its pages, which the peer says it has taken.
+    pub(super) fn lend(&mut self) {
+        (self.header.is_lent, self.by_pages) = (true, true);
+    }
+
+    pub(super) fn goes_by_pages(&self) -> bool {
+        self.by_pages
+    }
+
+    /// True once it has a number in the order in which headers go.
+    pub(super) fn is_sealed(&self) -> bool {
+        self.sealed.is_some()
     }
 
     /// Sends of the first frames of a queue, in one call, as much as the socket takes: each goes behind the one before it.
-    /// Their headers are sealed in that order.
+    /// Their headers are sealed in that order. None goes by its pages.
     pub(super) fn send_first(
         queue: &mut VecDeque<Outgoing>,
         socket: &OwnedFd,
         sealer: &mut Sealer,
     ) -> Result<usize, Errno> {
         let (mut together, mut bytes) = (0, 0);
-        for frame in queue.iter_mut().take(FRAMES_MAX) {
+        for frame in queue.iter_mut().take(FRAMES_MAX).take_while(|frame| !frame.by_pages) {
             frame.sealed.get_or_insert_with(|| frame.header.seal(sealer));
             (together, bytes) = (together + 1, bytes + frame.left());
             if bytes >= TOGETHER_BYTES {
@@ -75,6 +99,31 @@ impl Outgoing {
             frame.sent += of_it;
             taken -= of_it;
         }
+        Ok(count)
+    }
+
+    /// Sends the header, or of the payload as many pages as the pipe and the socket take.
+    pub(super) fn send_pages(
+        &mut self,
+        socket: &OwnedFd,
+        sealer: &mut Sealer,
+        pipe: &mut PagePipe,
+    ) -> Result<usize, Errno> {
+        self.sealed.get_or_insert_with(|| self.header.seal(sealer));
+        let count = match &self.payload {
+            Some(payload) if self.sent >= HEAD => {
+                match pipe.send(payload, self.sent - HEAD, socket) {
+                    Err(Errno::NOMEM | Errno::INVAL) if pipe.is_empty() => {
+                        // it is copied as others are; the peer says all the same that it has taken it
+                        self.by_pages = false;
+                        0
+                    }
+                    sent => sent?,
+                }
+            }
+            _ => raw_io::send_more(socket, self.rest().0)?,
+        };
+        self.sent += count as u64; // fits: usize is 64 bits wide
         Ok(count)
     }
 

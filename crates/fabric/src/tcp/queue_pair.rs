@@ -13,14 +13,16 @@ use tensorwire_base::sync::atomic::{AtomicBool, Ordering};
 
 use super::frame::{HEADER_BYTES, Header, Kind};
 use super::outgoing::{Bytes, Outgoing, RECORD_BYTES, Sent};
+use super::pages::Pages;
+use super::receiving::{Received, Receiving};
 use crate::api::{Completion, Direction, Signal};
 use crate::common::{Core, Credits};
 use crate::control::{Link, Suspicion};
 use crate::device::Work;
 use crate::error::{CompletionError, PostError};
 use crate::mesh::Connection;
-use crate::raw_io::{self, FRAMES_MAX, Span};
-use crate::seal::{Opener, Sealer, Seals, TAG_BYTES};
+use crate::raw_io::{self, FRAMES_MAX};
+use crate::seal::{Sealer, Seals};
 
 #[cfg(test)]
 #[cfg(loom)]
@@ -30,9 +32,6 @@ mod loom_tests;
 const TURN_BYTES: usize = 4 << 20;
 /// Of a payload, at most so many bytes gather before the poller is woken: more would leave the caches.
 const WAKE_BYTES: u64 = 256 << 10;
-/// What comes is received so far ahead of what is known of it: a small frame and what is behind it, in one call. Of a large
-/// payload as much is copied once.
-const AHEAD_BYTES: usize = 8 << 10;
 /// Reads of the peer that wait for the socket; its own queue depth keeps it far below.
 const RESPONSES_MAX: usize = 1 << 20;
 
@@ -64,6 +63,9 @@ struct Sending {
     /// Where payload is sealed: a record that is being sent, and how much of it was.
     record: Option<(Vec<u8>, usize)>,
     frames: VecDeque<Outgoing>,
+    pages: Pages,
+    /// Sent by their pages, and not taken by the peer yet.
+    lent: VecDeque<Outgoing>,
     /// Reads that were requested and not answered yet.
     reads: HashMap<u64, PendingRead>,
     requests: u64,
@@ -77,28 +79,6 @@ struct Sending {
 struct PendingRead {
     target: Bytes,
     token: u64,
-}
-
-#[derive(Debug)]
-struct Receiving {
-    opener: Opener,
-    /// Where payload is opened: a sealed record, and how much of it has come.
-    record: Option<(Vec<u8>, usize)>,
-    /// What came behind the payload: headers, and small payloads between them.
-    ahead: Box<[u8; AHEAD_BYTES]>,
-    have: usize,
-    payload: Option<(Bytes, Received)>,
-    /// Bytes that are to be there before the poller is woken.
-    wakes_at: usize,
-    /// The connection is over: what comes behind that is not looked at.
-    is_over: bool,
-}
-
-/// What the last byte of a payload means.
-#[derive(Debug)]
-enum Received {
-    Raise(Option<Signal>),
-    Complete { token: u64 },
 }
 
 /// Why a connection is over.
@@ -126,19 +106,12 @@ impl QueuePair {
             sealer,
             record: record.clone(),
             frames: VecDeque::new(),
+            pages: Pages::default(),
+            lent: VecDeque::new(),
             reads: HashMap::new(),
             requests: 0,
             is_full: false,
             closed: false,
-        };
-        let receiving = Receiving {
-            opener,
-            record,
-            ahead: Box::new([0; AHEAD_BYTES]),
-            have: 0,
-            payload: None,
-            wakes_at: 1,
-            is_over: false,
         };
         QueuePair {
             core,
@@ -150,7 +123,7 @@ impl QueuePair {
             suspicion,
             credits,
             sending: Mutex::new(sending),
-            receiving: Mutex::new(receiving),
+            receiving: Mutex::new(Receiving::new(opener, record)),
             has_come: AtomicBool::new(false),
             ends: AtomicBool::new(false),
             said_goodbye: AtomicBool::new(false),
@@ -287,10 +260,13 @@ impl QueuePair {
     pub(super) fn fail(&self) {
         let mut sending = self.sending.lock();
         sending.closed = true;
-        let (frames, reads) =
-            (std::mem::take(&mut sending.frames), std::mem::take(&mut sending.reads));
+        let (frames, lent, reads) = (
+            std::mem::take(&mut sending.frames),
+            std::mem::take(&mut sending.lent),
+            std::mem::take(&mut sending.reads),
+        );
         drop(sending);
-        let written = frames.into_iter().filter_map(|frame| match frame.then {
+        let written = lent.into_iter().chain(frames).filter_map(|frame| match frame.then {
             Sent::Complete { token } => Some(token),
             Sent::Nothing | Sent::Raise(_) => None,
         });
@@ -322,7 +298,9 @@ impl QueuePair {
         let mut at = 0;
         while let Some(header) = receiving.header(at) {
             at += HEADER_BYTES;
-            receiving.payload = self.begin(header?)?;
+            let header = header?;
+            receiving.payload = self.begin(header)?;
+            receiving.is_lent = header.is_lent && receiving.payload.is_some();
             at += receiving.payload_ahead(at);
             self.finish_payload(receiving);
         }
@@ -353,7 +331,7 @@ impl QueuePair {
 
     /// Checks a frame, before anything of its payload is read. Some if payload follows.
     fn begin(&self, header: Header) -> Result<Option<(Bytes, Received)>, Broken> {
-        let Header { kind, key, offset, bytes, request, signal } = header;
+        let Header { kind, key, offset, bytes, request, signal, is_lent: _ } = header;
         let own_slots = self.core.board().slots();
         if let Some(signal) = signal.filter(|signal| signal.slot.0 as usize >= own_slots) {
             return Err(Broken::Refused(format!(
@@ -398,6 +376,17 @@ impl QueuePair {
                 self.core.board().ring();
                 Ok(None)
             }
+            Kind::Taken => {
+                let mut sending = self.sending.lock();
+                if sending.closed {
+                    return Err(Broken::HungUp);
+                }
+                let taken = sending.lent.pop_front();
+                drop(sending);
+                let taken = taken.ok_or(Broken::Refused("it has taken what nobody lent".into()))?;
+                self.sent(taken.then);
+                Ok(None)
+            }
         }
     }
 
@@ -411,7 +400,7 @@ impl QueuePair {
         if sending.closed {
             return Err(Broken::HungUp);
         }
-        if sending.frames.len() >= RESPONSES_MAX {
+        if sending.frames.len() + sending.lent.len() >= RESPONSES_MAX {
             return Err(Broken::Refused("it reads and does not take the answers".into()));
         }
         let bytes = source.bytes;
@@ -421,13 +410,18 @@ impl QueuePair {
     }
 
     fn finish_payload(&self, receiving: &mut Receiving) {
-        let done = receiving.payload.take_if(|(bytes, _)| bytes.bytes == 0);
+        let Some((_, done)) = receiving.payload.take_if(|(bytes, _)| bytes.bytes == 0) else {
+            return;
+        };
         match done {
-            None | Some((_, Received::Raise(None))) => {}
-            Some((_, Received::Raise(Some(signal)))) => {
+            Received::Raise(None) => {}
+            Received::Raise(Some(signal)) => {
                 self.core.board().raise(signal.slot.index(), signal.epoch);
             }
-            Some((_, Received::Complete { token })) => self.complete(token, Ok(())),
+            Received::Complete { token } => self.complete(token, Ok(())),
+        }
+        if receiving.is_lent {
+            self.queue_bare(Kind::Taken);
         }
     }
 
@@ -442,8 +436,18 @@ impl QueuePair {
     }
 
     /// Queues a frame and, if it is the first, sends what the socket takes.
-    fn queue(&self, sending: &mut Sending, outgoing: Outgoing) {
-        sending.frames.push_back(outgoing);
+    fn queue(&self, sending: &mut Sending, mut outgoing: Outgoing) {
+        if sending.record.is_none() && outgoing.may_be_lent() && sending.pages.pipe().is_some() {
+            outgoing.lend();
+        }
+        match outgoing.header.kind {
+            // the peer waits for no more than that: it goes before all that is not sealed yet
+            Kind::Taken => {
+                let sealed = sending.frames.iter().take_while(|frame| frame.is_sealed()).count();
+                sending.frames.insert(sealed, outgoing);
+            }
+            _ => sending.frames.push_back(outgoing),
+        }
         if !sending.is_full {
             // an error is seen by the poller as well, which ends the connection with its cause
             let _ = self.flush(sending);
@@ -453,12 +457,16 @@ impl QueuePair {
     fn flush(&self, sending: &mut Sending) -> Result<(), Broken> {
         let mut turn = 0;
         while turn < TURN_BYTES
-            && let Sending { frames, sealer, record, .. } = sending
+            && let Sending { frames, sealer, record, pages, lent, .. } = sending
             && let Some(first) = frames.front_mut()
         {
-            let sent = match record {
-                Some((record, done)) => first.send_encrypted(&self.socket, sealer, record, done),
-                None => Outgoing::send_first(frames, &self.socket, sealer),
+            let pipe = if first.goes_by_pages() { pages.pipe() } else { None };
+            let sent = match (&mut *record, pipe) {
+                (Some((record, done)), _) => {
+                    first.send_encrypted(&self.socket, sealer, record, done)
+                }
+                (None, Some(pipe)) => first.send_pages(&self.socket, sealer, pipe),
+                (None, None) => Outgoing::send_first(frames, &self.socket, sealer),
             };
             match sent {
                 Ok(count) => turn += count,
@@ -472,8 +480,10 @@ impl QueuePair {
                 if !frames.front().is_some_and(|first| first.is_sent(record.as_ref())) {
                     break;
                 }
-                if let Some(frame) = frames.pop_front() {
-                    self.sent(frame.then);
+                match frames.pop_front() {
+                    Some(frame) if frame.header.is_lent => lent.push_back(frame),
+                    Some(frame) => self.sent(frame.then),
+                    None => {}
                 }
             }
         }
@@ -520,52 +530,6 @@ impl QueuePair {
     }
 }
 
-impl Receiving {
-    /// True if what comes next is a sealed record of payload.
-    fn takes_record(&self) -> bool {
-        self.record.is_some() && self.payload.is_some()
-    }
-
-    /// The header that came and begins at `at`; None while it has not come, or payload comes first.
-    fn header(&mut self, at: usize) -> Option<Result<Header, Broken>> {
-        let Receiving { opener, ahead, have, payload: None, .. } = self else { return None };
-        let (wire, _) = ahead[at..*have].split_first_chunk_mut()?;
-        Some(Header::open(wire, opener).map_err(|error| Broken::Refused(error.to_string())))
-    }
-
-    /// Gives the payload what came of it ahead, from `at` on; how much that was.
-    fn payload_ahead(&mut self, at: usize) -> usize {
-        let Some((bytes, _)) = &mut self.payload else { return 0 };
-        let part = bytes.part(0, self.have - at);
-        let count = part.bytes() as usize; // fits: at most what came
-        part.write(&self.ahead[at..at + count]);
-        bytes.advance(count as u64);
-        count
-    }
-
-    /// Receives what comes next, as much as there is: how much came, and how much could have.
-    fn receive(&mut self, socket: &OwnedFd) -> (Result<usize, Errno>, usize) {
-        // behind a header there may be a sealed record, which has a place of its own
-        let most = if self.record.is_some() { HEADER_BYTES } else { AHEAD_BYTES };
-        let head = &mut self.ahead[self.have..most];
-        match (&mut self.record, &self.payload) {
-            (Some((record, have)), Some((bytes, _))) => {
-                // fits: at most RECORD_BYTES
-                let part = bytes.part(0, RECORD_BYTES).bytes() as usize;
-                record.resize(part + TAG_BYTES, 0);
-                let rest = &mut record[*have..];
-                (raw_io::receive(socket, None, rest), rest.len())
-            }
-            (_, payload) => {
-                let payload = payload.as_ref().map(|(bytes, _)| bytes.span(0));
-                // fits: the bytes of a mapping
-                let wanted = payload.map_or(0, Span::bytes) as usize + head.len();
-                (raw_io::receive(socket, payload, head), wanted)
-            }
-        }
-    }
-}
-
 impl Sending {
     /// The frame that carries a memcpy.
     fn frame(&mut self, work: Work) -> Outgoing {
@@ -575,15 +539,15 @@ impl Sending {
         let (key, offset) = (remote.key(), remote_offset);
         match direction {
             Direction::Write => {
-                let header = Header { kind: Kind::Write, key, offset, bytes, request: 0, signal };
+                let header = Header { key, offset, bytes, signal, ..Header::bare(Kind::Write) };
                 Outgoing::new(header, Some(local), Sent::Complete { token })
             }
             Direction::Read => {
                 let request = self.requests;
                 self.requests += 1;
                 self.reads.insert(request, PendingRead { target: local, token });
-                let kind = Kind::ReadRequest;
-                let header = Header { kind, key, offset, bytes, request, signal };
+                let bare = Header::bare(Kind::ReadRequest);
+                let header = Header { key, offset, bytes, request, signal, ..bare };
                 Outgoing::new(header, None, Sent::Nothing)
             }
         }

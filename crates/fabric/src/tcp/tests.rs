@@ -15,9 +15,9 @@ use crate::device::Device;
 use crate::pulse;
 use crate::region::Access;
 use crate::{
-    Backend, Direction, Fabric, FabricConfig, FaultCause, Identity, JobCredentials, LocalSlice,
-    Memcpy, PeerAddress, PeerFault, Region, RegionDescriptor, RemoteRegion, RemoteSlice, Secret,
-    SimKnobs, SimNetwork, Wake,
+    Backend, Completion, Direction, Fabric, FabricConfig, FaultCause, Identity, JobCredentials,
+    LocalSlice, Memcpy, PeerAddress, PeerFault, Region, RegionDescriptor, RemoteRegion,
+    RemoteSlice, Secret, SimKnobs, SimNetwork, Wake,
 };
 
 fn soon() -> Deadline {
@@ -153,10 +153,11 @@ fn wrong_doing(does: impl FnOnce(&QueuePair)) -> PeerFault {
 #[cfg_attr(miri, ignore = "Miri has no poll")]
 fn garbage_on_a_queue_pair_is_refused() {
     let beyond = Some(Signal { slot: ArrivalSlot(u32::MAX), epoch: 1 });
-    let cases: [(&str, [u8; CLEAR_BYTES]); 4] = [
+    let cases: [(&str, [u8; CLEAR_BYTES]); 5] = [
         ("unknown kind", [0xee; CLEAR_BYTES]),
         ("signals slot", Header { signal: beyond, ..Header::bare(Kind::Write) }.encode()),
         ("nobody asked for", Header::bare(Kind::ReadResponse).encode()),
+        ("nobody lent", Header::bare(Kind::Taken).encode()),
         (
             "no living region",
             Header { offset: u64::MAX, bytes: u64::MAX, ..Header::bare(Kind::Write) }.encode(),
@@ -221,6 +222,134 @@ fn an_answer_behind_the_end_accuses_nobody() {
     assert!(matches!(found, Err(Broken::HungUp)), "{found:?}");
 }
 
+/// Fills the words of a region with what follows from a seed.
+fn fill(region: &Region, seed: u64) {
+    let slab = region.slab();
+    let start = slab.start().as_ptr().cast::<u64>();
+    // SAFETY: inside the slab, which nobody else writes or sends now.
+    (0..slab.bytes() / 8).for_each(|at| unsafe { start.add(at).write(seed + at as u64) });
+}
+
+/// True if the words of a region are what follows from a seed.
+fn is_filled(region: &Region, seed: u64) -> bool {
+    let slab = region.slab();
+    let start = slab.start().as_ptr().cast::<u64>();
+    // SAFETY: inside the slab, which nobody writes now.
+    (0..slab.bytes() / 8).all(|at| unsafe { start.add(at).read() } == seed + at as u64)
+}
+
+/// Waits until `looks` finds something.
+fn until<T>(fabric: &Fabric, mut looks: impl FnMut() -> Option<T>) -> T {
+    loop {
+        let ticket = fabric.ticket();
+        if let Some(found) = looks() {
+            return found;
+        }
+        assert_eq!(fabric.wait(ticket, soon()), Wake::Event, "nothing came");
+    }
+}
+
+/// Waits for so many completions.
+fn completions(fabric: &Fabric, count: usize) -> Vec<Completion> {
+    let mut done = Vec::new();
+    until(fabric, || {
+        fabric.poll(&mut done);
+        (done.len() >= count).then_some(())
+    });
+    done
+}
+
+/// Large payloads go by their pages, which the receiver reads when it takes them: whoever writes over the source as soon as it is
+/// told that it may changes nothing of what comes.
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no poll")]
+fn the_source_of_a_large_payload_is_given_back_when_it_was_taken() {
+    const BYTES: u64 = 4 << 20;
+    const ROUNDS: u64 = 40;
+    let [zero, one] = pair(&Backend::Tcp);
+    let source = zero.alloc_region(BYTES).unwrap();
+    let targets: Vec<Region> = (0..ROUNDS).map(|_| one.alloc_region(BYTES).unwrap()).collect();
+    let slot = one.alloc_arrival().unwrap();
+    let channel = zero.channel(Rank(1), 0).unwrap();
+    for (round, target) in (1..=ROUNDS).zip(&targets) {
+        fill(&source, round);
+        let remote = channel.open_region(&target.descriptor(), soon()).unwrap();
+        channel
+            .memcpy(Memcpy {
+                local: LocalSlice { region: &source, offset: 0 },
+                remote: RemoteSlice { region: &remote, offset: 0 },
+                bytes: BYTES,
+                direction: Direction::Write,
+                signal: Some(Signal { slot, epoch: round }),
+                token: round,
+            })
+            .unwrap();
+        let done = completions(&zero, 1);
+        assert!(done[0].token == round && done[0].result.is_ok(), "{done:?}");
+    }
+    until(&one, || (one.arrived(slot) == ROUNDS).then_some(()));
+    let torn = (1..=ROUNDS).zip(&targets).filter(|(round, target)| !is_filled(target, *round));
+    assert_eq!(torn.count(), 0, "payloads that were written over before they were taken");
+}
+
+/// Of a read, whoever is read from lends.
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no poll")]
+fn a_large_read_signals_its_source_when_it_was_taken() {
+    const BYTES: u64 = 4 << 20;
+    let [zero, one] = pair(&Backend::Tcp);
+    let source = zero.alloc_region(BYTES).unwrap();
+    let target = one.alloc_region(BYTES).unwrap();
+    let slot = zero.alloc_arrival().unwrap();
+    let channel = one.channel(Rank(0), 0).unwrap();
+    let remote = channel.open_region(&source.descriptor(), soon()).unwrap();
+    for round in 1..=10 {
+        fill(&source, round);
+        channel
+            .memcpy(Memcpy {
+                local: LocalSlice { region: &target, offset: 0 },
+                remote: RemoteSlice { region: &remote, offset: 0 },
+                bytes: BYTES,
+                direction: Direction::Read,
+                signal: Some(Signal { slot, epoch: round }),
+                token: round,
+            })
+            .unwrap();
+        until(&zero, || (zero.arrived(slot) == round).then_some(()));
+        fill(&source, 1000);
+        let done = completions(&one, 1);
+        assert!(done[0].token == round && done[0].result.is_ok(), "{done:?}");
+        assert!(is_filled(&target, round), "round {round}: written over before it was taken");
+    }
+}
+
+/// What a peer has not taken when it is lost completes with that.
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no poll")]
+fn what_was_lent_to_a_peer_that_is_lost_is_given_back() {
+    let [zero, one] = pair(&Backend::Tcp);
+    let source = zero.alloc_region(64 << 20).unwrap();
+    let target = one.alloc_region(64 << 20).unwrap();
+    let channel = zero.channel(Rank(1), 0).unwrap();
+    let remote = channel.open_region(&target.descriptor(), soon()).unwrap();
+    for token in 0..8 {
+        channel
+            .memcpy(Memcpy {
+                local: LocalSlice { region: &source, offset: 0 },
+                remote: RemoteSlice { region: &remote, offset: 0 },
+                bytes: 64 << 20,
+                direction: Direction::Write,
+                signal: None,
+                token,
+            })
+            .unwrap();
+    }
+    drop(one);
+    let done = completions(&zero, 8);
+    let in_order = done.iter().map(|completion| completion.token).eq(0..8);
+    assert!(in_order && done.last().unwrap().result.is_err(), "{done:?}");
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no poll")]
 fn a_ring_ends_the_sleep_of_whoever_waits_in_epoll_while_peers_send() {
@@ -271,17 +400,17 @@ proptest! {
             // what decodes means the same after another trip
             prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
         } else {
-            prop_assert!(kind == 0 || kind > 5);
+            prop_assert!(kind == 0 || kind > 6);
         }
     }
 
     #[test]
     fn headers_survive_the_wire(
-        key: u64, offset: u64, bytes: u64, request: u64, signal: Option<(u32, u64)>,
+        key: u64, offset: u64, bytes: u64, request: u64, signal: Option<(u32, u64)>, is_lent: bool,
     ) {
         let signal = signal.map(|(slot, epoch)| Signal { slot: ArrivalSlot(slot), epoch });
         for kind in [Kind::Write, Kind::ReadRequest, Kind::ReadResponse] {
-            let header = Header { kind, key, offset, bytes, request, signal };
+            let header = Header { kind, key, offset, bytes, request, signal, is_lent };
             prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
         }
     }
