@@ -32,7 +32,7 @@ use cache::ScheduleCache;
 use mail::Mailbox;
 use placed::Home;
 pub use placed::MemorySpot;
-use run::{Elsewhere, Running};
+use run::{Elsewhere, Running, UNNEEDED};
 pub use through::Outside;
 
 /// Bytes of the vector that barriers use, whose content does not matter.
@@ -364,6 +364,10 @@ impl Group {
         let mut first = Ok(());
         for completion in self.completions.drain(..) {
             if let Err(error) = completion.result {
+                if completion.token == UNNEEDED {
+                    // who has left needs it no more; whether it should not have, is asked of what is awaited
+                    continue;
+                }
                 // its operation is never over: the write stays in flight
                 let member = self.ranks.iter().position(|rank| *rank == completion.peer);
                 let (rank, reason) = (completion.peer, error.to_string());

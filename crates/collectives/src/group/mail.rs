@@ -7,7 +7,7 @@ use tensorwire_base::Deadline;
 use tensorwire_memory::{Arena, Buffer, CopyPurpose, Loan, Place, WriteLoan};
 
 use super::bind::Purpose;
-use super::run::Target;
+use super::run::{Target, UNNEEDED};
 use super::{Group, TAGS, failed};
 use crate::error::GroupError;
 use crate::mail::{
@@ -194,7 +194,7 @@ impl Group {
             taken?;
         }
         while mailbox.lanes[from].freed < mailbox.lanes[from].come {
-            match self.post(mailbox.vector, NOBODY, FREED, from, 0..0, Target::Vector(0)) {
+            match self.post(mailbox.vector, UNNEEDED, FREED, from, 0..0, Target::Vector(0)) {
                 Ok(None) => break,
                 // who has left needs no slot any more; whether it should not have, is asked of what is awaited
                 Ok(Some(_)) | Err(GroupError::Lost { .. }) => mailbox.lanes[from].freed += 1,

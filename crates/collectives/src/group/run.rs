@@ -327,10 +327,11 @@ impl Group {
                 self.reduce_staged(running, running.bytes(range), *own, *to, *leaves)?;
             }
             Step::Leave { to } => {
-                return match self.write(running, LEAVES, *to, 0..0, Target::Vector(0)) {
+                let (vector, target) = (running.vector, Target::Vector(0));
+                return match self.post(vector, UNNEEDED, LEAVES, *to, 0..0, target) {
                     // it needs nothing of this one any more
                     Err(GroupError::Lost { .. }) => Ok(true),
-                    posted => posted,
+                    posted => posted.map(|posted| posted.is_some()),
                 };
             }
         }
@@ -423,6 +424,9 @@ impl Group {
 
 /// Writes of so many bytes go at once: others wait for them no longer than for a signal.
 const SMALL: usize = 16 << 10;
+
+/// What a signal is posted with that whoever has left does without: nobody waits for its end, and nothing fails with it.
+pub(super) const UNNEEDED: u64 = u64::MAX - 1;
 
 /// What counts signals of [`Step::Leave`].
 const LEAVES: usize = TAGS - 1;

@@ -12,9 +12,9 @@ use tensorwire_collectives::mail::{
 use tensorwire_collectives::{
     CollectiveCall, Collectives, Group, GroupError, GroupOptions, Handle, MailError, Received,
 };
-use tensorwire_fabric::Fabric;
+use tensorwire_fabric::{Backend, Fabric, SimKnobs, SimNetwork};
 use tensorwire_memory::{Arena, Buffer, CopyPurpose, Place, Slab};
-use tensorwire_testkit::mesh::soon;
+use tensorwire_testkit::mesh::{connect, open, soon};
 
 use crate::support::{SHM, TCP, any_order, with_group};
 
@@ -381,6 +381,45 @@ fn mail_of_one_who_has_left_is_there_and_no_more_comes() {
             }
         });
     }
+}
+
+/// Nobody is lost who leaves while he is still told that his messages were taken.
+#[test]
+fn mail_of_one_who_leaves_at_once_loses_nobody() {
+    let ranks: Vec<Rank> = (0..2).map(Rank).collect();
+    let network = SimNetwork::new(1, SimKnobs::default());
+    let fabrics = open(&Backend::Sim(network.clone()), 2, |_| {});
+    connect(&fabrics);
+    let mut groups: Vec<Group> = thread::scope(|scope| {
+        let open = |(me, fabric)| {
+            let ranks = &ranks;
+            scope.spawn(move || {
+                let options = GroupOptions::default();
+                let mut group = Group::open(fabric, ranks, me, options, soon()).unwrap();
+                group.open_mail(soon()).unwrap();
+                group.barrier(soon()).unwrap();
+                group
+            })
+        };
+        let opening: Vec<_> = fabrics.into_iter().enumerate().map(open).collect();
+        opening.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let (mut sender, mut receiver) = (groups.pop().unwrap(), groups.pop().unwrap());
+    for tag in 0..SLOTS as u64 {
+        sender.send(0, tag, &letter(1, tag, 100)).unwrap();
+    }
+    // all of it lands, and from here on nothing moves but what is moved here
+    while network.advance() {}
+    for tag in 0..SLOTS as u64 {
+        let into = buffer(100);
+        let handle = receiver.receive(Some(1), tag, &into).unwrap();
+        if tag == 0 {
+            sender.close(soon()).unwrap();
+        }
+        receiver.wait(handle, soon()).unwrap();
+        check(&into, receiver.received(handle).unwrap(), tag);
+    }
+    assert!(receiver.receive(Some(1), 0, &buffer(1)).is_err(), "he has left");
 }
 
 /// Into a slot and out of one: a message is copied once at each end.
