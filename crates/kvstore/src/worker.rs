@@ -4,11 +4,13 @@
 mod alone;
 mod core;
 mod link;
+mod newcomers;
 mod on_device;
 mod operations;
 mod shares;
 mod tensors;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,11 +22,11 @@ use tensorwire_tensor::DType;
 use crate::error::StoreError;
 use crate::key::{Key, ValueSpec};
 use crate::partition::{Partition, ServerLoad};
-use crate::ports::{DeviceReach, Keep, Membership, MembershipEvent, Reduce, StoreDevice, Updater};
+use crate::ports::{DeviceReach, Keep, Membership, Reduce, StoreDevice, Updater};
 use crate::proto::{Control, Mode};
 use crate::server::on_device::ASK_AGAIN;
 use crate::server::{KvServer, KvServerOptions, LEAVE, ServerPorts};
-use crate::wire::{Loopback, Wire, WireError, WireStats};
+use crate::wire::{Loopback, Wire, WireStats};
 
 use self::alone::Alone;
 use self::core::Core;
@@ -42,7 +44,7 @@ pub struct KvWorkerOptions {
     pub servers: Vec<Rank>,
     /// A server that is lost comes back from its last snapshot: pushes are kept until one holds them.
     pub servers_come_back: bool,
-    /// Longest that opening a server's memory may take.
+    /// Longest that opening a server's memory may take, and that one which takes over may take to open its wire.
     pub patience: Duration,
 }
 
@@ -64,6 +66,10 @@ pub struct KvWorker {
     wire: Box<dyn Wire>,
     membership: Box<dyn Membership>,
     core: Core,
+    /// Servers that took over from others and have not opened their wire, with until when they may: by number.
+    newcomers: BTreeMap<usize, (Rank, Deadline)>,
+    /// The barrier that it came to and has not passed.
+    barrier: Option<u64>,
     /// Its own server, where there is no other.
     server: Option<Box<KvServer>>,
 }
@@ -76,7 +82,8 @@ impl KvWorker {
         reduce: Box<dyn Reduce>,
         options: KvWorkerOptions,
     ) -> KvWorker {
-        KvWorker { wire, membership, core: Core::new(options, reduce), server: None }
+        let (core, newcomers) = (Core::new(options, reduce), BTreeMap::new());
+        KvWorker { wire, membership, core, newcomers, barrier: None, server: None }
     }
 
     /// With a device: tensors of its memory are pushed from where they lie, and pulled into, where servers' devices map it,
@@ -340,11 +347,12 @@ impl KvWorker {
     /// Waits until every worker is here.
     ///
     /// # Errors
-    /// When that takes longer than the deadline, or a server is lost meanwhile.
+    /// When that takes longer than the deadline, or a server is lost meanwhile. The next call waits at the same barrier, which the
+    /// others may have passed by then.
     pub fn barrier(&mut self, deadline: Deadline) -> Result<(), StoreError> {
         let start = Clock::now_ns();
         // what a server that took over lacks is nobody's but this worker's to give
-        while !self.core.proto.is_caught_up() {
+        while !self.newcomers.is_empty() || !self.core.proto.is_caught_up() {
             self.observe();
             if !self.progress()? {
                 if deadline.passed() {
@@ -353,11 +361,14 @@ impl KvWorker {
                 self.wait_for_news(deadline);
             }
         }
-        let number = self.membership.enter_barrier().map_err(StoreError::Membership)?;
+        let entered = self.barrier.map_or_else(|| self.membership.enter_barrier(), Ok);
+        let number = entered.map_err(StoreError::Membership)?;
+        self.barrier = Some(number);
         loop {
             self.wire.observe();
             let moved = self.progress()?;
             if self.membership.is_released(number) {
+                self.barrier = None;
                 return Ok(());
             }
             if deadline.passed() {
@@ -374,19 +385,7 @@ impl KvWorker {
     /// # Errors
     /// When a server is lost for good, or refuses.
     pub fn progress(&mut self) -> Result<bool, StoreError> {
-        for event in self.membership.events().map_err(StoreError::Membership)? {
-            if let MembershipEvent::ServerReplaced { server, rank } = event
-                && rank > self.core.options.servers[server]
-            {
-                let deadline = Deadline::after(self.core.options.patience);
-                match self.wire.connect(rank, deadline) {
-                    Ok(()) => self.core.replaced(server, rank),
-                    // another will take its place in turn
-                    Err(WireError::Lost { .. }) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-        }
+        self.meet_newcomers()?;
         let moved = self.core.progress(self.wire.as_mut())?;
         match &mut self.server {
             Some(server) => Ok(server.progress()? || moved),

@@ -1,6 +1,6 @@
 //! The seam below the store: how messages and values travel. A message is metadata and blocks; a large value
 //! is no block but is written, once, to the place that its receiver told. Nothing here waits but
-//! [`Wire::wait`] and [`Wire::open_region`].
+//! [`Wire::wait`], and for a round trip [`Wire::open_region`] and [`Wire::connect`].
 
 mod loopback;
 mod rings;
@@ -119,6 +119,10 @@ pub enum WireError {
         "a message of {bytes} bytes is larger than {bytes_max}, the most that fits rank {rank}'s ring"
     )]
     TooLarge { rank: Rank, bytes: usize, bytes_max: usize },
+    #[error(
+        "rank {rank} did not say before the deadline where its ring is; is it alive, and does it open its wire to this process?"
+    )]
+    Late { rank: Rank },
     #[error("no channel to rank {rank}")]
     NoPeer { rank: Rank },
     #[error("{0}")]
@@ -155,7 +159,8 @@ pub trait Wire: Send {
     /// Memory that values are sent from and written into, until the wire is dropped.
     fn alloc(&mut self, bytes: usize) -> Result<(Slab, RegionDescriptor), WireError>;
 
-    /// Opens the way to one more peer, who must do so too: a server that took over from another.
+    /// Opens the way to one more peer, who must do so too: a server that took over from another. Until it has done its part this
+    /// is [`WireError::Late`], at once, and to be called again. The deadline is for a round trip behind that.
     fn connect(&mut self, peer: Rank, deadline: Deadline) -> Result<(), WireError>;
 
     /// Makes a region of a peer known, a round trip; once per region, before the first direct write.

@@ -26,8 +26,8 @@ use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{
-    ArrivalError, Completion, Fabric, OpenRegionError, Region, RegionDescriptor, RemoteRegion,
-    SendMessageError, Ticket, Wake,
+    ArrivalError, Channel, Completion, Fabric, OpenRegionError, Region, RegionDescriptor,
+    RemoteRegion, SendMessageError, Ticket,
 };
 use tensorwire_memory::{Buffer, Copies, CopyPurpose, DmaBuf, PeerMapped, Place, Slab};
 
@@ -73,6 +73,8 @@ pub struct Rings {
     /// What a peer that comes later gets.
     share_bytes: usize,
     peers: BTreeMap<Rank, Peer>,
+    /// Peers that were told where they may write, and have not said where they listen.
+    entering: BTreeMap<Rank, Entering>,
     /// Introductions of peers that were not asked for yet.
     heard: HashMap<Rank, Vec<u8>>,
     /// Memory for values, of the host and of its device, by the address of its first byte.
@@ -90,6 +92,15 @@ pub struct Rings {
     ticket: Ticket,
     /// Kept for its memory.
     completions: Vec<Completion>,
+}
+
+/// What a peer was told.
+#[derive(Debug)]
+struct Entering {
+    channel: Channel,
+    mine: Introduction,
+    /// In [`Rings::shares`].
+    memory: usize,
 }
 
 /// A region of a peer.
@@ -119,6 +130,7 @@ impl Rings {
             shares: Vec::new(),
             share_bytes,
             peers: BTreeMap::new(),
+            entering: BTreeMap::new(),
             heard: HashMap::new(),
             regions: HashMap::new(),
             opened: HashMap::new(),
@@ -144,6 +156,22 @@ impl Rings {
 
     /// Tells all of `ranks` where they may write, and only then waits for what they tell.
     fn enter(&mut self, ranks: &[Rank], deadline: Deadline) -> Result<(), WireError> {
+        self.tell(ranks, deadline)?;
+        for rank in ranks {
+            loop {
+                let ticket = self.fabric.ticket();
+                match self.meet(*rank, deadline) {
+                    Err(WireError::Late { .. }) if !deadline.passed() => {
+                        self.fabric.wait(ticket, deadline);
+                    }
+                    met => break met?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, ranks: &[Rank], deadline: Deadline) -> Result<(), WireError> {
         if let Some(twice) = ranks.iter().find(|rank| self.peers.contains_key(rank)) {
             return Err(WireError::Failed(format!(
                 "rank {twice} has its rings already; open them once for each peer"
@@ -151,7 +179,7 @@ impl Rings {
         }
         self.check_direct_from(self.share_bytes)?;
         let shares = Shares::new(&self.fabric, self.share_bytes, ranks.len())?;
-        let mut told = Vec::new();
+        let memory = self.shares.len();
         for (index, rank) in ranks.iter().enumerate() {
             let slot = || self.fabric.alloc_arrival().map_err(no_slot);
             let mine = shares.introduction(index, slot()?, slot()?);
@@ -159,19 +187,22 @@ impl Rings {
             let channel = channel.map_err(|_| WireError::NoPeer { rank: *rank })?;
             let sent = channel.send_message(&mine.encode(), deadline);
             sent.map_err(|error| untold(*rank, &error))?;
-            told.push((*rank, channel, mine));
+            self.entering.insert(*rank, Entering { channel, mine, memory });
         }
-        let memory = self.shares.len();
         self.shares.push(shares);
-        for (rank, channel, mine) in told {
-            let theirs = self.hear(rank, deadline)?;
-            let region = channel.open_region(&theirs.region(), deadline);
-            let region = region.map_err(unopened)?;
-            let remote = Remote { channel, region, told: theirs };
-            let peer = Peer::new(remote, mine, memory)?;
-            self.check_direct_from(peer.capacity())?;
-            self.peers.insert(rank, peer);
-        }
+        Ok(())
+    }
+
+    /// Takes in a peer that was told, once it has introduced itself; until then it is [`WireError::Late`].
+    fn meet(&mut self, rank: Rank, deadline: Deadline) -> Result<(), WireError> {
+        let theirs = self.hear(rank)?;
+        let entering = self.entering.remove(&rank).ok_or(WireError::NoPeer { rank })?;
+        let Entering { channel, mine, memory } = entering;
+        let region = channel.open_region(&theirs.region(), deadline).map_err(unopened)?;
+        let remote = Remote { channel, region, told: theirs };
+        let peer = Peer::new(remote, mine, memory)?;
+        self.check_direct_from(peer.capacity())?;
+        self.peers.insert(rank, peer);
         Ok(())
     }
 
@@ -187,27 +218,18 @@ impl Rings {
         )))
     }
 
-    /// The introduction of `rank`; those of others that come meanwhile are kept.
-    fn hear(&mut self, rank: Rank, deadline: Deadline) -> Result<Introduction, WireError> {
-        loop {
-            let ticket = self.fabric.ticket();
-            let gone = self.fabric.gone(rank);
-            while let Some(message) = self.fabric.try_receive_message() {
-                self.heard.insert(message.from, message.body);
+    /// The introduction of `rank`, if it has come; those of others that have are kept.
+    fn hear(&mut self, rank: Rank) -> Result<Introduction, WireError> {
+        let gone = self.fabric.gone(rank);
+        while let Some(message) = self.fabric.try_receive_message() {
+            self.heard.insert(message.from, message.body);
+        }
+        match (self.heard.remove(&rank), gone) {
+            (Some(body), _) => {
+                Introduction::decode(&body).map_err(|what| WireError::Garbled { rank, what })
             }
-            if let Some(body) = self.heard.remove(&rank) {
-                return Introduction::decode(&body)
-                    .map_err(|what| WireError::Garbled { rank, what });
-            }
-            if let Some(gone) = gone {
-                return Err(WireError::Lost { rank, reason: gone.to_string() });
-            }
-            if deadline.passed() || self.fabric.wait(ticket, deadline) == Wake::TimedOut {
-                return Err(WireError::Failed(format!(
-                    "rank {rank} did not say before the deadline where its ring is; is it alive, and does \
-                     it open its wire to this process?"
-                )));
-            }
+            (None, Some(gone)) => Err(WireError::Lost { rank, reason: gone.to_string() }),
+            (None, None) => Err(WireError::Late { rank }),
         }
     }
 
@@ -269,7 +291,14 @@ impl Rings {
 
 impl Wire for Rings {
     fn connect(&mut self, peer: Rank, deadline: Deadline) -> Result<(), WireError> {
-        self.enter(&[peer], deadline)
+        if !self.entering.contains_key(&peer) {
+            self.tell(&[peer], deadline)?;
+        }
+        let met = self.meet(peer, deadline);
+        if !matches!(met, Err(WireError::Late { .. })) {
+            self.entering.remove(&peer);
+        }
+        met
     }
 
     fn send(&mut self, to: Rank, message: &Outgoing<'_>) -> Result<SendStatus, WireError> {

@@ -476,8 +476,8 @@ impl Core {
                 // fits: a size of a value that is in memory
                 let slot_bytes = here.spec.slot_bytes() as u64;
                 if let Some(place) = place {
-                    if place.bytes < slot_bytes {
-                        let what = format!("{} bytes for pushes of {slot_bytes}", place.bytes);
+                    if place.bytes < slot_bytes || place.offset.checked_add(place.bytes).is_none() {
+                        let what = format!("{place:?} for pushes of {slot_bytes} bytes");
                         return Err(StoreError::Nonsense { rank, what });
                     }
                     self.to_open.push((server, place));

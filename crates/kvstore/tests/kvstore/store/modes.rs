@@ -2,9 +2,12 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
+use tensorwire_base::Deadline;
 use tensorwire_kvstore::proto::Mode;
-use tensorwire_kvstore::{Key, KvHandle, KvProgress, KvWorker, ValueSpec};
+use tensorwire_kvstore::{Key, KvHandle, KvProgress, KvWorker, StoreError, ValueSpec};
 use tensorwire_memory::Buffer;
 use tensorwire_tensor::DType;
 
@@ -53,6 +56,30 @@ fn await_server(store: &mut KvWorker) {
     store.progress().unwrap();
     let handle = store.call(0, ECHO, b"there?");
     store.wait(handle, soon()).unwrap();
+}
+
+/// Who does not wait until all are there waits for the same barrier the next time, and not for one to which nobody comes.
+#[test]
+fn a_barrier_that_is_left_too_early_is_passed_later() {
+    let (passes, has_passed) = channel();
+    let (passes, has_passed) = (Mutex::new(passes), Mutex::new(has_passed));
+    let is_left = AtomicBool::new(false);
+    Job::shm(2, 1, ANY).run(|number, store| {
+        if number == 0 {
+            let early = store.barrier(Deadline::after(Duration::ZERO)).unwrap_err();
+            assert!(matches!(early, StoreError::TimedOut { .. }), "{early}");
+            is_left.store(true, Ordering::SeqCst);
+            has_passed.lock().unwrap().recv().unwrap();
+            store.barrier(Deadline::after(Duration::ZERO)).unwrap();
+        } else {
+            while !is_left.load(Ordering::SeqCst) {
+                store.progress().unwrap();
+            }
+            store.barrier(soon()).unwrap();
+            passes.lock().unwrap().send(()).unwrap();
+        }
+        store.barrier(soon()).unwrap();
+    });
 }
 
 #[test]

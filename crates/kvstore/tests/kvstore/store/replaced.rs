@@ -1,6 +1,7 @@
 //! Servers that die, and others that take over from what they kept: no push is lost, none counted twice.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use tensorwire_kvstore::proto::Mode;
@@ -101,9 +102,9 @@ fn nothing_is_lost_or_doubled(job: &Job, deaths: &[u64]) {
                 let scheduler = end.scheduler.clone();
                 serve_until(end.server(), &scheduler, deaths[0]);
                 for folds in &deaths[1..] {
-                    serve_until(job.spare(&scheduler, 1).restored(), &scheduler, *folds);
+                    serve_until(job.spare(&scheduler, 1).called().restored(), &scheduler, *folds);
                 }
-                serve(job.spare(&scheduler, 1).restored());
+                serve(job.spare(&scheduler, 1).called().restored());
             });
         }
         for end in workers {
@@ -211,7 +212,7 @@ fn replaced(job: &Job, first: impl FnOnce(End) + Send, work: impl Fn(End) + Sync
         scope.spawn(move || {
             let scheduler: Scheduler = end.scheduler.clone();
             first(end);
-            serve(job.spare(&scheduler, 0).restored());
+            serve(job.spare(&scheduler, 0).called().restored());
         });
         for end in workers {
             scope.spawn(|| work(end));
@@ -305,6 +306,47 @@ fn calls_and_pushes_go_on_with_the_server_that_takes_over() {
         let handle = store.call(0, ECHO, b"two");
         store.wait(handle, soon()).unwrap();
         assert_eq!(store.returned(handle).unwrap(), b"\0two");
+        push_all(&mut store, 0, 2);
+        assert_eq!(pull(&mut store), [1001.0; 4]);
+        store.close(soon()).unwrap();
+    });
+}
+
+#[test]
+fn a_worker_goes_on_with_the_others_until_the_server_that_takes_over_is_there() {
+    let [is_begun, is_called] = [(); 2].map(|()| AtomicBool::new(false));
+    let (goes_on, has_gone_on) = mpsc::channel();
+    let job = Job { checkpoint: Some(1), ..Job::shm(1, 2, Mode::Sync) };
+    let (mut workers, mut servers) = job.ends();
+    let (job, is_begun, is_called) = (&job, &is_begun, &is_called);
+    std::thread::scope(|scope| {
+        let (second, first) = (servers.pop().unwrap(), servers.pop().unwrap());
+        scope.spawn(|| serve(first.server()));
+        scope.spawn(move || {
+            let scheduler = second.scheduler.clone();
+            let mut server = second.server();
+            while !is_begun.load(Ordering::SeqCst) {
+                server.progress().unwrap();
+            }
+            drop(server);
+            let next = job.spare(&scheduler, 1).called();
+            is_called.store(true, Ordering::SeqCst);
+            // fails if the worker did
+            has_gone_on.recv().unwrap();
+            serve(next.restored());
+        });
+        let mut store = workers.pop().unwrap().worker();
+        let goes_on = goes_on;
+        begin(&mut store, 0);
+        is_begun.store(true, Ordering::SeqCst);
+        while !is_called.load(Ordering::SeqCst) {
+            store.progress().unwrap();
+        }
+        // of the first server
+        let nothing = tensor(&mut store, &specs()[0], |_| 0.0);
+        let handle = store.push(&[Key(0)], &[vec![nothing]], 0).unwrap();
+        store.wait(handle, soon()).unwrap();
+        goes_on.send(()).unwrap();
         push_all(&mut store, 0, 2);
         assert_eq!(pull(&mut store), [1001.0; 4]);
         store.close(soon()).unwrap();

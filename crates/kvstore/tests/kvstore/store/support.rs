@@ -163,8 +163,13 @@ impl End {
         with_echo(KvServer::new(self.ports(), self.options()))
     }
 
-    /// Takes over with what the dead server kept; the scheduler tells the workers where this one is.
+    /// Takes over with what the dead server kept.
     pub(crate) fn restored(self) -> KvServer {
+        with_echo(KvServer::restored(self.ports(), self.options()).unwrap())
+    }
+
+    /// Calls the workers, whom the scheduler tells where it is; they know nothing of its wire yet.
+    pub(crate) fn called(self) -> End {
         // fits: a few
         let peer = mesh::address_of(&self.fabric, mesh::member(self.rank as u32));
         let workers = {
@@ -182,7 +187,7 @@ impl End {
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
-        with_echo(KvServer::restored(self.ports(), self.options()).unwrap())
+        self
     }
 
     /// Its end of the wire alone.

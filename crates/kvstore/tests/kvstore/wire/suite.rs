@@ -341,7 +341,10 @@ fn a_peer_may_come_later(setup: Setup) {
         // messages of the others go on meanwhile
         assert_eq!(send(&mut wires[1], 0, b"meanwhile", &[]), SendStatus::Started);
         wires[1].flush().unwrap();
-        wires[0].connect(Rank(2), soon()).unwrap();
+        wait_until(&mut wires[0], "the newcomer", |wire| match wire.connect(Rank(2), soon()) {
+            Err(WireError::Late { .. }) => false,
+            connected => connected.map(|()| true).unwrap(),
+        });
         third.join().unwrap()
     });
     assert_eq!(await_messages(&mut wires[0], 1)[0].meta, b"meanwhile");
