@@ -238,7 +238,7 @@ def _written(folder: Path, graph: ImportedModule, data: Any, most: int | None) -
             taken = count if most is None else min(count, most - samples)
             for given in inputs:
                 tensor = _converted(given, tensors[given["name"]])[:taken]
-                files[given["name"]].write(_tensors.raw(tensor.contiguous()))
+                files[given["name"]].write(_tensors.raw(_tensors.laid(tensor)))
             samples += taken
             if samples == most:
                 break

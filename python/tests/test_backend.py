@@ -132,12 +132,33 @@ def types(rank: int) -> None:
     own = given[rank] * (1 + 1j)
     dist.all_reduce(own)
     check(own, given.sum(0) * (1 + 1j), "a complex sum")
+    _put_off(rank)
     sparse = torch.sparse_coo_tensor(torch.tensor([[rank, 3]]), torch.tensor([1.0, 2.0]), (5,))
     dist.all_reduce(sparse)
     wanted = torch.zeros(5)
     wanted[:world] += 1
     wanted[3] += 2 * world
     check(sparse.to_dense(), wanted, "a sparse sum")
+
+
+def _put_off(rank: int) -> None:
+    """What PyTorch has yet to conjugate: others get what a tensor says, and what it is given is what it says."""
+    world = dist.get_world_size()
+    plain = torch.arange(6).reshape(2, 3) + 1j * (rank + 1)
+
+    def said(r: int) -> torch.Tensor:
+        return torch.arange(6).reshape(2, 3) - 1j * (r + 1)
+
+    def conjugated(of: torch.Tensor | None = None) -> torch.Tensor:
+        tensor = torch.empty_like(plain).conj() if of is None else of.clone().conj()
+        assert tensor.is_conj() and tensor.is_contiguous()
+        return tensor
+
+    # PyTorch refuses them itself in its other calls
+    parts = [conjugated() for _ in range(world)]
+    dist.gather(conjugated(plain), parts if rank == 0 else None, dst=0)
+    if rank == 0:
+        check(torch.stack(parts), torch.stack([said(r) for r in range(world)]), "a conjugated gather")
 
 
 def messages(rank: int) -> None:

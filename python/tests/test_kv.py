@@ -3,6 +3,7 @@
 What several processes do is a function here by that name, which each of them runs: `Jobs.job` starts them.
 """
 
+import gc
 import os
 import signal
 import socket
@@ -282,6 +283,9 @@ def torch_tensors():
     given.torch()[0] = 1
     kv.row_sparse_push("table", given, [3, 1])
     check.assertEqual(kv.pull("table").torch()[:, 0].tolist(), [0, 6, 0, 2, 4])
+    for call in (lambda of: kv.push("dense", of), lambda of: kv.pull("dense", of), lambda of: kv.pushpull("dense", torch.ones(3), of)):
+        with check.assertRaisesRegex(ValueError, "put off to negate the tensor"):
+            call(torch._neg_view(torch.ones(3)))
     half = kv.zeros(300_000, torch.bfloat16)
     kv.init("half", half)
     half.torch()[:] = 0.5
@@ -335,6 +339,55 @@ def interrupted():
     else:
         time.sleep(1.5)
     kv.barrier()
+
+
+def shared_by_threads():
+    """A call waits for another thread's no longer than it may, and Ctrl-C ends that wait."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    is_done = Path(sys.argv[2]) / "done"
+    kv = tensorwire.kv.create("dist_sync", timeout=50)
+    if kv.rank == 1:
+        while not is_done.exists():
+            time.sleep(0.01)
+        kv.barrier()
+        return
+    waiting = threading.Thread(target=kv.barrier)
+    waiting.start()
+    said = ""
+    while "another thread" not in said:
+        try:
+            kv._store.stats(0.01)
+        except tensorwire.kv.StoreError as error:
+            said = str(error)
+    with check.assertRaises(KeyboardInterrupt):
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        kv.empty(3)
+    check.assertTrue(waiting.is_alive(), "the other call goes on")
+    is_done.touch()
+    waiting.join()
+    kv.barrier()
+
+
+def forked():
+    """A fork, as a loader of data is one, cannot use the store, and ends without a word to others."""
+    kv = tensorwire.kv.create("dist_sync", timeout=20)
+    kv.init("w", np.zeros(3))
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            for call in (kv.barrier, kv.stats, lambda: kv.push("w", np.ones(3)), lambda: kv.pull("w"), lambda: kv.zeros(2)):
+                with check.assertRaisesRegex(tensorwire.kv.StoreError, "a fork of the one that opened the store"):
+                    call()
+            kv.close()
+            del kv, call
+            gc.collect()
+            code = 0
+        finally:
+            os._exit(code)
+    check.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+    kv.push("w", np.ones(3))
+    check.assertEqual(kv.pull("w").numpy().tolist(), [2] * 3)
 
 
 def tracked():
@@ -393,6 +446,13 @@ class Jobs(unittest.TestCase):
 
     def test_ctrl_c_ends_a_wait(self):
         self.job(interrupted)
+
+    def test_threads_wait_for_each_other_no_longer_than_they_may(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.job(shared_by_threads, folder)
+
+    def test_a_fork_cannot_use_the_store_and_ends(self):
+        self.job(forked)
 
     def test_all_ask_for_the_same(self):
         said = self.job(differing, status=1)

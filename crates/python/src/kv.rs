@@ -1,6 +1,7 @@
 //! The key-value store, as `tensorwire.kv` calls it: tensors of Python in, pushes and pulls out. What lies in memory that the
 //! store gave is pushed and pulled where it lies; everything else is copied there and back, and counted.
 
+mod end;
 mod errors;
 mod names;
 mod rules;
@@ -25,6 +26,7 @@ use tensorwire::tensor::DType;
 use tensorwire::train::StoreRules;
 
 use crate::dlpack::Borrowed;
+use end::{WorkerEnd, interruptibly};
 use errors::{StoreError, exception, key_of};
 use names::{Name, key, said, same_key};
 use rules::{Named, rule};
@@ -48,8 +50,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// A worker's end of a store.
 #[pyclass(frozen, module = "tensorwire._native")]
 struct Store {
-    /// None once it is closed.
-    member: Mutex<Option<StoreMember>>,
+    end: WorkerEnd,
     rank: u32,
     workers: u32,
     known: Mutex<Known>,
@@ -130,21 +131,45 @@ fn local_store() -> PyResult<Store> {
 impl Store {
     fn new(member: StoreMember) -> Store {
         let (rank, workers) = (member.rank(), member.workers());
-        Store { member: Mutex::new(Some(member)), rank, workers, known: Mutex::default() }
+        Store { end: WorkerEnd::new(member), rank, workers, known: Mutex::default() }
+    }
+
+    /// Returns until when a call may wait that begins now.
+    fn begin(&self, timeout: f64) -> PyResult<Deadline> {
+        self.end.check_process()?;
+        deadline(timeout)
     }
 
     /// Does something with the worker's end, without Python's lock. `work` is told whom to ask whether to go on.
     fn with<T: Send>(
         &self,
         py: Python<'_>,
+        deadline: Deadline,
         work: impl FnOnce(&mut StoreMember, &mut dyn FnMut() -> bool) -> Result<T, StoreFailure> + Send,
     ) -> PyResult<T> {
-        let done = interruptibly(py, |go_on| {
-            let mut member = self.member.lock();
-            member.as_mut().map(|member| work(member, go_on))
+        let done = self.end.with(py, deadline, |member, go_on| {
+            member.as_mut().map(|member| work(member, go_on)).transpose()
         })?;
         let closed = || StoreError::new_err("the store is closed; create another");
-        done.ok_or_else(closed)?.map_err(|failure| self.exception(failure))
+        done.map_err(|failure| self.exception(failure))?.ok_or_else(closed)
+    }
+
+    /// Takes the worker's end for good; true if there was one. A fork has none.
+    fn leave(
+        &self,
+        py: Python<'_>,
+        timeout: f64,
+        leave: impl FnOnce(StoreMember, Deadline, &mut dyn FnMut() -> bool) -> Result<(), StoreFailure>
+        + Send,
+    ) -> PyResult<bool> {
+        if self.end.is_fork() {
+            return Ok(false);
+        }
+        let deadline = deadline(timeout)?;
+        let left = self.end.with(py, deadline, |member, go_on| {
+            member.take().map(|member| leave(member, deadline, go_on)).transpose()
+        })?;
+        left.map(|left| left.is_some()).map_err(exception)
     }
 
     /// As [`exception`], with keys as the user has them.
@@ -243,10 +268,17 @@ impl Store {
     }
 
     /// Returns memory that servers reach, as a tensor whose elements are anything.
-    fn empty(&self, py: Python<'_>, shape: Vec<usize>, dtype: &str) -> PyResult<Tensor> {
+    fn empty(
+        &self,
+        py: Python<'_>,
+        shape: Vec<usize>,
+        dtype: &str,
+        timeout: f64,
+    ) -> PyResult<Tensor> {
+        let deadline = self.begin(timeout)?;
         let dtype = dtype_named(dtype)?;
         let spec = spec(&shape, dtype)?;
-        let buffer = self.with(py, |member, _| Ok(member.store().alloc(&spec)?))?;
+        let buffer = self.with(py, deadline, |member, _| Ok(member.store().alloc(&spec)?))?;
         let buffer = Arc::new(buffer);
         let mut known = self.known.lock();
         known.given.retain(|_, buffer| buffer.strong_count() > 0);
@@ -255,8 +287,14 @@ impl Store {
     }
 
     /// As `empty`, all zero.
-    fn zeros(&self, py: Python<'_>, shape: Vec<usize>, dtype: &str) -> PyResult<Tensor> {
-        let tensor = self.empty(py, shape, dtype)?;
+    fn zeros(
+        &self,
+        py: Python<'_>,
+        shape: Vec<usize>,
+        dtype: &str,
+        timeout: f64,
+    ) -> PyResult<Tensor> {
+        let tensor = self.empty(py, shape, dtype, timeout)?;
         let mut bytes =
             tensor.buffer.write().map_err(|error| StoreError::new_err(error.to_string()))?;
         bytes.fill(0);
@@ -272,7 +310,7 @@ impl Store {
         tensors: Vec<Bound<'_, PyAny>>,
         timeout: f64,
     ) -> PyResult<()> {
-        let deadline = deadline(timeout)?;
+        let deadline = self.begin(timeout)?;
         if names.len() != tensors.len() {
             let (keys, found) = (names.len(), tensors.len());
             return Err(PyValueError::new_err(format!("{keys} keys, but tensors for {found}")));
@@ -300,7 +338,7 @@ impl Store {
             values.push((key, value));
         }
         let gives = self.rank == 0;
-        let copies = self.with(py, |member, go_on| {
+        let copies = self.with(py, deadline, |member, go_on| {
             let mut staged = Copies::default();
             let places = if gives { places } else { Vec::new() };
             let first = stage(member.store(), &places, &mut staged)?;
@@ -324,9 +362,9 @@ impl Store {
         priority: i32,
         timeout: f64,
     ) -> PyResult<()> {
-        let deadline = deadline(timeout)?;
+        let deadline = self.begin(timeout)?;
         let (keys, places) = self.places(&names, &tensors, false)?;
-        let copies = self.with(py, |member, go_on| {
+        let copies = self.with(py, deadline, |member, go_on| {
             let mut staged = Copies::default();
             let from = stage(member.store(), &places, &mut staged)?;
             let handle = member.store().push(&keys, &from, priority)?;
@@ -346,9 +384,9 @@ impl Store {
         priority: i32,
         timeout: f64,
     ) -> PyResult<()> {
-        let deadline = deadline(timeout)?;
+        let deadline = self.begin(timeout)?;
         let (keys, places) = self.places(&names, &tensors, true)?;
-        let copies = self.with(py, |member, go_on| {
+        let copies = self.with(py, deadline, |member, go_on| {
             let into = rooms(member.store(), &places)?;
             let handle = member.store().pull(&keys, &into, priority)?;
             member.wait(handle, deadline, go_on)?;
@@ -368,10 +406,10 @@ impl Store {
         priority: i32,
         timeout: f64,
     ) -> PyResult<()> {
-        let deadline = deadline(timeout)?;
+        let deadline = self.begin(timeout)?;
         let (keys, pushed) = self.places(&names, &pushed, false)?;
         let (_, pulled) = self.places(&names, &pulled, true)?;
-        let copies = self.with(py, |member, go_on| {
+        let copies = self.with(py, deadline, |member, go_on| {
             let mut copies = Copies::default();
             let from = stage(member.store(), &pushed, &mut copies)?;
             let into = rooms(member.store(), &pulled)?;
@@ -394,10 +432,10 @@ impl Store {
         priority: i32,
         timeout: f64,
     ) -> PyResult<()> {
-        let deadline = deadline(timeout)?;
+        let deadline = self.begin(timeout)?;
         let (key, value) = self.value(&name)?;
         let place = vec![vec![self.place(tensor, &value, Some(rows.len()))?]];
-        let copies = self.with(py, |member, go_on| {
+        let copies = self.with(py, deadline, |member, go_on| {
             let mut staged = Copies::default();
             for from in stage(member.store(), &place, &mut staged)?.iter().flatten() {
                 let handle = member.store().push_rows(key, &rows, from, priority)?;
@@ -419,11 +457,11 @@ impl Store {
         priority: i32,
         timeout: f64,
     ) -> PyResult<()> {
-        let deadline = deadline(timeout)?;
+        let deadline = self.begin(timeout)?;
         let (key, value) = self.value(&name)?;
         let place = self.place(tensor, &value, Some(rows.len()))?;
         let places = vec![vec![writable(place, &name)?]];
-        let copies = self.with(py, |member, go_on| {
+        let copies = self.with(py, deadline, |member, go_on| {
             let rooms = rooms(member.store(), &places)?;
             for into in rooms.iter().flatten() {
                 let handle = member.store().pull_rows(key, &rows, into, priority)?;
@@ -444,13 +482,13 @@ impl Store {
         of_keys: Vec<(Name, Named)>,
         timeout: f64,
     ) -> PyResult<()> {
-        let deadline = deadline(timeout)?;
+        let deadline = self.begin(timeout)?;
         let mut rules = StoreRules::all(rule(default)?);
         for (name, other) in of_keys {
             rules.of_keys.insert(key(&name)?.0, rule(other)?);
         }
         let bytes = rules.to_bytes();
-        self.with(py, |member, go_on| {
+        self.with(py, deadline, |member, go_on| {
             let handle = member.store().set_optimizer(&bytes);
             member.wait(handle, deadline, go_on)
         })
@@ -458,8 +496,8 @@ impl Store {
 
     /// Has every server write its state to a file whose name begins with `path`.
     fn save(&self, py: Python<'_>, path: &str, timeout: f64) -> PyResult<()> {
-        let deadline = deadline(timeout)?;
-        self.with(py, |member, go_on| {
+        let deadline = self.begin(timeout)?;
+        self.with(py, deadline, |member, go_on| {
             let handle = member.store().save(path);
             member.wait(handle, deadline, go_on)
         })
@@ -467,8 +505,8 @@ impl Store {
 
     /// Has every server take the state that `save` wrote.
     fn load(&self, py: Python<'_>, path: &str, timeout: f64) -> PyResult<()> {
-        let deadline = deadline(timeout)?;
-        self.with(py, |member, go_on| {
+        let deadline = self.begin(timeout)?;
+        self.with(py, deadline, |member, go_on| {
             let handle = member.store().load(path);
             member.wait(handle, deadline, go_on)
         })
@@ -476,20 +514,22 @@ impl Store {
 
     /// Waits until every worker is here.
     fn barrier(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
-        let deadline = deadline(timeout)?;
-        self.with(py, |member, go_on| member.barrier(deadline, go_on))
+        let deadline = self.begin(timeout)?;
+        self.with(py, deadline, |member, go_on| member.barrier(deadline, go_on))
     }
 
     /// Returns the shape and the element type that a value was initialised with.
     fn shape_of(&self, name: Name) -> PyResult<(Vec<usize>, &'static str)> {
+        self.end.check_process()?;
         let (_, value) = self.value(&name)?;
         Ok((value.shape, named(value.dtype)))
     }
 
     /// Returns what this worker moved so far, in bytes and messages.
-    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (wire, copies) =
-            self.with(py, |member, _| Ok((member.peek().stats(), member.peek().copies())))?;
+    fn stats<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Bound<'py, PyDict>> {
+        let deadline = self.begin(timeout)?;
+        let (wire, copies) = self
+            .with(py, deadline, |member, _| Ok((member.peek().stats(), member.peek().copies())))?;
         let staged = self.known.lock().copies.of(CopyPurpose::Staging);
         let stats = PyDict::new(py);
         stats.set_item("copied_bytes", copies.bytes() + staged)?;
@@ -503,36 +543,16 @@ impl Store {
 
     /// Says goodbye to the servers. True if it had not been done before.
     fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
-        let deadline = deadline(timeout)?;
-        let closed = interruptibly(py, |go_on| {
-            let member = self.member.lock().take();
-            member.map(|member| member.close(deadline, go_on))
-        })?;
-        closed.map_or(Ok(false), |closed| closed.map(|()| true).map_err(exception))
+        self.leave(py, timeout, |member, deadline, go_on| member.close(deadline, go_on))
     }
 
-    /// Tells the other workers that this one gives up, and why.
-    fn fail(&self, py: Python<'_>, why: &str) {
-        py.detach(|| {
-            if let Some(member) = self.member.lock().take() {
-                member.fail(why);
-            }
-        });
+    /// Tells the other workers that this one gives up, and why. True as of `close`.
+    fn fail(&self, py: Python<'_>, why: &str, timeout: f64) -> PyResult<bool> {
+        self.leave(py, timeout, |member, _, _| {
+            member.fail(why);
+            Ok(())
+        })
     }
-}
-
-/// Works without Python's lock. `work` is told whom to ask whether to go on; where Python says no, its reason is the error.
-fn interruptibly<T: Send>(
-    py: Python<'_>,
-    work: impl FnOnce(&mut dyn FnMut() -> bool) -> T + Send,
-) -> PyResult<T> {
-    let mut signal = None;
-    let mut go_on = || {
-        let checked = Python::attach(|py| py.check_signals());
-        checked.map_err(|error| signal = Some(error)).is_ok()
-    };
-    let done = py.detach(|| work(&mut go_on));
-    signal.map_or(Ok(done), Err)
 }
 
 fn deadline(timeout: f64) -> PyResult<Deadline> {

@@ -23,7 +23,6 @@ others with a `StoreError` that names it.
 from __future__ import annotations
 
 import atexit
-import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -105,7 +104,6 @@ class KVStore:
         self.type = name
         self.timeout = timeout
         self._store = store
-        self._process = os.getpid()
         # until it is closed, the others count on this worker
         atexit.register(self._leave)
 
@@ -125,11 +123,11 @@ class KVStore:
         What is pushed from it or pulled into it is not copied. ``.numpy()`` and ``.torch()`` show it to these libraries, and
         ``from_dlpack`` to any; the memory lives as long as any of them uses it.
         """
-        return self._store.empty(_shape(shape), _dtype(dtype))
+        return self._store.empty(_shape(shape), _dtype(dtype), self.timeout)
 
     def zeros(self, shape: int | Sequence[int], dtype: Any = "float32") -> Tensor:
         """As `empty`, all zero."""
-        return self._store.zeros(_shape(shape), _dtype(dtype))
+        return self._store.zeros(_shape(shape), _dtype(dtype), self.timeout)
 
     def init(self, key: Keys, value: Any) -> None:
         """Makes keys known. Every worker calls it, with tensors of the same shape; those of rank 0 are the first values."""
@@ -238,7 +236,7 @@ class KVStore:
         ``copied_bytes`` were copied from memory to memory here, ``staged_bytes`` of them because a tensor lay elsewhere than in
         memory of the store; ``direct_bytes`` went straight to their place.
         """
-        return self._store.stats()
+        return self._store.stats(self.timeout)
 
     def close(self) -> None:
         """Says goodbye; rank 0 waits until all others have. A process that ends does it by itself."""
@@ -253,26 +251,23 @@ class KVStore:
             self.close()
         else:
             atexit.unregister(self._leave)
-            self._store.fail(_said(error))
+            self._store.fail(_said(error), self.timeout)
 
     def __repr__(self) -> str:
         return f"<KVStore {self.type}, rank {self.rank} of {self.num_workers}>"
 
     def _leave(self) -> None:
         """What a process does that ends: it says goodbye, or why it cannot."""
-        if os.getpid() != self._process:
-            # a fork, which is no worker
-            return
         error = getattr(sys, "last_value", None)
         if error is None:
             self._store.close(self.timeout)
         else:
-            self._store.fail(_said(error))
+            self._store.fail(_said(error), self.timeout)
 
     def _outputs(self, key: Keys) -> Any:
         """New tensors for values, a list if it is one of keys."""
         names = _names(key)
-        tensors = [self._store.empty(*self._store.shape_of(name)) for name in names]
+        tensors = [self._store.empty(*self._store.shape_of(name), self.timeout) for name in names]
         return tensors if isinstance(key, (list, tuple)) else tensors[0]
 
 
@@ -314,6 +309,8 @@ def _names(key: Keys) -> list[Key]:
 
 def _plain(tensor: Any) -> Any:
     """A tensor without what PyTorch knows of where it came from."""
+    if hasattr(tensor, "is_neg") and tensor.is_neg():
+        raise ValueError("PyTorch has put off to negate the tensor, whose memory holds other numbers; give x.resolve_neg()")
     return tensor.detach() if hasattr(tensor, "detach") else tensor
 
 

@@ -160,9 +160,9 @@ def _host() -> str:
 
 
 def _place(tensor: torch.Tensor) -> _Place | None:
-    """Returns where a tensor lies, if that is shared memory."""
+    """Returns where a tensor lies, if that is shared memory which holds what it says."""
     storage = tensor.untyped_storage()
-    if not tensor.is_shared() or storage.nbytes() == 0:
+    if not tensor.is_shared() or storage.nbytes() == 0 or tensor.is_conj() or tensor.is_neg():
         return None
     # the file is the storage's, which Ray keeps
     file, size = storage._share_fd_cpu_()
@@ -226,7 +226,7 @@ class _Sender:
                     tensors = self.tensors.get(wanted["object"])
                     talk.say(found=tensors is not None)
                     for tensor in [] if tensors is None else [tensors[at] for at in wanted["which"]]:
-                        whole = tensor.contiguous()
+                        whole = tensor.contiguous().resolve_conj().resolve_neg()
                         if whole.nbytes:
                             group.send(1, 0, (whole.data_ptr(), whole.nbytes), whole, _PATIENCE).wait()
             except (OSError, ValueError, LookupError, TypeError, _native.GroupError):

@@ -20,8 +20,15 @@ _NAMES = {
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 
+def laid(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor with its elements one behind the other: itself, or a copy.
+
+    They are what the tensor says: where PyTorch has put off to conjugate or to negate, its memory holds others."""
+    return tensor.contiguous().resolve_conj().resolve_neg()
+
+
 def raw(tensor: torch.Tensor) -> memoryview:
-    """Returns the elements of a contiguous CPU tensor, without copying them."""
+    """Returns the elements of a CPU tensor that is `laid`, without copying them."""
     size = tensor.numel() * tensor.element_size()
     if size == 0:
         return memoryview(b"")
@@ -32,7 +39,7 @@ def write(file: BinaryIO, tensors: Mapping[str, torch.Tensor]) -> None:
     """Writes tensors as safetensors."""
     header, parts, end = {}, [], 0
     for name, tensor in tensors.items():
-        part = tensor.detach().cpu().contiguous()
+        part = laid(tensor.detach().cpu())
         start, end = end, end + part.numel() * part.element_size()
         header[name] = {"dtype": _NAMES[part.dtype], "shape": list(part.shape), "data_offsets": [start, end]}
         parts.append(part)

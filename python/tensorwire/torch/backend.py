@@ -24,6 +24,7 @@ from torch._C._distributed_c10d import Backend as C10DBackend
 from torch._C._distributed_c10d import Work as C10DWork
 
 from tensorwire import _native
+from tensorwire.torch import _tensors
 from tensorwire.torch.rendezvous import Settings, ask, meet
 
 NAME = "tensorwire"
@@ -203,13 +204,12 @@ class _Laid:
         self.back: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if tensor.is_contiguous() else tensor.contiguous()
+        return _tensors.laid(tensor)
 
     def written(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.is_contiguous():
-            return tensor
-        laid = tensor.contiguous()
-        self.back.append((tensor, laid))
+        laid = _tensors.laid(tensor)
+        if laid is not tensor:
+            self.back.append((tensor, laid))
         return laid
 
     def finish(self) -> Callable[[], None] | None:
@@ -516,10 +516,8 @@ class Backend(C10DBackend):
         element, fold = _named(tensor.dtype, kind)
         if kind == ReduceOp.RedOpType.PREMUL_SUM:
             tensor.mul_(op.factor)
-        flat, finish = tensor, None
-        if not tensor.is_contiguous():
-            laid = _Laid()
-            flat, finish = laid.written(tensor), laid.finish()
+        laid = _Laid()
+        flat, finish = laid.written(tensor), laid.finish()
         size, address = flat.nbytes, flat.data_ptr()
         return self._start(
             "all_reduce", options, element, size, None, address, flat, [tensor], fold, 0, finish
@@ -772,7 +770,7 @@ class Backend(C10DBackend):
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int) -> _Work:
         tensor = _one(tensors, "send")
-        flat = tensor.contiguous()
+        flat = _tensors.laid(tensor)
         operation = self._mail(self._living().send, dst, tag, _memory(flat), flat, self._timeout)
         return self._messaged(operation, tensors, None)
 
