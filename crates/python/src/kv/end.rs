@@ -1,10 +1,10 @@
 //! A worker's end of a store, for the threads of the process that opened it, one at a time. A fork of that process has none.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use pyo3::prelude::*;
-use tensorwire::base::Deadline;
+use tensorwire::base::{Clock, Deadline};
 use tensorwire::kvstore::StoreError as Error;
 use tensorwire::store::{StoreFailure, StoreMember};
 
@@ -55,14 +55,15 @@ impl WorkerEnd {
         deadline: Deadline,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<MutexGuard<'_, Option<StoreMember>>, StoreFailure> {
-        let start = Instant::now();
+        let start = Clock::now_ns();
         loop {
             if let Some(member) = self.member.try_lock_for(TURN.min(deadline.remaining())) {
                 return Ok(member);
             }
             if deadline.passed() {
                 let what = "a call of another thread of this process".to_string();
-                return Err(Error::TimedOut { waited: start.elapsed(), what }.into());
+                let waited = Duration::from_nanos(Clock::now_ns() - start);
+                return Err(Error::TimedOut { waited, what }.into());
             }
             if !go_on() {
                 return Err(StoreFailure::Interrupted);
