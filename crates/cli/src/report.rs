@@ -58,6 +58,12 @@ pub(super) fn check_output(what: &str, output: &Path, files: &[PathBuf]) -> Resu
             "{what} would replace the lines in {shown}; give it another file"
         )));
     }
+    let end = output.extension().and_then(|end| end.to_str()).unwrap_or_default();
+    if ["pdf", "svg", "png"].contains(&end.to_ascii_lowercase().as_str()) {
+        return Err(Failure::user(format!(
+            "{what} would be no {end} in {shown}; --plots DIR writes each plot as SVG, PDF and CSV, and a browser prints a page"
+        )));
+    }
     whole_file::check_writable(output).map_err(|error| Failure::unwritable(what, output, &error))
 }
 

@@ -304,6 +304,7 @@ fn mistakes_leave_no_page() {
             "cannot write a page to a.jsonl/p.html: Not a dir",
         ),
         (LINE, "a.jsonl --output a.jsonl", "a page would replace the lines in a.jsonl"),
+        (LINE, "a.jsonl --output p.pdf", "--plots DIR writes each plot as SVG, PDF and CSV"),
         (
             "{\"x\":1}\n",
             "a.jsonl",

@@ -135,8 +135,10 @@ pub(super) fn scaling(scope: &FigureScope) -> Vec<Case> {
         for model in models {
             let servers = workers;
             for transport in WIRES {
-                let exchanges = [Exchange::ZeroCopy, Exchange::Write, Exchange::GrpcRdma];
-                for exchange in exchanges.into_iter().filter(|&of| is_its_own(of, transport)) {
+                // gRPC over TCP is what takes longest
+                let is_left_out = |of| scope.quick && of == Exchange::GrpcTcp;
+                let exchanges = PAPER_EXCHANGES.into_iter().filter(|&of| !is_left_out(of));
+                for exchange in exchanges.filter(|&of| is_its_own(of, transport)) {
                     let batch = if scope.quick { SMALL_BATCH } else { SCALING_BATCH };
                     let config = made_up(model, batch, scope.quick);
                     let config = TrainConfig { workers, servers, ..config };
