@@ -45,8 +45,13 @@ pub(crate) enum FromMember {
     Says { line: String },
     /// How fast it is, in the job's own form, for whoever asks how the job stands.
     Figures { value: serde_json::Value },
-    /// What it recorded, in the job's own form: all of it, or the next part.
-    Records { values: Vec<serde_json::Value> },
+    /// What it recorded, in the job's own form: all of it, or the next part. What `lasts` is said once more to whoever comes after
+    /// this launcher.
+    Records {
+        values: Vec<serde_json::Value>,
+        #[serde(default)]
+        lasts: bool,
+    },
     /// It gave up.
     Failed { step: u64, error: String, blame: Blame },
     /// A signal told it to end, and it will.
@@ -106,6 +111,8 @@ pub(crate) enum ToMember {
     EndWithLauncher,
     /// Begin no other step for now, and say which is begun.
     Hold,
+    /// Nobody is held: go on as before a hold, whoever said that.
+    LetGo,
     /// Steps up to `until` may begin.
     Allow { until: u64, behind: Behind },
     /// End at once.
@@ -291,10 +298,20 @@ pub(crate) fn fuzz_stream(bytes: &[u8]) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     const KEY: [u8; 32] = [3; 32];
+
+    /// What one end says, and the other hears.
+    pub(crate) fn connection() -> (Speaker, Hearer) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        let seals = || Seals { sealer: Sealer::new(&KEY), opener: Opener::new(&KEY) };
+        let (speaker, _) = ends(near, seals()).unwrap();
+        (speaker, ends(far, seals()).unwrap().1)
+    }
 
     fn sealed(message: &impl Serialize) -> io::Result<Vec<u8>> {
         seal(message, &mut Sealer::new(&KEY))
@@ -313,17 +330,14 @@ mod tests {
     /// The other end reads nothing for a while: what was said meanwhile comes whole, and in order.
     #[test]
     fn what_the_stream_does_not_take_at_once_is_kept_whole() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (far, _) = listener.accept().unwrap();
-        let seals = || Seals { sealer: Sealer::new(&KEY), opener: Opener::new(&KEY) };
-        near.set_write_timeout(Some(std::time::Duration::from_millis(1))).unwrap();
-        let (mut speaker, _) = ends(near, seals()).unwrap();
-        let (_, mut hearer) = ends(far, seals()).unwrap();
+        let (mut speaker, mut hearer) = connection();
+        let soon = std::time::Duration::from_millis(1);
+        speaker.stream().set_write_timeout(Some(soon)).unwrap();
         let record = |n: usize| vec![serde_json::Value::from(n.to_string() + &"x".repeat(500_000))];
         let mut said = 0;
         while speaker.unsent.is_empty() {
-            speaker.say(&FromMember::Records { values: record(said) }).unwrap();
+            let (values, lasts) = (record(said), false);
+            speaker.say(&FromMember::Records { values, lasts }).unwrap();
             said += 1;
         }
         speaker.say(&FromMember::Heartbeat { step: 9, still: None }).unwrap();
@@ -336,7 +350,7 @@ mod tests {
         }
         let heard = reading.join().unwrap();
         for (n, message) in heard[..said].iter().enumerate() {
-            assert!(matches!(message, FromMember::Records { values } if *values == record(n)));
+            assert!(matches!(message, FromMember::Records { values, .. } if *values == record(n)));
         }
         assert!(matches!(heard[said], FromMember::Heartbeat { step: 9, .. }));
     }
@@ -349,7 +363,8 @@ mod tests {
         assert!(frames.len() > 1);
         let mut back = Vec::new();
         for values in frames {
-            sealed(&FromMember::Records { values: values.clone() }).unwrap();
+            let lasts = true;
+            sealed(&FromMember::Records { values: values.clone(), lasts }).unwrap();
             back.extend(values);
         }
         assert_eq!(back, all);

@@ -79,8 +79,8 @@ pub struct JobSpec {
     pub status_folder: Option<PathBuf>,
     /// What may be asked of the job while it runs, beside how it stands.
     pub control: Option<Arc<dyn JobControl>>,
-    /// Members that make the same steps end behind the same one when the job is interrupted, if they can within this
-    /// time; none: at once.
+    /// Members that make the same steps end behind the same one when the job is interrupted, as long as one of them does
+    /// something ([`crate::Member::is_watched`]), and for so long behind that; none: at once.
     pub wind_down: Option<Duration>,
     /// Members outlive a launcher that is killed, and wait for another. Not where somebody else started them.
     pub takeover: Option<Takeover>,
@@ -137,9 +137,9 @@ pub trait JobControl: std::fmt::Debug + Send + Sync {
     /// Why it cannot, and how to mend it.
     fn scale(&self, workers: u32) -> Result<String, String>;
 
-    /// Returns true while all members are to end behind the same step, as if the job were interrupted
-    /// ([`JobSpec::wind_down`]), since it is to go on in another way.
-    fn is_to_pause(&self) -> bool;
+    /// Returns with how many workers the job is to go on, while all members are to end behind the same step for that, as if it
+    /// were interrupted ([`JobSpec::wind_down`]).
+    fn pauses_for(&self) -> Option<u32>;
 }
 
 /// What the members of one kind of job say to their launcher. Implemented by a type without values.

@@ -75,41 +75,14 @@ pub(crate) fn run(
         on_update(JobUpdate::Transport(choice))?;
     }
     let Entrance { listener, listen, at, waiting } = Entrance::open(spec)?;
+    let mut launcher = Launcher::new(spec, listen, at, waiting);
     let placement = RanksByHost { hosts: &spec.hosts, roles: &spec.roles };
     tracing::info!("{}: {world} processes, which call {at}; {placement}", spec.title);
     if spec.hosts.any_remote() && spec.gathering.is_none() {
         on_update(JobUpdate::Listening { at })?;
     }
-    let identity = match &spec.abandoned {
-        Some(abandoned) => abandoned.identity(),
-        None => JobIdentity::random(world),
-    };
     let (events, inbox) = channel();
-    let mut acceptor = Acceptor::new(listener, &identity, events);
-    let mut launcher = Launcher {
-        spec,
-        at,
-        listen,
-        waiting,
-        identity,
-        members: Vec::new(),
-        last_beat: Instant::now(),
-        last_look: Instant::now(),
-        ends: 0,
-        fatal: false,
-        negotiated: None,
-        introduced: false,
-        said: Vec::new(),
-        stood_still: None,
-        interrupted: None,
-        wind_down: WindDown::default(),
-        allowed: None,
-        standstill: Standstill::default(),
-        answers: Answers::open(spec),
-        store: spec.store.map(|store| Membership::new(store, spec)),
-        record: spec.takeover.as_ref().map(|takeover| RecordFile::new(takeover.record.clone())),
-        made_alone: Vec::new(),
-    };
+    let mut acceptor = Acceptor::new(listener, &launcher.identity, events);
     launcher.begin(&mut acceptor, &inbox, on_update)?;
     launcher.watch(&mut acceptor, &inbox, on_update)
     // dropping the launcher kills and reaps whoever is left
@@ -150,6 +123,8 @@ struct Launcher<'a> {
     store: Option<Membership>,
     /// What another launcher finds if this one is killed.
     record: Option<RecordFile>,
+    /// With how many workers the job is to go on, as is written there.
+    asked: Option<u32>,
     /// What members show of steps that they made while they had no launcher.
     made_alone: Vec<RawUpdate>,
 }
@@ -178,7 +153,10 @@ impl Launcher<'_> {
             self.reap();
             self.notice_silence(looked);
             self.standstill.notice(&self.members, on_update)?;
-            self.answers.give(&self.members, self.introduced, self.spec.control.as_deref());
+            self.answers.hear(&self.members, self.introduced, self.spec.control.as_deref());
+            // what somebody is promised outlives this process
+            self.note_asked();
+            self.answers.tell();
             self.negotiate(on_update)?;
             self.introduce(on_update)?;
             self.manage_store(looked, acceptor, on_update)?;
@@ -219,12 +197,6 @@ impl Launcher<'_> {
         self.spec.gathering.is_none() || !self.fatal && since.elapsed() >= REASON_PATIENCE
     }
 
-    /// True if all are to end behind a step, as only who makes steps can.
-    fn is_to_pause(&self) -> bool {
-        let asked = self.spec.control.as_ref().is_some_and(|control| control.is_to_pause());
-        asked && self.introduced && !self.fatal && self.members.iter().any(|m| m.step > 0)
-    }
-
     fn outcome(&mut self) -> JobOutcome<Value> {
         let done = (0u32..).map(Rank).zip(&mut self.members).filter(|(_, member)| member.done());
         let reports = done.map(|(rank, m)| (rank, m.report.take().unwrap_or_default())).collect();
@@ -252,10 +224,7 @@ impl Launcher<'_> {
                     member.control = Some(speaker);
                     (member.connection, member.hung_up) = (connection, false);
                     member.tell_again();
-                    if let Some((until, behind)) = self.allowed {
-                        // who said so to a launcher that died has said it before this one was there
-                        self.tell(&[rank], &ToMember::Allow { until, behind });
-                    }
+                    self.tell_how_far(rank);
                     // how its clock goes is known early
                     self.tell(&[rank], &ToMember::Heartbeat { now_ns: Clock::now_ns() });
                 }
@@ -339,7 +308,7 @@ impl Launcher<'_> {
                 }
             }
             FromMember::Figures { value } => member.figures = Some(value),
-            FromMember::Records { values } => {
+            FromMember::Records { values, .. } => {
                 on_update(JobUpdate::Recorded { rank, values })?;
             }
             FromMember::Failed { step, error, blame } => {

@@ -473,9 +473,22 @@ impl Recorder {
     /// # Errors
     /// As there.
     pub fn record<T: Serialize>(&self, values: &[T]) -> std::io::Result<()> {
+        self.tell(values, false)
+    }
+
+    /// As [`Member::record`], of what a launcher needs that takes the job over: it hears all of that, and one whose connection
+    /// to this member broke hears it again.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn record_lasting<T: Serialize>(&self, values: &[T]) -> std::io::Result<()> {
+        self.tell(values, true)
+    }
+
+    fn tell<T: Serialize>(&self, values: &[T], lasts: bool) -> std::io::Result<()> {
         let values = values.iter().map(serde_json::to_value).collect::<Result<_, _>>()?;
         let mut frames = record_frames(values).into_iter();
-        frames.try_for_each(|values| self.control.tell(&FromMember::Records { values }))
+        frames.try_for_each(|values| self.control.tell(&FromMember::Records { values, lasts }))
     }
 }
 

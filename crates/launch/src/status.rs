@@ -177,8 +177,8 @@ impl StatusSocket {
         Ok(StatusSocket { listener, path, job, asking: Vec::new(), _number: number })
     }
 
-    /// Answers those whose question has come; never waits.
-    pub(crate) fn answer(&mut self, answer: impl Fn(Question) -> serde_json::Value) {
+    /// Hears those whose question has come, and keeps what each is to be told; never waits.
+    pub(crate) fn hear(&mut self, answer: impl Fn(Question) -> serde_json::Value) {
         while self.asking.len() < ASKING_MAX
             && let Ok((stream, _)) = self.listener.accept()
         {
@@ -187,21 +187,30 @@ impl StatusSocket {
                 self.asking.push(Asking { stream, question: Vec::new(), answer: None, until });
             }
         }
-        self.asking.retain_mut(|asking| {
-            let goes_on = asking.turn(&answer).unwrap_or(false);
-            goes_on && Instant::now() < asking.until
-        });
+        self.asking
+            .retain_mut(|asking| asking.find(&answer).is_ok() && Instant::now() < asking.until);
+    }
+
+    /// Tells them that, as far as they take it.
+    pub(crate) fn tell(&mut self) {
+        self.asking.retain_mut(|asking| asking.tell().unwrap_or(false));
     }
 }
 
 impl Asking {
-    /// Hears what is asked, or tells what is left of the answer; false once all is told.
-    fn turn(&mut self, answer: impl Fn(Question) -> serde_json::Value) -> std::io::Result<bool> {
-        if self.answer.is_none() {
-            let Some(question) = self.hear()? else { return Ok(true) };
+    /// Finds the answer, once the question has come.
+    fn find(&mut self, answer: impl Fn(Question) -> serde_json::Value) -> std::io::Result<()> {
+        if self.answer.is_none()
+            && let Some(question) = self.hear()?
+        {
             self.answer = Some(answer(question).to_string().into_bytes());
         }
-        let answer = self.answer.get_or_insert_default();
+        Ok(())
+    }
+
+    /// Tells what is left of the answer; false once all is told.
+    fn tell(&mut self) -> std::io::Result<bool> {
+        let Some(answer) = &mut self.answer else { return Ok(true) };
         while !answer.is_empty() {
             match self.stream.write(answer) {
                 Ok(count) => drop(answer.drain(..count)),
@@ -371,7 +380,8 @@ mod tests {
                 assert_eq!(refused.to_string(), "not so many");
             });
             while !asking.is_finished() {
-                socket.answer(answer);
+                socket.hear(answer);
+                socket.tell();
             }
             asking.join().unwrap();
         });

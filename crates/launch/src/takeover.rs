@@ -76,6 +76,9 @@ pub(crate) struct JobRecord {
     pub(crate) assignment: Assignment,
     /// By rank.
     pub(crate) members: Vec<MemberRecord>,
+    /// With how many workers it is to go on, if that was asked for and it is not yet launched so.
+    #[serde(default)]
+    pub(crate) workers: Option<u32>,
 }
 
 impl JobRecord {
@@ -289,6 +292,11 @@ impl Abandoned {
         &self.record.title
     }
 
+    /// With how many workers it is to go on, if its launcher was asked for that and came no further.
+    pub fn asked(&self) -> Option<u32> {
+        self.record.workers
+    }
+
     /// The launcher that died.
     pub fn launcher_pid(&self) -> u32 {
         self.record.launcher.pid
@@ -363,6 +371,7 @@ mod tests {
                 role: "worker 0".into(),
                 host: None,
             }],
+            workers: None,
         }
     }
 

@@ -519,6 +519,11 @@ impl TrainConfig {
     pub fn step_deadline(&self) -> Duration {
         Duration::from_millis(self.step_deadline_ms)
     }
+
+    /// Longest that a process may read its data, or write what is to be kept, and that others wait for that.
+    pub(crate) fn disk_deadline(&self) -> Duration {
+        (self.step_deadline() * 2).max(self.liveness() * 4)
+    }
 }
 
 #[cfg(test)]

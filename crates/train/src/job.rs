@@ -389,7 +389,7 @@ impl Prepared {
         let (config, program, plan) = (config.clone(), program.clone(), plan.clone());
         let (topology, shape, data) = (*topology, shape.clone(), Some(data.clone()));
         let (resumed, shard) = (resumed.clone(), shard(&program, &plan, &topology, Rank(0)));
-        let standing = ProcessStanding::new(config.step_deadline(), config.liveness() * 4);
+        let standing = ProcessStanding::new(&config);
         let rates = self.rates.clone();
         Part { config, topology, program, plan, shape, data, resumed, shard, rates, standing }
     }
@@ -442,7 +442,7 @@ struct Part {
 
 fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
     let Payload { config, shape, resumed } = member.payload()?;
-    let standing = ProcessStanding::new(config.step_deadline(), member.setup_patience());
+    let standing = ProcessStanding::new(&config);
     member.is_watched(standing.clone());
     let _watched = pulse::watch_worker("main");
     let topology = config.topology();

@@ -22,6 +22,13 @@ pub struct Progress {
     pub epoch: Option<EpochEnd>,
 }
 
+impl Progress {
+    /// What was found behind the step, by whom and where there was an evaluation.
+    pub(crate) fn evaluation(&self) -> Option<&Evaluation> {
+        self.epoch.as_ref()?.evaluation.as_ref()
+    }
+}
+
 /// How far a worker is at the end of an epoch, or of a step that is evaluated.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EpochEnd {

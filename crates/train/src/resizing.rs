@@ -90,6 +90,14 @@ impl<'a> Resizing<'a> {
         self.shared.clone()
     }
 
+    /// Has the job pause for as many workers as an earlier launcher of it was asked for, if there is room.
+    pub(crate) fn goes_on_with(&self, workers: u32) {
+        self.shared.with(|state| {
+            state.most = workers;
+            state.why = Some(asked_for(workers));
+        });
+    }
+
     /// Returns why the job has ended behind a step, if it is to go on in another way.
     pub(crate) fn paused(&self) -> Option<String> {
         self.shared.with(|state| state.why.take())
@@ -159,6 +167,11 @@ impl Drop for Resizing<'_> {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
     }
+}
+
+/// Why it goes on with so many.
+fn asked_for(workers: u32) -> String {
+    format!("asked for: {} on", go(workers))
 }
 
 /// `4 workers go`.
@@ -234,7 +247,7 @@ impl JobControl for Shared {
                     Ok(format!("it has {size} workers"))
                 }
                 Some(size) if size == workers => {
-                    state.why = Some(format!("asked for: {} on", go(size)));
+                    state.why = Some(asked_for(size));
                     Ok(format!("{} on behind the present step", go(size)))
                 }
                 _ => {
@@ -249,8 +262,8 @@ impl JobControl for Shared {
         })
     }
 
-    fn is_to_pause(&self) -> bool {
-        self.with(|state| state.why.is_some())
+    fn pauses_for(&self) -> Option<u32> {
+        self.with(|state| state.why.as_ref().map(|_| self.fits(state).unwrap_or(state.size)))
     }
 }
 
@@ -319,11 +332,11 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_done_or_refused_in_words() {
         let shared = shared(8, 2, "localhost,there");
-        assert!(!shared.is_to_pause());
+        assert_eq!(shared.pauses_for(), None);
         assert_eq!(shared.scale(8).unwrap(), "it has 8 workers");
         assert!(shared.scale(3).unwrap_err().contains("one of 8, 4, 2"));
         assert_eq!(shared.scale(2).unwrap(), "2 workers go on behind the present step");
-        assert!(shared.is_to_pause());
+        assert_eq!(shared.pauses_for(), Some(2));
         assert_eq!(shared.scale(8).unwrap(), "8 workers go on behind the present step");
         shared.with(|state| state.lost.insert("there".into()));
         assert!(shared.scale(8).unwrap_err().ends_with("without there"));

@@ -17,7 +17,7 @@ use crate::attempts::{Attempts, Next};
 use crate::checkpoint::{CheckpointError, CheckpointFolder, Saver, ShardReport};
 use crate::config::ConfigError;
 use crate::job::{Prepared, Supply};
-use crate::report::{Progress, TrainReport};
+use crate::report::{Evaluation, Progress, TrainReport};
 use crate::resizing::Resizing;
 use crate::trace::{Collector, TraceError, TraceEvent, TraceSummary};
 
@@ -45,6 +45,8 @@ pub enum MemberRecord {
     Trace(TraceEvent),
     /// What became of its file of a checkpoint.
     Shard(ShardReport),
+    /// What it found behind a step.
+    Evaluated { step: u64, evaluation: Evaluation },
 }
 
 /// What writes a member's files of checkpoints and tells the launcher what became of each, while nobody looks.
@@ -58,7 +60,7 @@ pub(crate) fn telling_saver(
 ) -> std::io::Result<Saver> {
     Saver::telling(folder, shard, move |report| {
         // a launcher that is gone is noticed by the thread that watches it
-        let _ = recorder.record(&[MemberRecord::Shard(report.clone())]);
+        let _ = recorder.record_lasting(&[MemberRecord::Shard(report.clone())]);
     })
 }
 
@@ -204,7 +206,7 @@ impl JobFailure {
 impl Prepared {
     /// The job to launch. `how` says how a member is started, who waits for it and what ends it; the rest is the
     /// configuration's.
-    fn job(&self, how: &JobSpec) -> JobSpec {
+    pub(crate) fn job(&self, how: &JobSpec) -> JobSpec {
         JobSpec {
             kind: TRAIN.to_string(),
             roles: self.roles(),
@@ -215,12 +217,12 @@ impl Prepared {
             store: self.store_job(),
             liveness: self.config.liveness(),
             // until the slowest has read its data, and the checkpoint
-            set_up: Some(self.config.step_deadline()),
+            set_up: Some(self.config.disk_deadline()),
             title: self.title(),
             steps: Some(self.steps()),
             // where nothing is kept there is nothing to wait for
             takeover: self.takeover(how),
-            wind_down: self.config.checkpoint.as_ref().map(|_| self.config.step_deadline()),
+            wind_down: self.config.checkpoint.as_ref().map(|_| self.config.disk_deadline()),
             ..how.clone()
         }
     }
@@ -288,6 +290,10 @@ pub fn launch_train(
     // before anybody is started, or ended
     let _claim = prepared.claim()?;
     let mut again = take_over(prepared, &mut how, on_update)?;
+    let asked = how.abandoned.as_ref().and_then(Abandoned::asked);
+    if let Some((resizing, workers)) = resizing.as_ref().zip(asked) {
+        resizing.goes_on_with(workers);
+    }
     loop {
         let now = again.as_ref().unwrap_or(prepared);
         let mut has_members = how.abandoned.is_none();
@@ -470,8 +476,11 @@ fn launch_once(
                     match (value, &keeper) {
                         (MemberRecord::Trace(event), _) => events.push(*event),
                         (MemberRecord::Shard(shard), Some(keeper)) => keeper.add(shard.clone()),
+                        (MemberRecord::Evaluated { step, evaluation }, Some(keeper)) => {
+                            keeper.evaluated(*step, evaluation.clone());
+                        }
                         // nobody asked for it
-                        (MemberRecord::Shard(_), None) => {}
+                        (_, None) => {}
                     }
                 }
                 if let Some(trace) = trace {
@@ -480,11 +489,6 @@ fn launch_once(
                 return;
             }
             (_, JobUpdate::Replacing { .. }) => servers_replaced += 1,
-            (_, JobUpdate::Progress { value, .. }) => {
-                if let Some(keeper) = &keeper {
-                    keeper.evaluated(value);
-                }
-            }
             // worker 0 evaluates while the job runs
             (_, JobUpdate::Shrunk { rank: Rank(0), .. }) => {
                 if let Some(keeper) = &keeper {

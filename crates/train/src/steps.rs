@@ -318,7 +318,7 @@ impl StepAggregator {
 
 /// What a worker that evaluated after a step found.
 fn evaluation_of(progress: &Progress) -> Option<StepEvaluation> {
-    progress.epoch.as_ref()?.evaluation.as_ref().map(StepEvaluation::from)
+    progress.evaluation().map(StepEvaluation::from)
 }
 
 /// Samples a second.

@@ -2,13 +2,13 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, test_kill_process};
 use serde_json::Value;
 
-use crate::checkpoint::{JOB, hash, names, place, train};
+use crate::checkpoint::{JOB, hash, names, place, step, train};
 use crate::hosts::{BESIDE, Rsh};
 use crate::support::{Ended, Job, children, send};
 
@@ -67,12 +67,15 @@ impl Again {
         victim
     }
 
+    fn ask(&self, words: &[&str]) -> Output {
+        let mut ask = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
+        ask.args(words).env("XDG_RUNTIME_DIR", self.runtime.path()).output().unwrap()
+    }
+
     /// The step that it is in.
     fn step(&self, victim: &Victim) -> u64 {
-        let name = victim.child.id().to_string();
-        let mut ask = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
-        ask.args(["status", &name, "--json"]).env("XDG_RUNTIME_DIR", self.runtime.path());
-        let said: Option<Value> = serde_json::from_slice(&ask.output().unwrap().stdout).ok();
+        let said = self.ask(&["status", &victim.name(), "--json"]);
+        let said: Option<Value> = serde_json::from_slice(&said.stdout).ok();
         said.and_then(|said| said["step"].as_u64()).unwrap_or_default()
     }
 
@@ -91,6 +94,10 @@ impl Again {
 }
 
 impl Victim {
+    fn name(&self) -> String {
+        self.child.id().to_string()
+    }
+
     /// Kills the launcher, and nobody else.
     fn kill(&mut self) {
         self.child.kill().unwrap();
@@ -151,6 +158,54 @@ fn the_same_processes_go_on_to_the_bits_of_an_undisturbed_job() {
     }
 }
 
+/// Each step is evaluated and kept, and evaluations take most of the time: a launcher dies over one of them.
+#[test]
+fn no_checkpoint_is_lost_and_no_evaluation() {
+    const EVALUATED: u64 = 60;
+    for strategy in ["--strategy allreduce", "--strategy ps"] {
+        let kept = "--val-every 1 --checkpoint-every 1 --keep 1000";
+        let again = Again::new(&format!("--steps {EVALUATED} {kept} {strategy}"));
+        let mut first = again.start(2);
+        first.kill();
+        let ended = again.end();
+        let context = format!("{strategy}:\n{}\n{}", first.log(), ended.stderr);
+        assert!(ended.stderr.contains("go on with this launcher"), "{context}");
+        assert_eq!(ended.json()["steps"], EVALUATED, "{context}");
+        let (mut least, mut since) = (f64::INFINITY, 0);
+        for at in 1..=EVALUATED {
+            let state = std::fs::read(step(&again.path, at).join("state.json"));
+            let state = state.unwrap_or_else(|error| panic!("step {at}: {error}: {context}"));
+            let state: Value = serde_json::from_slice(&state).unwrap();
+            let loss = state["test_loss"].as_f64();
+            let loss = loss.unwrap_or_else(|| panic!("step {at} has no loss: {context}"));
+            since = if loss < least { 0 } else { since + 1 };
+            least = least.min(loss);
+            // each counts once
+            assert_eq!(state["best"]["since"], since, "step {at}: {context}");
+        }
+    }
+}
+
+/// The launcher dies between what it was asked for and what comes of it.
+#[test]
+fn what_a_launcher_was_asked_for_before_it_died_the_next_one_does() {
+    let again = Again::new(&format!("--steps {STEPS} --workers 2..4 --strategy allreduce"));
+    let mut first = again.start(4);
+    // nobody comes to the end of a step meanwhile
+    send(first.members[3], Signal::STOP);
+    let said = again.ask(&["scale", &first.name(), "2"]);
+    assert!(said.status.success(), "{said:?}");
+    first.kill();
+    send(first.members[3], Signal::CONT);
+    let ended = again.end();
+    let context = format!("{}\n{}", first.log(), ended.stderr);
+    assert!(ended.stderr.contains("go on with this launcher"), "{context}");
+    assert!(ended.stderr.contains("asked for: 2 workers go on, from step "), "{context}");
+    let json = ended.json();
+    assert_eq!((&json["resizes"], &json["steps"]), (&1.into(), &STEPS.into()), "{context}");
+    assert_eq!(json["workers_finished"], 2, "{context}");
+}
+
 /// What started a process there outlives the launcher, too.
 #[test]
 fn processes_of_other_hosts_wait_as_well() {
@@ -181,9 +236,7 @@ fn where_not_all_processes_are_left_the_job_begins_behind_a_checkpoint() {
     let again = Again::new(&format!("--steps {STEPS} --checkpoint-every 5 {strategy}"));
     let mut first = again.start(2);
     first.kill();
-    let mut ask = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
-    let said = ask.arg("status").env("XDG_RUNTIME_DIR", again.runtime.path()).output().unwrap();
-    let said = String::from_utf8(said.stderr).unwrap();
+    let said = String::from_utf8(again.ask(&["status"]).stderr).unwrap();
     assert!(said.contains("2 workers: 2 processes wait for another launcher"), "{said}");
     send(first.members[1], Signal::KILL);
     let ended = again.end();

@@ -33,8 +33,8 @@ impl Answers {
         Answers { socket, title, steps, begun: Instant::now(), first: None }
     }
 
-    /// Answers those that ask.
-    pub(super) fn give(
+    /// Hears those that ask, and keeps what each is to be told.
+    pub(super) fn hear(
         &mut self,
         members: &[MemberState],
         introduced: bool,
@@ -64,13 +64,18 @@ impl Answers {
             Some(control) => control.scale(workers),
             None => Err(NOT_SCALED.to_string()),
         };
-        socket.answer(|question| {
+        socket.hear(|question| {
             let answer = match question {
                 Question::Status => serde_json::to_value(status()),
                 Question::Scale(workers) => serde_json::to_value(scale(workers)),
             };
             answer.unwrap_or_default()
         });
+    }
+
+    /// Tells them that.
+    pub(super) fn tell(&mut self) {
+        self.socket.iter_mut().for_each(StatusSocket::tell);
     }
 }
 

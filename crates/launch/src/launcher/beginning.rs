@@ -1,7 +1,8 @@
 //! How a launcher comes to its members: it starts them, finds them waiting, or takes over those of a launcher that died; and what it
 //! writes down for the one that comes after it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
@@ -9,17 +10,62 @@ use std::time::Instant;
 use tensorwire_base::{Clock, Deadline, Rank};
 
 use super::acceptor::{Acceptor, Event};
+use super::answers::Answers;
+use super::membership::Membership;
 use super::process::Process;
+use super::standstill::Standstill;
+use super::wind_down::WindDown;
 use super::{Launcher, MemberState, START_PATIENCE};
+use crate::assignment::JobIdentity;
 use crate::control::ToMember;
-use crate::job::{JobError, JobUpdate, OnUpdate};
+use crate::job::{JobError, JobSpec, JobUpdate, OnUpdate};
+use crate::rendezvous::JoinedProcess;
 use crate::start::start;
 use crate::store_job::StorePlace;
-use crate::takeover::{Abandoned, JobRecord, MemberRecord, ProcessName};
+use crate::takeover::{Abandoned, JobRecord, MemberRecord, ProcessName, RecordFile};
 
 /// Members that are started at the same time on another host: of more than ten that are about to log in sshd turns some away
 /// (MaxStartups 10:30:100).
 const LOGINS_MAX: usize = 8;
+
+impl<'a> Launcher<'a> {
+    /// Of a job whose members find it `at`, where it listens, or wait already.
+    pub(super) fn new(
+        spec: &'a JobSpec,
+        listen: SocketAddr,
+        at: SocketAddr,
+        waiting: VecDeque<Option<JoinedProcess>>,
+    ) -> Launcher<'a> {
+        Launcher {
+            spec,
+            at,
+            listen,
+            waiting,
+            identity: match &spec.abandoned {
+                Some(abandoned) => abandoned.identity(),
+                None => JobIdentity::random(spec.roles.len()),
+            },
+            members: Vec::new(),
+            last_beat: Instant::now(),
+            last_look: Instant::now(),
+            ends: 0,
+            fatal: false,
+            negotiated: None,
+            introduced: false,
+            said: Vec::new(),
+            stood_still: None,
+            interrupted: None,
+            wind_down: WindDown::default(),
+            allowed: None,
+            standstill: Standstill::default(),
+            answers: Answers::open(spec),
+            store: spec.store.map(|store| Membership::new(store, spec)),
+            record: spec.takeover.as_ref().map(|takeover| RecordFile::new(takeover.record.clone())),
+            asked: None,
+            made_alone: Vec::new(),
+        }
+    }
+}
 
 impl Launcher<'_> {
     /// Starts the members, or takes over those of a launcher that died, and writes down what the next one needs.
@@ -123,8 +169,17 @@ impl Launcher<'_> {
         Ok(())
     }
 
+    /// Writes down with how many workers the job is to go on, where that was not known before: another launcher does so, too.
+    pub(super) fn note_asked(&mut self) {
+        if self.asked != self.asked() {
+            self.write_record();
+        }
+    }
+
     /// Writes down what another launcher needs to take this job over, as its members are now.
     fn write_record(&mut self) {
+        self.asked = self.asked();
+        let workers = self.asked;
         let Some(file) = &mut self.record else { return };
         let Some(launcher) = ProcessName::of(std::process::id()) else { return };
         let member = |MemberState { name, role, host, .. }: &MemberState| {
@@ -138,7 +193,8 @@ impl Launcher<'_> {
             assignment.payload = abandoned.record.assignment.payload.clone();
         }
         let title = self.spec.title.clone();
-        let record = JobRecord { launcher, title, listen: self.listen, assignment, members };
+        let listen = self.listen;
+        let record = JobRecord { launcher, title, listen, assignment, members, workers };
         if let Err(error) = file.write(&record) {
             tracing::warn!("no other launcher can take this job over: {error}");
         }

@@ -107,6 +107,12 @@ impl MemberState {
         }
     }
 
+    /// True if it lives and does something, as far as it has said.
+    pub(super) fn moves(&self) -> bool {
+        let lives = self.end == End::None && self.exit.is_none() && self.report.is_none();
+        lives && self.control.is_some() && !self.hung_up && self.still.is_none()
+    }
+
     /// It has reported and ended well.
     pub(super) fn done(&self) -> bool {
         self.report.is_some() && self.exit.is_some_and(Exit::is_good)

@@ -152,6 +152,7 @@ impl ControlReader {
             ToMember::Hold => {
                 drop(self.control.tell(&FromMember::Held { step: self.gate.hold() }));
             }
+            ToMember::LetGo => self.gate.let_go(),
             ToMember::Allow { until, behind } => self.gate.allow(until, behind),
             ToMember::EndWithLauncher => self.control.ends_with_launcher(),
             ToMember::Released { number } => self.control_events.put_released(number),
@@ -257,8 +258,6 @@ impl Watch {
             let patience = Deadline::after(self.liveness.min(deadline.remaining()));
             match dial(&self.identity, self.rank, self.at, patience) {
                 Ok((speaker, hearer)) => {
-                    // what the one before has held goes on
-                    self.hears.gate.let_go();
                     let configured = configured(speaker.stream(), self.liveness).is_ok();
                     if configured && self.hears.control.go_on(speaker).is_ok() {
                         return Some(hearer);

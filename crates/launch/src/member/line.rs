@@ -9,7 +9,8 @@ use tensorwire_base::Deadline;
 
 use crate::control::{FromMember, Speaker};
 
-/// What is recorded and shown while there is no launcher is kept, up to so many words; older ones are lost.
+/// What is recorded and shown while there is no launcher is kept, and what was recorded and lasts, up to so many words; older ones
+/// are lost.
 const KEPT_MAX: usize = 10_000;
 
 #[derive(Debug)]
@@ -30,7 +31,7 @@ struct LineState {
     heard_out: bool,
     /// What it has to know, the newest of each kind.
     known: Vec<FromMember>,
-    /// What nobody was there to hear.
+    /// What nobody was there to hear, and what lasts.
     kept: VecDeque<FromMember>,
 }
 
@@ -63,7 +64,7 @@ impl Line {
                 if let Some(speaker) = state.speaker.take() {
                     let _ = speaker.stream().shutdown(Shutdown::Both);
                 }
-                state.keep(message);
+                state.miss(message);
                 Ok(())
             }
             said => said,
@@ -113,7 +114,7 @@ impl Line {
         for message in state.known.iter().chain(&state.kept) {
             speaker.say_all(message)?;
         }
-        state.kept.clear();
+        state.kept.retain(lasts);
         state.speaker = Some(speaker);
         self.changed.notify_all();
         Ok(())
@@ -136,6 +137,11 @@ impl Line {
     }
 }
 
+/// True for what each launcher is told once more.
+fn lasts(message: &FromMember) -> bool {
+    matches!(message, FromMember::Records { lasts: true, .. })
+}
+
 impl LineState {
     fn note(&mut self, message: &FromMember) {
         let is_lasting = match message {
@@ -147,7 +153,7 @@ impl LineState {
             | FromMember::Allow { .. }
             | FromMember::ToldToEnd
             | FromMember::Finished { .. } => true,
-            // what this launcher asked for, what is kept or soon said again, and what ends this process
+            // what this launcher asked for, what is kept below or soon said again, and what ends this process
             FromMember::Held { .. }
             | FromMember::Clock { .. }
             | FromMember::Progress { .. }
@@ -164,39 +170,36 @@ impl LineState {
             (true, Some(known)) => *known = message.clone(),
             (true, None) => self.known.push(message.clone()),
         }
+        if lasts(message) {
+            self.keep(message);
+        }
+    }
+
+    /// Nobody was there to hear it.
+    fn miss(&mut self, message: &FromMember) {
+        let is_kept = matches!(message, FromMember::Records { .. } | FromMember::Progress { .. });
+        if is_kept && !lasts(message) {
+            self.keep(message);
+        }
     }
 
     fn keep(&mut self, message: &FromMember) {
-        if matches!(message, FromMember::Records { .. } | FromMember::Progress { .. }) {
-            if self.kept.len() == KEPT_MAX {
-                self.kept.pop_front();
-            }
-            self.kept.push_back(message.clone());
+        if self.kept.len() == KEPT_MAX {
+            self.kept.pop_front();
         }
+        self.kept.push_back(message.clone());
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream};
     use std::time::Duration;
 
-    use tensorwire_fabric::seal::{Opener, Sealer, Seals};
-
     use super::*;
-    use crate::control::{Behind, Hearer, ends};
+    use crate::control::tests::connection;
+    use crate::control::{Behind, Hearer};
 
-    const KEY: [u8; 32] = [3; 32];
     const HOUR: Duration = Duration::from_secs(3600);
-
-    fn connection() -> (Speaker, Hearer) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (far, _) = listener.accept().unwrap();
-        let seals = || Seals { sealer: Sealer::new(&KEY), opener: Opener::new(&KEY) };
-        let (speaker, _) = ends(near, seals()).unwrap();
-        (speaker, ends(far, seals()).unwrap().1)
-    }
 
     fn soon() -> Deadline {
         Deadline::after(Duration::from_millis(20))
@@ -208,12 +211,14 @@ mod tests {
         let line = Line::new(speaker, true);
         let heartbeat = |step| FromMember::Heartbeat { step, still: None };
         let allow = |until| FromMember::Allow { until, behind: Behind::Unknown };
-        let records = |n: u32| FromMember::Records { values: vec![n.into()] };
-        for message in [FromMember::Connected, heartbeat(1), allow(5), records(1)] {
+        let records = |n: u32| FromMember::Records { values: vec![n.into()], lasts: false };
+        let lasting = |n: u32| FromMember::Records { values: vec![n.into()], lasts: true };
+        for message in [FromMember::Connected, heartbeat(1), lasting(6), allow(5), records(1)] {
             line.tell(&message).unwrap();
         }
         assert!(line.is_lost());
-        for message in [heartbeat(7), allow(9), records(2), FromMember::Held { step: 7 }] {
+        let alone = [heartbeat(7), allow(9), records(2), lasting(8), FromMember::Held { step: 7 }];
+        for message in alone {
             line.tell(&message).unwrap();
         }
         line.await_heard(Deadline::after(HOUR), soon());
@@ -221,10 +226,21 @@ mod tests {
         line.go_on(speaker).unwrap();
         line.await_heard(soon(), Deadline::after(HOUR));
         line.tell(&heartbeat(8)).unwrap();
-        let heard: Vec<String> =
-            (0..5).map(|_| format!("{:?}", hearer.hear::<FromMember>().unwrap())).collect();
-        let expected = [FromMember::Connected, heartbeat(7), allow(9), records(2), heartbeat(8)];
-        assert_eq!(heard, expected.map(|message| format!("{message:?}")));
+        let hears = |hearer: &mut Hearer, expected: &[FromMember]| {
+            for message in expected {
+                let heard: FromMember = hearer.hear().unwrap();
+                assert_eq!(format!("{heard:?}"), format!("{message:?}"));
+            }
+        };
+        let known = |step| [FromMember::Connected, heartbeat(step), allow(9)];
+        hears(&mut hearer, &known(7));
+        hears(&mut hearer, &[lasting(6), records(2), lasting(8), heartbeat(8)]);
+        // and so does the one behind that
+        assert!(line.is_lost());
+        let (speaker, mut hearer) = connection();
+        line.go_on(speaker).unwrap();
+        hears(&mut hearer, &known(8));
+        hears(&mut hearer, &[lasting(6), lasting(8)]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::{
     CheckpointConfig, CheckpointFolder, CheckpointState, DataPosition, FileState, ShardReport,
 };
 use crate::best::BestEvaluation;
-use crate::report::{Evaluation, LOSS, Progress, TrainReport};
+use crate::report::{Evaluation, LOSS, TrainReport};
 
 /// Whoever starts a job has one. When it is dropped, what is complete is there.
 #[derive(Debug)]
@@ -108,19 +108,16 @@ impl Keeper {
         self.tell(News::Written(report));
     }
 
-    /// A process said how far it is, and with what evaluation.
-    pub(crate) fn evaluated(&self, progress: &Progress) {
-        let evaluation = progress.epoch.as_ref().and_then(|epoch| epoch.evaluation.clone());
-        if let Some(evaluation) = evaluation {
-            self.tell(News::Evaluated(progress.step, evaluation));
-        }
+    /// A process said what it found behind a step.
+    pub(crate) fn evaluated(&self, step: u64, evaluation: Evaluation) {
+        self.tell(News::Evaluated(step, evaluation));
     }
 
     /// The job is done, and was evaluated behind its last step.
     pub(crate) fn concluded(&self, report: &TrainReport) {
         if let Some(loss) = report.test_loss {
             let evaluation = [(LOSS.to_string(), loss)].into_iter().collect();
-            self.tell(News::Evaluated(report.steps, evaluation));
+            self.evaluated(report.steps, evaluation);
         }
         self.tell(News::Concluded);
     }
@@ -152,6 +149,9 @@ impl Work {
     fn run(mut self, inbox: Receiver<News>) {
         for news in inbox {
             let step = match news {
+                News::Written(ShardReport { step, .. }) if self.is_over(self.told, step) => {
+                    continue;
+                }
                 News::Written(ShardReport { step, shard, written }) => {
                     if !self.shards.contains(&shard) || step > self.evaluated.steps {
                         tracing::warn!(
@@ -163,7 +163,7 @@ impl Work {
                     step
                 }
                 // the last one of a job that ends early comes twice
-                News::Evaluated(step, _) if self.best.contains_key(&step) => step,
+                News::Evaluated(step, _) if self.has_heard(step) => step,
                 News::Evaluated(step, evaluation) => {
                     let before = self.best_at(u64::MAX).cloned();
                     self.best.insert(step, BestEvaluation::with(before, step, &evaluation));
@@ -199,6 +199,18 @@ impl Work {
         }
         // a process ended before it had written its own
         self.folder.remove_partial();
+    }
+
+    /// True if the checkpoint of a step is there, or was given up, as all is said up to `told`: processes say again to a launcher
+    /// what they said to one that died, or before a connection broke.
+    fn is_over(&self, told: u64, step: u64) -> bool {
+        step <= told && !self.folder.partial(step).exists()
+    }
+
+    /// True of an evaluation that counts already: they come in order.
+    fn has_heard(&self, step: u64) -> bool {
+        let last = self.best.keys().next_back();
+        last.is_some_and(|last| step <= *last) || self.is_over(self.job.step, step)
     }
 
     fn complete_all(&mut self) {
@@ -403,6 +415,49 @@ mod tests {
             assert!(std::time::Instant::now() < deadline, "it waits for a better one");
             std::thread::yield_now();
         }
+    }
+
+    /// A launcher dies, and all processes say once more to the next one what they said to it.
+    #[test]
+    fn a_checkpoint_that_a_launcher_died_over_is_put_together_by_the_next_one() {
+        let place = tempfile::tempdir().unwrap();
+        let config = CheckpointConfig { best: true, ..CheckpointConfig::new(place.path()) };
+        let folder = CheckpointFolder::new(place.path());
+        let evaluated = Evaluated { every: Some(10), steps: 50 };
+        let start = |job: CheckpointState| {
+            let shards = ["a", "b"].map(str::to_string).into();
+            Keeper::start(&config, shards, job, evaluated).unwrap()
+        };
+        let until = |done: &dyn Fn() -> bool| {
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+            while !done() {
+                assert!(std::time::Instant::now() < deadline, "it waits");
+                std::thread::yield_now();
+            }
+        };
+        let loss = |loss| [("loss".to_string(), loss)].into_iter().collect::<Evaluation>();
+        let first = start(CheckpointState { step: 0, best: None, ..state() });
+        let said = [10, 20].map(|step| ["a", "b"].map(|shard| report(&folder, step, shard)));
+        let [[a10, b10], [a20, b20]] = said;
+        let say = |keeper: &Keeper, reports: &[&ShardReport]| {
+            reports.iter().for_each(|report| keeper.add((*report).clone()));
+        };
+        first.evaluated(10, loss(1.0));
+        say(&first, &[&a10, &b10]);
+        first.evaluated(20, loss(2.0));
+        say(&first, &[&a20]);
+        until(&|| steps(&folder) == [10]);
+        // it is killed, and removes nothing
+        std::mem::forget(first);
+        let next = start(folder.newest_whole().unwrap().1);
+        next.evaluated(10, loss(1.0));
+        next.evaluated(20, loss(2.0));
+        say(&next, &[&a10, &a20, &b10, &b20]);
+        until(&|| steps(&folder) == [20, 10]);
+        drop(next);
+        let (_, job) = folder.newest_whole().unwrap();
+        let best = job.best.map(|best| (best.step, best.since));
+        assert_eq!((job.test_loss, best), (Some(2.0), Some((10, 1))));
     }
 
     #[test]

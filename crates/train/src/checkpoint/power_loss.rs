@@ -16,7 +16,7 @@ use super::keeper::{Evaluated, Keeper};
 use super::saver::{Captured, Held, Saver};
 use super::tests::state;
 use super::{CheckpointConfig, CheckpointFolder};
-use crate::report::{EpochEnd, LOSS, Polling, Progress, Traffic};
+use crate::report::LOSS;
 
 /// Is there where the child writes, which is where it is started.
 const TRACED: &str = "traced";
@@ -57,10 +57,7 @@ fn writes_checkpoints() {
         saver.write(step, vec![variable]);
         keeper.add(told.recv().unwrap());
         let evaluation = [(LOSS.to_string(), loss)].into_iter().collect();
-        let (seconds, traffic) = (1.0, Traffic::default());
-        let epoch = Some(EpochEnd { seconds, traffic, evaluation: Some(evaluation) });
-        let polling = Polling::default();
-        keeper.evaluated(&Progress { step, loss: 0.0, polling, epoch });
+        keeper.evaluated(step, evaluation);
         drop((saver, keeper));
         job = CheckpointFolder::new(path).found().unwrap()[0].verified().unwrap();
         std::fs::create_dir_all(place.join(SAID)).unwrap();

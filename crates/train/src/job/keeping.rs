@@ -139,14 +139,14 @@ impl JobShape {
         match (is_evaluated, is_kept) {
             (true, _) => LAST_WORKER_DEADLINE,
             (false, true) if config.topology().is_asynchronous() => LAST_WORKER_DEADLINE,
-            (false, true) => config.step_deadline() * 2,
+            (false, true) => config.disk_deadline(),
             (false, false) => config.step_deadline(),
         }
     }
 
     /// How long whoever has made all steps waits for the others: they may still make theirs, evaluate, or write the last checkpoint.
     pub(super) fn patience_behind_the_last(&self, config: &TrainConfig, last: u64) -> Duration {
-        let of_disk = config.checkpoint.as_ref().map(|_| config.step_deadline() * 2);
+        let of_disk = config.checkpoint.as_ref().map(|_| config.disk_deadline());
         match config.topology().is_asynchronous() {
             true => LAST_WORKER_DEADLINE,
             false => self.step_patience(config, last + 1).max(of_disk.unwrap_or_default()),
@@ -259,14 +259,10 @@ mod tests {
         let kept = TrainConfig { checkpoint: Some(every(12)), ..evaluated };
         assert_eq!(long(&kept), [13, 21, 25, 31, 37]);
         let patience = [13, 21].map(|step| shape.step_patience(&kept, step));
-        assert_eq!(
-            patience,
-            [kept.step_deadline() * 2, LAST_WORKER_DEADLINE],
-            "a disk has a bound"
-        );
+        assert_eq!(patience, [kept.disk_deadline(), LAST_WORKER_DEADLINE], "a disk has a bound");
         let behind = |config: &TrainConfig| shape.patience_behind_the_last(config, 40);
         assert_eq!(behind(&config()), config().step_deadline());
         // the last one, too
-        assert_eq!(behind(&kept), kept.step_deadline() * 2);
+        assert_eq!(behind(&kept), kept.disk_deadline());
     }
 }

@@ -47,6 +47,10 @@ impl Listener for &Member {
     }
 
     fn progress(&mut self, progress: Progress) -> Result<(), TrainError> {
+        if let Some(evaluation) = progress.evaluation().cloned() {
+            let evaluated = MemberRecord::Evaluated { step: progress.step, evaluation };
+            self.recorder().record_lasting(&[evaluated])?;
+        }
         Ok(Member::progress(self, progress)?)
     }
 
@@ -60,7 +64,7 @@ impl Listener for &Member {
     }
 
     fn written(&mut self, shard: ShardReport) -> Result<(), TrainError> {
-        Ok(self.record(&[MemberRecord::Shard(shard)])?)
+        Ok(self.recorder().record_lasting(&[MemberRecord::Shard(shard)])?)
     }
 }
 
@@ -97,8 +101,8 @@ impl Listener for Caller<'_> {
     }
 
     fn progress(&mut self, progress: Progress) -> Result<(), TrainError> {
-        if let Some(keeper) = &self.keeper {
-            keeper.evaluated(&progress);
+        if let Some((keeper, evaluation)) = self.keeper.as_ref().zip(progress.evaluation()) {
+            keeper.evaluated(progress.step, evaluation.clone());
         }
         (self.on_progress)(progress);
         Ok(())

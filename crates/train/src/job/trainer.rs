@@ -105,7 +105,7 @@ impl<'a> Trainer<'a> {
             rates: Rates::default(),
             files: PartFiles::default(),
             resumed: None,
-            standing: ProcessStanding::new(config.step_deadline(), config.liveness() * 4),
+            standing: ProcessStanding::new(config),
         }
     }
 }

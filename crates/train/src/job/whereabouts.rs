@@ -10,6 +10,8 @@ use tensorwire_kvstore::{ServerStanding, Serving};
 use tensorwire_launch::{Stand, Whereabouts};
 use tensorwire_runtime::{Doing, Session, Standing};
 
+use crate::config::TrainConfig;
+
 /// What a process does around its sessions' runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -59,11 +61,10 @@ struct Inner {
 }
 
 impl ProcessStanding {
-    /// Others may wait for it for `set_up` until it has begun; one that trains alone takes as long as a member at least may.
-    pub(super) fn new(step_patience: Duration, set_up: Duration) -> Arc<ProcessStanding> {
+    /// Of a process of such a job.
+    pub(super) fn new(config: &TrainConfig) -> Arc<ProcessStanding> {
         let inner = Mutex::new(Inner { phase: Phase::Begins, sessions: Vec::new(), served: None });
-        // twice as long as others, as the step behind a checkpoint waits
-        let disk_patience = set_up.max(step_patience * 2);
+        let (step_patience, disk_patience) = (config.step_deadline(), config.disk_deadline());
         let turns = AtomicU64::new(0);
         Arc::new(ProcessStanding { step_patience, disk_patience, turns, inner })
     }
@@ -168,5 +169,27 @@ fn runs(sessions: &[Arc<Standing>], patience: Option<Duration>) -> Stand {
         // the run ends itself when it has waited for too long
         (None, Some((what, waits))) => Stand { what, waits, patience: None },
         (None, None) => Stand { what: "is between two operators".into(), waits: false, patience },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tensorwire_launch::JobSpec;
+    use tensorwire_zoo::data::Source;
+    use tensorwire_zoo::{Mlp, Shipped};
+
+    use super::*;
+    use crate::config::tests::config;
+    use crate::{Prepared, Workload};
+
+    #[test]
+    fn who_waits_for_one_that_reads_is_as_patient_as_that_one() {
+        let source: Source = "digits".parse().unwrap();
+        let data = source.open(Mlp.samples(), 1).unwrap();
+        let config = TrainConfig { step_deadline_ms: 3_600_000, ..config() };
+        let reads = ProcessStanding::new(&config).stand().patience;
+        let prepared = Prepared::new(config, &Workload::new(Mlp, data)).unwrap();
+        let wait = prepared.job(&JobSpec::new("", "", Vec::new())).set_up;
+        assert!(wait >= reads && reads.is_some(), "{wait:?} for {reads:?}");
     }
 }

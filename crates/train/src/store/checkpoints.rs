@@ -173,7 +173,7 @@ impl Keep for CheckpointShards {
             Err(error) => {
                 let written = Err(format!("no thread to write it: {error}"));
                 let report = MemberRecord::Shard(ShardReport { step, shard, written });
-                let told = self.recorder.record(&[report]);
+                let told = self.recorder.record_lasting(&[report]);
                 told.map_err(|error| format!("telling the launcher: {error}"))
             }
         }
