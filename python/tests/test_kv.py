@@ -368,6 +368,22 @@ def shared_by_threads():
     kv.barrier()
 
 
+def led_on():
+    """The process that leads waits for the others no longer than it may, and leads them on."""
+    folder = Path(sys.argv[2])
+    kv = tensorwire.kv.create("dist_sync", timeout=5)
+    if kv.rank == 0:
+        with check.assertRaisesRegex(tensorwire.kv.StoreError, r"waited \d+ s for the other workers to close the store"):
+            kv.close()
+        (folder / "waited").touch()
+    while not (folder / "waited").exists():
+        time.sleep(0.01)
+    kv.close()
+    (folder / str(kv.rank)).touch()
+    while not (folder / "1").exists():
+        time.sleep(0.01)
+
+
 def forked():
     """A fork, as a loader of data is one, cannot use the store, and ends without a word to others."""
     kv = tensorwire.kv.create("dist_sync", timeout=20)
@@ -450,6 +466,10 @@ class Jobs(unittest.TestCase):
     def test_threads_wait_for_each_other_no_longer_than_they_may(self):
         with tempfile.TemporaryDirectory() as folder:
             self.job(shared_by_threads, folder)
+
+    def test_who_leads_waits_for_the_others_no_longer_than_it_may(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.job(led_on, folder)
 
     def test_a_fork_cannot_use_the_store_and_ends(self):
         self.job(forked)

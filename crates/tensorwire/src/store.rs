@@ -468,7 +468,8 @@ impl StoreMember {
         self.turns(deadline, go_on, KvWorker::barrier)
     }
 
-    /// Says goodbye to the servers. The process that leads the job waits until all others have, too.
+    /// Says goodbye to the servers. The process that leads the job waits until all others have, too; if they have not by the
+    /// deadline, it leads them on until it ends.
     ///
     /// # Errors
     /// As for [`StoreMember::wait`].
@@ -486,10 +487,17 @@ impl StoreMember {
         member.leave(())?;
         drop(sign_of_life);
         let Some(lead) = lead else { return Ok(()) };
+        let start = Clock::now_ns();
         while !lead.thread.is_finished() {
             if !go_on() {
                 lead.interrupt.store(true, Ordering::Relaxed);
                 return Err(StoreFailure::Interrupted);
+            }
+            if deadline.passed() {
+                // they are led for as long as this process lives
+                let waited = Duration::from_nanos(Clock::now_ns() - start);
+                let what = "the other workers to close the store, whom this process leads".to_string();
+                return Err(StoreError::TimedOut { waited, what }.into());
             }
             std::thread::sleep(TURN / 10);
         }
