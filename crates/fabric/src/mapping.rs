@@ -132,8 +132,14 @@ impl Mapping {
             && advise(Advice::LinuxHugepage).is_ok()
             && has_large_pages(setting);
         match rustix::io::retry_on_intr(|| advise(Advice::LinuxPopulateWrite)) {
-            // before Linux 5.14 pages come when they are touched
-            Err(Errno::INVAL) => Ok(()),
+            // Linux before 5.14, and a filter of calls: pages come when they are touched
+            Err(Errno::INVAL | Errno::NOSYS | Errno::PERM) => {
+                // fits: less than what is mapped
+                let pages = (0..self.mapped).step_by(PAGE_BYTES as usize);
+                // SAFETY: each byte lies in memory that was just mapped, is zero, and known to nobody else
+                pages.for_each(|at| unsafe { self.start.as_ptr().add(at).write_volatile(0) });
+                Ok(())
+            }
             // as the memory that there is not
             Err(Errno::FAULT) => Err(Errno::NOMEM),
             taken => taken,

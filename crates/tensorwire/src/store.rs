@@ -496,7 +496,8 @@ impl StoreMember {
             if deadline.passed() {
                 // they are led for as long as this process lives
                 let waited = Duration::from_nanos(Clock::now_ns() - start);
-                let what = "the other workers to close the store, whom this process leads".to_string();
+                let what =
+                    "the other workers to close the store, whom this process leads".to_string();
                 return Err(StoreError::TimedOut { waited, what }.into());
             }
             std::thread::sleep(TURN / 10);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::frame::{HEADER_BYTES, Header};
-use super::pages::{LENT_BYTES, PagePipe};
+use super::pages::{LENT_BYTES, PagePipe, PagesError};
 use crate::api::Signal;
 use crate::raw_io::{self, FRAMES_MAX, Span};
 use crate::region::RegionMemory;
@@ -108,23 +108,19 @@ impl Outgoing {
         socket: &OwnedFd,
         sealer: &mut Sealer,
         pipe: &mut PagePipe,
-    ) -> Result<usize, Errno> {
+    ) -> Result<usize, PagesError> {
         self.sealed.get_or_insert_with(|| self.header.seal(sealer));
         let count = match &self.payload {
-            Some(payload) if self.sent >= HEAD => {
-                match pipe.send(payload, self.sent - HEAD, socket) {
-                    Err(Errno::NOMEM | Errno::INVAL) if pipe.is_empty() => {
-                        // it is copied as others are; the peer says all the same that it has taken it
-                        self.by_pages = false;
-                        0
-                    }
-                    sent => sent?,
-                }
-            }
-            _ => raw_io::send_more(socket, self.rest().0)?,
+            Some(payload) if self.sent >= HEAD => pipe.send(payload, self.sent - HEAD, socket)?,
+            _ => raw_io::send_more(socket, self.rest().0).map_err(PagesError::Socket)?,
         };
         self.sent += count as u64; // fits: usize is 64 bits wide
         Ok(count)
+    }
+
+    /// Has what is left of the payload copied. The peer says all the same that it has taken it.
+    pub(super) fn copy(&mut self) {
+        self.by_pages = false;
     }
 
     /// What is left of a header that is sealed, and of the payload; nothing of both is encrypted.

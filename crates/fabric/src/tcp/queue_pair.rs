@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use rustix::event::epoll;
 use rustix::io::Errno;
+use rustix::net::Shutdown;
 use tensorwire_base::sync::Mutex;
 use tensorwire_base::sync::atomic::{AtomicBool, Ordering};
 
 use super::frame::{HEADER_BYTES, Header, Kind};
 use super::outgoing::{Bytes, Outgoing, RECORD_BYTES, Sent};
-use super::pages::Pages;
+use super::pages::{LENT_BYTES, Pages, PagesError};
 use super::receiving::{Received, Receiving};
 use crate::api::{Completion, Direction, Signal};
 use crate::common::{Core, Credits};
@@ -265,6 +266,11 @@ impl QueuePair {
             std::mem::take(&mut sending.lent),
             std::mem::take(&mut sending.reads),
         );
+        sending.pages.rest();
+        if lent.iter().chain(&frames).any(|frame| frame.header.is_lent) {
+            // what the system still has of their pages does not go: they may be written over once this is told
+            let _ = rustix::net::connect_unspec(&self.socket);
+        }
         drop(sending);
         let written = lent.into_iter().chain(frames).filter_map(|frame| match frame.then {
             Sent::Complete { token } => Some(token),
@@ -331,13 +337,16 @@ impl QueuePair {
 
     /// Checks a frame, before anything of its payload is read. Some if payload follows.
     fn begin(&self, header: Header) -> Result<Option<(Bytes, Received)>, Broken> {
-        let Header { kind, key, offset, bytes, request, signal, is_lent: _ } = header;
+        let Header { kind, key, offset, bytes, request, signal, .. } = header;
         let own_slots = self.core.board().slots();
         if let Some(signal) = signal.filter(|signal| signal.slot.0 as usize >= own_slots) {
             return Err(Broken::Refused(format!(
                 "it signals slot {} of {own_slots}",
                 signal.slot.0
             )));
+        }
+        if header.is_lent && bytes < LENT_BYTES {
+            return Err(Broken::Refused(format!("it lends {bytes} bytes, which nobody does")));
         }
         let find = || {
             let found = self.core.regions().check(key, offset, bytes);
@@ -437,7 +446,7 @@ impl QueuePair {
 
     /// Queues a frame and, if it is the first, sends what the socket takes.
     fn queue(&self, sending: &mut Sending, mut outgoing: Outgoing) {
-        if sending.record.is_none() && outgoing.may_be_lent() && sending.pages.pipe().is_some() {
+        if sending.record.is_none() && outgoing.may_be_lent() && sending.pages.are_lent() {
             outgoing.lend();
         }
         match outgoing.header.kind {
@@ -460,13 +469,28 @@ impl QueuePair {
             && let Sending { frames, sealer, record, pages, lent, .. } = sending
             && let Some(first) = frames.front_mut()
         {
-            let pipe = if first.goes_by_pages() { pages.pipe() } else { None };
-            let sent = match (&mut *record, pipe) {
-                (Some((record, done)), _) => {
-                    first.send_encrypted(&self.socket, sealer, record, done)
+            let sent = if let Some((record, done)) = &mut *record {
+                first.send_encrypted(&self.socket, sealer, record, done)
+            } else if first.goes_by_pages()
+                && let Some(pipe) = pages.pipe()
+            {
+                match first.send_pages(&self.socket, sealer, pipe) {
+                    Ok(count) => Ok(count),
+                    Err(PagesError::Refused) => {
+                        frames.iter_mut().for_each(Outgoing::copy);
+                        pages.refuse();
+                        continue;
+                    }
+                    Err(PagesError::Socket(error)) => {
+                        if ![Errno::AGAIN, Errno::INTR].contains(&error) {
+                            // of a pipe's errors the poller sees nothing, of this it does
+                            let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+                        }
+                        Err(error)
+                    }
                 }
-                (None, Some(pipe)) => first.send_pages(&self.socket, sealer, pipe),
-                (None, None) => Outgoing::send_first(frames, &self.socket, sealer),
+            } else {
+                Outgoing::send_first(frames, &self.socket, sealer)
             };
             match sent {
                 Ok(count) => turn += count,
@@ -488,6 +512,9 @@ impl QueuePair {
             }
         }
         let unsent = !sending.frames.is_empty();
+        if !unsent {
+            sending.pages.rest();
+        }
         if unsent != sending.is_full || unsent && turn >= TURN_BYTES {
             // it may have room now; others have their turn before
             sending.is_full = unsent;

@@ -153,10 +153,11 @@ fn wrong_doing(does: impl FnOnce(&QueuePair)) -> PeerFault {
 #[cfg_attr(miri, ignore = "Miri has no poll")]
 fn garbage_on_a_queue_pair_is_refused() {
     let beyond = Some(Signal { slot: ArrivalSlot(u32::MAX), epoch: 1 });
-    let cases: [(&str, [u8; CLEAR_BYTES]); 5] = [
+    let cases: [(&str, [u8; CLEAR_BYTES]); 6] = [
         ("unknown kind", [0xee; CLEAR_BYTES]),
         ("signals slot", Header { signal: beyond, ..Header::bare(Kind::Write) }.encode()),
         ("nobody asked for", Header::bare(Kind::ReadResponse).encode()),
+        ("lends 0 bytes", Header { is_lent: true, ..Header::bare(Kind::Write) }.encode()),
         ("nobody lent", Header::bare(Kind::Taken).encode()),
         (
             "no living region",
