@@ -2,7 +2,7 @@
 //! begun, since it waits for the others there.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tensorwire_base::Rank;
 
@@ -15,10 +15,13 @@ pub(super) enum WindDown {
     #[default]
     Not,
     /// Members are asked where they are. One of them was seen to do something then, or they were asked.
-    Held { moved: Instant },
+    Held { begun: Instant, moved: Instant },
     /// They were told behind which step they end.
-    Last { moved: Instant, step: u64 },
+    Last { begun: Instant, moved: Instant, step: u64 },
 }
+
+/// So long at most, whatever they do: one that does something for ever holds up no end.
+const AT_MOST: Duration = Duration::from_secs(3600);
 
 impl Launcher<'_> {
     /// True if whoever started the members has told one of them to end, as hosts are drained: the job ends with it, and keeps what
@@ -46,6 +49,10 @@ impl Launcher<'_> {
 
     /// Tells a member that calls how far all may go. One that has called before, this launcher or another, may have missed it.
     pub(super) fn tell_how_far(&mut self, rank: Rank) {
+        if self.interrupted.is_some() && self.spec.takeover.is_some() {
+            // no other launcher comes
+            self.tell(&[rank], &ToMember::EndWithLauncher);
+        }
         let last = match self.wind_down {
             WindDown::Not => {
                 self.tell(&[rank], &ToMember::LetGo);
@@ -69,32 +76,33 @@ impl Launcher<'_> {
         // an evaluation, as much else that steps wait for, may take any time
         let moves = self.members.iter().any(MemberState::moves);
         let since = |moved| if moves { now } else { moved };
-        let moved = match self.wind_down {
+        let (begun, moved) = match self.wind_down {
             WindDown::Not => {
                 self.tell_all(&ToMember::Hold);
-                self.wind_down = WindDown::Held { moved: now };
-                now
+                self.wind_down = WindDown::Held { begun: now, moved: now };
+                (now, now)
             }
-            WindDown::Held { moved } => {
+            WindDown::Held { begun, moved } => {
                 let moved = since(moved);
-                self.wind_down = WindDown::Held { moved };
+                self.wind_down = WindDown::Held { begun, moved };
                 let asked = self.members.iter().filter(|m| !m.survived && !m.done());
                 let held: Option<Vec<u64>> = asked.map(|member| member.held).collect();
                 if let Some(step) = held.map(|held| held.into_iter().max().unwrap_or_default()) {
-                    self.wind_down = WindDown::Last { moved, step };
+                    self.wind_down = WindDown::Last { begun, moved, step };
                     self.tell_all(&ToMember::Allow { until: step, behind: Behind::Interrupted });
                     let goes_on = self.interrupted.is_none();
                     on_update(JobUpdate::Ending { step, goes_on })?;
                 }
-                moved
+                (begun, moved)
             }
-            WindDown::Last { moved, step } => {
+            WindDown::Last { begun, moved, step } => {
                 let moved = since(moved);
-                self.wind_down = WindDown::Last { moved, step };
-                moved
+                self.wind_down = WindDown::Last { begun, moved, step };
+                (begun, moved)
             }
         };
-        Ok(moves || now.saturating_duration_since(moved) < patience)
+        let has_time = now.saturating_duration_since(begun) < AT_MOST;
+        Ok(has_time && (moves || now.saturating_duration_since(moved) < patience))
     }
 }
 
@@ -103,7 +111,6 @@ mod tests {
     use std::collections::VecDeque;
     use std::process::Command;
     use std::sync::mpsc::channel;
-    use std::time::Duration;
 
     use super::super::acceptor::Event;
     use super::super::process::Process;

@@ -163,6 +163,17 @@ impl CheckpointFolder {
         self.path.join(format!("{PREFIX}{step:08}{PARTIAL}"))
     }
 
+    /// Removes a folder that is no checkpoint any more. By a name of its own meanwhile: what is under [`CheckpointFolder::partial`] is
+    /// taken for one that is being written.
+    fn remove(&self, path: &Path, step: u64) -> io::Result<()> {
+        let gone = self.path.join(format!("{PREFIX}{step:08}.gone{PARTIAL}"));
+        match std::fs::remove_dir_all(&gone) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => std::fs::rename(path, &gone)?,
+        }
+        std::fs::remove_dir_all(&gone)
+    }
+
     /// Removes what a job left half written that ended in the middle.
     pub(crate) fn remove_partial(&self) {
         let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
@@ -197,7 +208,7 @@ impl CheckpointFolder {
         whole_file::sync_folder(&self.path)?;
         if replaces {
             // that the older one stays for now is worth no error
-            let _ = std::fs::remove_dir_all(&partial);
+            let _ = self.remove(&partial, state.step);
         }
         Ok(whole)
     }
@@ -247,10 +258,7 @@ impl CheckpointFolder {
         // fits: a number of folders
         let old = found.iter().filter(|found| found.step <= step).skip(keep as usize);
         for found in old.filter(|found| Some(found.step) != best) {
-            // first it is none any more
-            let gone = self.partial(found.step);
-            std::fs::rename(&found.path, &gone)?;
-            std::fs::remove_dir_all(&gone)?;
+            self.remove(&found.path, found.step)?;
         }
         Ok(())
     }

@@ -162,6 +162,10 @@ impl Work {
                     self.open.entry(step).or_default().insert(shard, written);
                     step
                 }
+                News::Evaluated(step, _) if step > self.evaluated.steps => {
+                    tracing::warn!("an evaluation of step {step} is none of this job's");
+                    continue;
+                }
                 // the last one of a job that ends early comes twice
                 News::Evaluated(step, _) if self.has_heard(step) => step,
                 News::Evaluated(step, evaluation) => {
