@@ -161,7 +161,7 @@ fn the_same_processes_go_on_to_the_bits_of_an_undisturbed_job() {
 /// Each step is evaluated and kept, and evaluations take most of the time: a launcher dies over one of them.
 #[test]
 fn no_checkpoint_is_lost_and_no_evaluation() {
-    const EVALUATED: u64 = 60;
+    const EVALUATED: u64 = 24;
     for strategy in ["--strategy allreduce", "--strategy ps"] {
         let kept = "--val-every 1 --checkpoint-every 1 --keep 1000";
         let again = Again::new(&format!("--steps {EVALUATED} {kept} {strategy}"));
