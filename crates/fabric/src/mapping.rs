@@ -74,7 +74,12 @@ impl Mapping {
             )
         }?;
         let mut mapping = Mapping::new(not_null(start)?, bytes, mapped);
-        mapping.take_pages("enabled")?;
+        if !mapping.take_pages("enabled")? {
+            // fits: a page
+            let pages = (0..mapped).step_by(PAGE_BYTES as usize);
+            // SAFETY: each byte lies in memory that was just mapped, is zero, and known to nobody else
+            pages.for_each(|at| unsafe { mapping.start.as_ptr().add(at).write_volatile(0) });
+        }
         Ok(mapping)
     }
 
@@ -118,10 +123,11 @@ impl Mapping {
 
     /// Has the pages of fresh memory there. Where it is as large as a large page, those are large if the system's `setting` has any:
     /// there are fewer to clear, and fewer to find for who computes, copies or sends.
-    fn take_pages(&mut self, setting: &str) -> Result<(), Errno> {
+    /// False: the system does not do that.
+    fn take_pages(&mut self, setting: &str) -> Result<bool, Errno> {
         // Miri knows no pages
         if cfg!(miri) {
-            return Ok(());
+            return Ok(true);
         }
         let advise = |advice| {
             // SAFETY: of memory that this value mapped. Such advice changes none of its bytes.
@@ -132,17 +138,11 @@ impl Mapping {
             && advise(Advice::LinuxHugepage).is_ok()
             && has_large_pages(setting);
         match rustix::io::retry_on_intr(|| advise(Advice::LinuxPopulateWrite)) {
-            // Linux before 5.14, and a filter of calls: pages come when they are touched
-            Err(Errno::INVAL | Errno::NOSYS | Errno::PERM) => {
-                // fits: less than what is mapped
-                let pages = (0..self.mapped).step_by(PAGE_BYTES as usize);
-                // SAFETY: each byte lies in memory that was just mapped, is zero, and known to nobody else
-                pages.for_each(|at| unsafe { self.start.as_ptr().add(at).write_volatile(0) });
-                Ok(())
-            }
+            // Linux before 5.14, and a filter of calls
+            Err(Errno::INVAL | Errno::NOSYS | Errno::PERM) => Ok(false),
             // as the memory that there is not
             Err(Errno::FAULT) => Err(Errno::NOMEM),
-            taken => taken,
+            taken => taken.map(|()| true),
         }
     }
 
@@ -263,7 +263,7 @@ impl SharedMapping {
         let mut mapping = Mapping::map(fd.as_fd(), bytes, MapFlags::empty())?;
         // large pages come only by way of memory that is mapped
         mapping.take_pages("shmem_enabled")?;
-        // whatever the system made of that advice
+        // those that did not come so
         rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, mapped)?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok(SharedMapping { mapping, fd })
