@@ -14,7 +14,7 @@ use crate::support::{Ended, Job, send};
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// More than are made before the number of workers has changed, on whatever machine.
-const STEPS: u64 = 300;
+const STEPS: u64 = 100;
 
 /// A job of at most four workers, with what it keeps and where it answers.
 struct Resizing {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Ended, Job, send};
 use rustix::process::{Pid, Signal};
+use tensorwire_testkit::long;
 use tensorwire_train::SnapshotFiles;
 
 /// ZeroMQ, where it is built in.
@@ -188,7 +189,7 @@ fn replaced(extra: &str, deaths: &[(usize, u64)], undisturbed: &str) {
 #[test]
 fn a_server_that_dies_is_replaced_and_no_bit_changes() {
     let undisturbed = hash(STEPS);
-    for moment in (300..2100).step_by(300) {
+    for moment in (300..2100).step_by(long::of(600, 300)) {
         for rank in [2, 3] {
             let every = [1, 3, 7, 50][moment as usize / 300 % 4];
             let wire = if rank == 2 { "shm" } else { "tcp" };
