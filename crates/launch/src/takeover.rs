@@ -17,6 +17,10 @@ use tensorwire_base::Deadline;
 
 use crate::assignment::{Assignment, JobIdentity};
 
+/// Of what launchers and members say to each other, and of what a launcher does on their behalf: one that takes a job over must
+/// understand its members as the first one did. To be raised with each change of either.
+pub(crate) const PROTOCOL: u32 = 1;
+
 /// What the names of records end with.
 const EXTENSION: &str = "job";
 
@@ -79,6 +83,9 @@ pub(crate) struct JobRecord {
     /// With how many workers it is to go on, if that was asked for and it is not yet launched so.
     #[serde(default)]
     pub(crate) workers: Option<u32>,
+    /// [`PROTOCOL`] of who wrote this; earlier ones wrote none.
+    #[serde(default)]
+    pub(crate) protocol: u32,
 }
 
 impl JobRecord {
@@ -308,8 +315,11 @@ impl Abandoned {
         members.filter(|member| !member.process.find().has_ended()).count()
     }
 
-    /// What the members were told of the job, in its own form; none if it has another.
+    /// What the members were told of the job, in its own form; none if it has another, or they speak otherwise than this launcher.
     pub fn payload<T: DeserializeOwned>(&self) -> Option<T> {
+        if self.record.protocol != PROTOCOL {
+            return None;
+        }
         serde_json::from_value(self.record.assignment.payload.clone()).ok()
     }
 
@@ -372,6 +382,7 @@ mod tests {
                 host: None,
             }],
             workers: None,
+            protocol: PROTOCOL,
         }
     }
 
@@ -405,6 +416,21 @@ mod tests {
         launcher.wait().unwrap();
         assert!(!member.wait().unwrap().success());
         drop(file);
+    }
+
+    #[test]
+    fn members_of_a_launcher_that_spoke_otherwise_are_told_nothing_that_is_understood() {
+        let me = std::process::id();
+        let left = |record: JobRecord| {
+            let written = serde_json::to_vec(&record).unwrap();
+            let record = Arc::new(JobRecord::read(&written).unwrap());
+            Abandoned { path: PathBuf::new(), record }
+        };
+        let same = record(me, me);
+        assert!(left(same.clone()).payload::<serde_json::Value>().is_some());
+        let other = left(JobRecord { protocol: PROTOCOL + 1, ..same });
+        assert!(other.payload::<serde_json::Value>().is_none());
+        assert_eq!(other.waiting(), 1, "they can be ended");
     }
 
     #[test]

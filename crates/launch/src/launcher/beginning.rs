@@ -22,7 +22,7 @@ use crate::job::{JobError, JobSpec, JobUpdate, OnUpdate};
 use crate::rendezvous::JoinedProcess;
 use crate::start::start;
 use crate::store_job::StorePlace;
-use crate::takeover::{Abandoned, JobRecord, MemberRecord, ProcessName, RecordFile};
+use crate::takeover::{Abandoned, JobRecord, MemberRecord, PROTOCOL, ProcessName, RecordFile};
 
 /// Members that are started at the same time on another host: of more than ten that are about to log in sshd turns some away
 /// (MaxStartups 10:30:100).
@@ -194,7 +194,8 @@ impl Launcher<'_> {
         }
         let title = self.spec.title.clone();
         let listen = self.listen;
-        let record = JobRecord { launcher, title, listen, assignment, members, workers };
+        let protocol = PROTOCOL;
+        let record = JobRecord { launcher, title, listen, assignment, members, workers, protocol };
         if let Err(error) = file.write(&record) {
             tracing::warn!("no other launcher can take this job over: {error}");
         }

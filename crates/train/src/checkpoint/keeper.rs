@@ -68,8 +68,8 @@ struct Work {
 }
 
 impl Keeper {
-    /// One for a job that is `job` at the step that it begins behind, whose checkpoints have these files. Removes what an
-    /// earlier job has left half written.
+    /// One for a job that is `job` at the step that it goes on from, whose checkpoints have these files; an earlier keeper has been
+    /// told of all up to `told`.
     ///
     /// # Errors
     /// When the system has no thread to give.
@@ -77,12 +77,13 @@ impl Keeper {
         config: &CheckpointConfig,
         shards: BTreeSet<String>,
         job: CheckpointState,
+        told: u64,
         evaluated: Evaluated,
     ) -> std::io::Result<Keeper> {
         let (news, inbox) = channel();
         let (config, folder) = (config.clone(), CheckpointFolder::new(&config.path));
         let best = [(0, job.best.clone())].into();
-        let (told, open) = (job.step, BTreeMap::new());
+        let open = BTreeMap::new();
         let marked = marked(&folder, &job);
         let (losses, last, is_concluded) = (BTreeMap::new(), None, false);
         let work = Work {
@@ -372,6 +373,24 @@ mod tests {
         assert_eq!(kept(&mut work, 90), [50]);
     }
 
+    fn until(done: impl Fn() -> bool) {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while !done() {
+            assert!(std::time::Instant::now() < deadline, "it waits");
+            std::thread::yield_now();
+        }
+    }
+
+    fn started(
+        config: &CheckpointConfig,
+        shards: BTreeSet<String>,
+        job: CheckpointState,
+        evaluated: Evaluated,
+    ) -> Keeper {
+        let told = job.step;
+        Keeper::start(config, shards, job, told, evaluated).unwrap()
+    }
+
     #[test]
     fn a_checkpoint_is_there_once_all_have_written_and_else_leaves_nothing() {
         let place = tempfile::tempdir().unwrap();
@@ -379,7 +398,7 @@ mod tests {
         let folder = CheckpointFolder::new(place.path());
         let shards: BTreeSet<String> = ["a", "b"].map(str::to_string).into();
         let evaluated = Evaluated { every: None, steps: 50 };
-        let keeper = Keeper::start(&config, shards, state(), evaluated).unwrap();
+        let keeper = started(&config, shards, state(), evaluated);
         for step in [10, 20, 30] {
             keeper.add(report(&folder, step, "b"));
             keeper.add(report(&folder, step, "a"));
@@ -409,16 +428,12 @@ mod tests {
         let config = CheckpointConfig { best: true, ..CheckpointConfig::new(place.path()) };
         let folder = CheckpointFolder::new(place.path());
         let evaluated = Evaluated { every: Some(10), steps: 50 };
-        let keeper = Keeper::start(&config, ["a".to_string()].into(), state(), evaluated).unwrap();
+        let keeper = started(&config, ["a".to_string()].into(), state(), evaluated);
         keeper.add(report(&folder, 10, "a"));
         let evaluation = [("loss".to_string(), f64::NAN)].into_iter().collect();
         keeper.tell(News::Evaluated(10, evaluation));
         // while the job goes on
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while folder.found().unwrap().is_empty() {
-            assert!(std::time::Instant::now() < deadline, "it waits for a better one");
-            std::thread::yield_now();
-        }
+        until(|| !folder.found().unwrap().is_empty());
     }
 
     /// A launcher dies, and all processes say once more to the next one what they said to it.
@@ -428,17 +443,8 @@ mod tests {
         let config = CheckpointConfig { best: true, ..CheckpointConfig::new(place.path()) };
         let folder = CheckpointFolder::new(place.path());
         let evaluated = Evaluated { every: Some(10), steps: 50 };
-        let start = |job: CheckpointState| {
-            let shards = ["a", "b"].map(str::to_string).into();
-            Keeper::start(&config, shards, job, evaluated).unwrap()
-        };
-        let until = |done: &dyn Fn() -> bool| {
-            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-            while !done() {
-                assert!(std::time::Instant::now() < deadline, "it waits");
-                std::thread::yield_now();
-            }
-        };
+        let shards = || ["a", "b"].map(str::to_string).into();
+        let start = |job: CheckpointState| started(&config, shards(), job, evaluated);
         let loss = |loss| [("loss".to_string(), loss)].into_iter().collect::<Evaluation>();
         let first = start(CheckpointState { step: 0, best: None, ..state() });
         let said = [10, 20].map(|step| ["a", "b"].map(|shard| report(&folder, step, shard)));
@@ -450,18 +456,29 @@ mod tests {
         say(&first, &[&a10, &b10]);
         first.evaluated(20, loss(2.0));
         say(&first, &[&a20]);
-        until(&|| steps(&folder) == [10]);
+        until(|| steps(&folder) == [10]);
         // it is killed, and removes nothing
         std::mem::forget(first);
         let next = start(folder.newest_whole().unwrap().1);
         next.evaluated(10, loss(1.0));
         next.evaluated(20, loss(2.0));
         say(&next, &[&a10, &a20, &b10, &b20]);
-        until(&|| steps(&folder) == [20, 10]);
+        until(|| steps(&folder) == [20, 10]);
         drop(next);
         let (_, job) = folder.newest_whole().unwrap();
         let best = job.best.map(|best| (best.step, best.since));
         assert_eq!((job.test_loss, best), (Some(2.0), Some((10, 1))));
+        // the newest is damaged: what it had counted, who evaluates says again, and it counts behind the one that is read
+        let read = FoundCheckpoint::at(place.path().join("step-00000010")).unwrap();
+        let read = read.verified().unwrap();
+        let keeper = Keeper::start(&config, shards(), read, 20, evaluated).unwrap();
+        keeper.evaluated(20, loss(0.5));
+        say(&keeper, &[&a20, &b20]);
+        say(&keeper, &["a", "b"].map(|shard| report(&folder, 30, shard)).each_ref());
+        keeper.evaluated(30, loss(3.0));
+        drop(keeper);
+        let best = folder.newest_whole().unwrap().1.best.unwrap();
+        assert_eq!((best.step, best.since), (20, 1));
     }
 
     #[test]
@@ -472,25 +489,18 @@ mod tests {
         let folder = CheckpointFolder::new(place.path());
         let evaluated = Evaluated { every: Some(20), steps: 60 };
         let shards: BTreeSet<String> = ["a", "b"].map(str::to_string).into();
-        let keeper = Keeper::start(&config, shards, state(), evaluated).unwrap();
+        let keeper = started(&config, shards, state(), evaluated);
         let both = |step| ["a", "b"].map(|shard| keeper.add(report(&folder, step, shard)));
         keeper.add(report(&folder, 10, "a"));
         both(20);
         both(40);
         both(50);
         let is_there = |step| folder.found().unwrap().iter().any(|found| found.step == step);
-        let until = |done: &dyn Fn() -> bool| {
-            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-            while !done() {
-                assert!(std::time::Instant::now() < deadline, "it waits");
-                std::thread::yield_now();
-            }
-        };
-        until(&|| is_there(50));
+        until(|| is_there(50));
         assert!(!folder.partial(10).exists(), "there are later ones");
         assert!(!is_there(20) && !is_there(40), "their evaluations are to come");
         keeper.evaluator_is_lost();
-        until(&|| is_there(20) && is_there(40));
+        until(|| is_there(20) && is_there(40));
     }
 
     fn steps(folder: &CheckpointFolder) -> Vec<u64> {
@@ -517,7 +527,7 @@ mod tests {
             let evaluation = [("loss".to_string(), loss)].into_iter().collect();
             keeper.tell(News::Evaluated(step, evaluation));
         };
-        let start = |job| Keeper::start(&config, ["a".to_string()].into(), job, evaluated).unwrap();
+        let start = |job| started(&config, ["a".to_string()].into(), job, evaluated);
         let keeper = start(CheckpointState { step: 0, best: None, ..state() });
         said(&keeper, 10, 1.0, true);
         said(&keeper, 20, 0.5, false);
@@ -547,7 +557,7 @@ mod tests {
         let evaluated = Evaluated { every: None, steps: 30 };
         let run = |news: &[u64], is_done| {
             let shards = ["a".to_string()].into();
-            let keeper = Keeper::start(&config, shards, state(), evaluated).unwrap();
+            let keeper = started(&config, shards, state(), evaluated);
             news.iter().for_each(|step| keeper.add(report(&folder, *step, "a")));
             if is_done {
                 keeper.tell(News::Concluded);
@@ -566,7 +576,7 @@ mod tests {
             CheckpointConfig { keep: 1, best: true, ..CheckpointConfig::new(place.path()) };
         let folder = CheckpointFolder::new(place.path());
         let evaluated = Evaluated { every: Some(10), steps: 50 };
-        let keeper = Keeper::start(&config, ["a".to_string()].into(), state(), evaluated).unwrap();
+        let keeper = started(&config, ["a".to_string()].into(), state(), evaluated);
         for (step, loss) in [(10, 3.0), (20, 1.0), (30, 2.0), (40, 1.5)] {
             // written before it was evaluated, and after
             let written = report(&folder, step, "a");

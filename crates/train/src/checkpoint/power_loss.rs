@@ -40,7 +40,7 @@ fn writes_checkpoints() {
     for (step, loss) in [(10, 3.0), (20, 1.0), (30, 2.0), (30, 2.0), (40, 0.5)] {
         let evaluated = Evaluated { every: Some(10), steps: 100 };
         let shards = BTreeSet::from(["worker0".to_string()]);
-        let keeper = Keeper::start(&config, shards, job.clone(), evaluated).unwrap();
+        let keeper = Keeper::start(&config, shards, job.clone(), job.step, evaluated).unwrap();
         let (tell, told) = channel();
         let folder = CheckpointFolder::new(path);
         let mut saver =

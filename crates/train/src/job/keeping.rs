@@ -37,11 +37,13 @@ impl Prepared {
         let checkpoint = config.checkpoint.as_ref()?;
         let folder = CheckpointFolder::new(&checkpoint.path);
         let slots = checkpoint::kept(program, topology).slots();
-        // what came before, the launcher of the time has told
-        let told = is_taken_over.then(|| folder.newest()).flatten();
+        // what a process says again of its files, the launcher of the time has told; an evaluation counts with a checkpoint
+        // that is read, which is not always the newest
+        let read = self.resumed.as_ref().map_or(shape.done, |resumed| resumed.state.step);
+        let told = is_taken_over.then(|| folder.newest()).flatten().unwrap_or(read);
         let job = CheckpointState {
             version: env!("CARGO_PKG_VERSION").to_string(),
-            step: told.unwrap_or(shape.done),
+            step: read,
             position: DataPosition { epoch: 0, step: 0, steps_per_epoch: shape.steps_per_epoch },
             seed: config.seed,
             model: config.model.clone(),
@@ -66,7 +68,7 @@ impl Prepared {
         if !is_taken_over {
             folder.remove_partial();
         }
-        let started = Keeper::start(checkpoint, shards, job, evaluated);
+        let started = Keeper::start(checkpoint, shards, job, told, evaluated);
         started.inspect_err(|error| tracing::warn!("no checkpoints: {error}")).ok()
     }
 }
