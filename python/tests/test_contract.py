@@ -47,6 +47,9 @@ def reductions(group: Group, backend: Backend, rank: int) -> None:
     several = [of(rank), of(rank, 7)]
     backend.allreduce_coalesced(several, AllreduceCoalescedOptions()).wait()
     check(several[1], of(0, 7) + of(1, 7), "allreduce_coalesced")
+    negated = torch._neg_view(of(rank))
+    backend.allreduce([negated], AllreduceOptions()).wait()
+    check(negated, -BOTH, "allreduce of what is yet to be negated")
     sparse = torch.sparse_coo_tensor(torch.tensor([[rank]]), torch.tensor([2.0]), (3,), check_invariants=True)
     backend.allreduce_sparse([sparse], AllreduceOptions()).wait()
     check(sparse.to_dense(), torch.tensor([2.0, 2.0, 0.0]), "allreduce_sparse")

@@ -3,6 +3,7 @@
 What several processes do is a function here by that name, which each of them runs: `Jobs.job` starts them.
 """
 
+import contextlib
 import gc
 import os
 import signal
@@ -14,6 +15,7 @@ import threading
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
@@ -131,6 +133,18 @@ class Alone(unittest.TestCase):
         self.kv.close()
         with self.assertRaisesRegex(tensorwire.kv.StoreError, "closed"):
             self.kv.barrier()
+
+
+    def test_what_ends_a_block_is_raised_though_nobody_can_be_told(self):
+        busy = tensorwire.kv.StoreError("waited 1 s for a call of another thread of this process")
+        has_notes = sys.version_info >= (3, 11)
+        with contextlib.nullcontext() if has_notes else self.assertLogs("tensorwire.kv") as log:
+            with self.assertRaisesRegex(KeyError, "spoiled") as raised, mock.patch.object(self.kv, "_store") as store:
+                store.fail.side_effect = busy
+                with self.kv:
+                    raise KeyError("spoiled")
+        [said] = raised.exception.__notes__ if has_notes else log.output
+        self.assertIn(f"the other workers may not know of it: StoreError: {busy}", said)
 
 
 def shared():

@@ -30,6 +30,12 @@ pub enum StoreError {
     Count { keys: usize, found: usize },
     #[error("{key}: {what}")]
     Rows { key: Key, what: String },
+    #[error("there is no server {server}; this store has {servers}, which are counted from 0")]
+    NoServer { server: usize, servers: usize },
+    #[error(
+        "server {server} is asked something of {bytes} bytes, and a message has room for {room}; ask for less at a time"
+    )]
+    AskTooLarge { server: usize, bytes: usize, room: usize },
     #[error("server {server} (rank {rank}) refuses: {why}")]
     Refused { server: usize, rank: Rank, why: RequestRefusal },
     #[error("server {server} (rank {rank}) is lost: {reason}")]

@@ -30,6 +30,7 @@ use crate::wire::{PlaceKey, Wire, WireError, WireStats};
 use self::answers::{Direct, Outbox};
 use self::memory::Shards;
 use self::on_device::{ASK_AGAIN, OnDevice};
+use self::requests::Opened;
 pub use self::standing::{ServerStanding, Serving};
 
 /// The number of the call with which a worker says that it is done; users' own are below.
@@ -122,8 +123,8 @@ struct Core {
     next_token: u64,
     /// Values that workers read where they are, by worker and pull.
     mapped: HashMap<(usize, RequestId), ShardKey>,
-    /// Regions of workers that are open, with their bytes.
-    opened: HashMap<(usize, PlaceKey), u64>,
+    /// Regions of workers that are open.
+    opened: HashMap<(usize, PlaceKey), Opened>,
     alive: Vec<bool>,
     left: Vec<bool>,
     updates_since_snapshot: u64,

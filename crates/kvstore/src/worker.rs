@@ -2,6 +2,7 @@
 //! wire whenever it is called; nothing happens behind its user's back.
 
 mod alone;
+mod controls;
 mod core;
 mod link;
 mod newcomers;
@@ -314,36 +315,6 @@ impl KvWorker {
         self.core.release(key);
     }
 
-    /// How servers update from now on, in the form that their [`crate::Updater`] reads. One worker does it,
-    /// before the first push.
-    pub fn set_optimizer(&mut self, bytes: &[u8]) -> KvHandle {
-        self.ask_all(|| Control::SetOptimizer { bytes: bytes.to_vec() })
-    }
-
-    /// Every server writes its state; a path of its own is made of `path` and its number.
-    pub fn save(&mut self, path: &str) -> KvHandle {
-        self.ask_all(|| Control::Save { path: path.to_string() })
-    }
-
-    /// Every server takes the state that [`KvWorker::save`] wrote, where it has as many servers and the same
-    /// keys, which have values already. Nothing may be under way.
-    pub fn load(&mut self, path: &str) -> KvHandle {
-        self.ask_all(|| Control::Load { path: path.to_string() })
-    }
-
-    /// Calls a function that was registered on a server; what it returns is [`KvWorker::returned`]'s.
-    pub fn call(&mut self, server: usize, head: u32, body: &[u8]) -> KvHandle {
-        let handle = self.core.open_handle();
-        self.core.ask(handle, server, Control::Call { head, body: body.to_vec() });
-        self.core.close_handle(handle);
-        handle
-    }
-
-    /// What a call that is done returned, once.
-    pub fn returned(&mut self, handle: KvHandle) -> Option<Vec<u8>> {
-        self.core.take_returned(handle)
-    }
-
     /// Waits until every worker is here.
     ///
     /// # Errors
@@ -352,7 +323,7 @@ impl KvWorker {
     pub fn barrier(&mut self, deadline: Deadline) -> Result<(), StoreError> {
         let start = Clock::now_ns();
         // what a server that took over lacks is nobody's but this worker's to give
-        while !self.newcomers.is_empty() || !self.core.proto.is_caught_up() {
+        while !self.has_all_servers() || !self.core.proto.is_caught_up() {
             self.observe();
             if !self.progress()? {
                 if deadline.passed() {
@@ -532,7 +503,7 @@ impl KvWorker {
         self.wait_all(deadline)?;
         // servers wait for whoever reads
         self.wait_until(deadline, |core| !core.is_busy())?;
-        let leaving = self.ask_all(|| Control::Call { head: LEAVE, body: Vec::new() });
+        let leaving = self.ask_all(&Control::Call { head: LEAVE, body: Vec::new() });
         self.wait(leaving, deadline)?;
         Ok(self.wire.close(deadline)?)
     }
@@ -576,15 +547,6 @@ impl KvWorker {
         let asked = asked(self, handle);
         self.core.close_handle(handle);
         asked.map(|()| handle)
-    }
-
-    fn ask_all(&mut self, what: impl Fn() -> Control) -> KvHandle {
-        let handle = self.core.open_handle();
-        for server in 0..self.core.options.servers.len() {
-            self.core.ask(handle, server, what());
-        }
-        self.core.close_handle(handle);
-        handle
     }
 }
 

@@ -23,6 +23,7 @@ others with a `StoreError` that names it.
 from __future__ import annotations
 
 import atexit
+import logging
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,8 @@ from tensorwire import _native
 from tensorwire._native import StoreError, Tensor
 
 __all__ = ["KVStore", "StoreError", "Tensor", "create"]
+
+_log = logging.getLogger("tensorwire.kv")
 
 Key = Union[int, str]
 Keys = Union[Key, Sequence[Key]]
@@ -251,7 +254,11 @@ class KVStore:
             self.close()
         else:
             atexit.unregister(self._leave)
-            self._store.fail(_said(error), self.timeout)
+            try:
+                self._store.fail(_said(error), self.timeout)
+            except Exception as failure:
+                # what the caller raises is why the block ended, and is what others are to see
+                _note(error, f"and the other workers may not know of it: {_said(failure)}")
 
     def __repr__(self) -> str:
         return f"<KVStore {self.type}, rank {self.rank} of {self.num_workers}>"
@@ -273,6 +280,14 @@ class KVStore:
 
 def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+def _note(error: BaseException, said: str) -> None:
+    """Adds to what an exception says; before Python 3.11, which lets nobody, to the log."""
+    if hasattr(error, "add_note"):
+        error.add_note(said)
+    else:
+        _log.warning("%s, %s", _said(error), said)
 
 
 def _serve() -> None:

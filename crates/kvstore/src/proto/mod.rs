@@ -36,6 +36,17 @@ pub enum Control {
     Load { path: String },
 }
 
+impl Control {
+    /// Bytes of what a user says in it, which no other request has.
+    pub fn payload_bytes(&self) -> usize {
+        match self {
+            Control::SetOptimizer { bytes } => bytes.len(),
+            Control::Call { body, .. } => body.len(),
+            Control::Save { path } | Control::Load { path } => path.len(),
+        }
+    }
+}
+
 impl From<Control> for Ask {
     fn from(control: Control) -> Ask {
         match control {

@@ -170,6 +170,12 @@ impl Worker {
         self.links[server].controls.push_back((id, op, what));
     }
 
+    /// What [`Worker::poll`] has of this server next, if that is something asked of all of it and nothing is due again.
+    pub fn next_control(&self, server: usize) -> Option<&Control> {
+        let link = &self.links[server];
+        link.controls.front().filter(|_| !link.is_asked).map(|(_, _, what)| what)
+    }
+
     /// The next request that may go to this server now: what is due again first, then by priority (larger
     /// first), and in order within a shard.
     pub fn poll(&mut self, server: usize, now_ms: u64) -> Option<ToSend> {

@@ -176,7 +176,8 @@ impl Core {
         let fits = |into: RemotePlace| {
             let (_, region_bytes) = into.region;
             let end = into.offset.checked_add(into.bytes);
-            let is_known = self.opened.get(&(worker, into.key())) == Some(&region_bytes);
+            let opened = self.opened.get(&(worker, into.key()));
+            let is_known = opened.is_some_and(|opened| opened.bytes == region_bytes);
             // fits: a size in memory
             let is_large = into.bytes >= bytes.len() as u64;
             // nobody writes into a device's memory, nor from one, but NICs

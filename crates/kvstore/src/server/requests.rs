@@ -26,6 +26,14 @@ pub(super) struct Aside {
     places: Vec<RemotePlace>,
 }
 
+/// A region of a worker that is open.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) bytes: u64,
+    /// What lies there can be read where it is.
+    is_seen: bool,
+}
+
 impl Core {
     /// Takes a message's requests, or puts it aside until the memory that they name is open.
     pub(super) fn take(&mut self, message: &Incoming<'_>, aside: &mut VecDeque<Aside>) {
@@ -47,7 +55,8 @@ impl Core {
             {
                 let (_, bytes) = place.region;
                 match self.opened.get(&(worker, place.key())) {
-                    Some(known) if *known != bytes => {
+                    Some(known) if known.bytes != bytes => {
+                        let known = known.bytes;
                         let what = format!("a region of {known} bytes has {bytes} now");
                         self.strange.push((worker, what));
                         return;
@@ -165,11 +174,18 @@ impl Core {
         message: &Incoming<'a>,
     ) -> Result<CarriedBytes<'a>, RequestRefusal> {
         let wrong = |what: String| RequestRefusal::Failed(what);
+        let from = self.worker(message.from).unwrap_or_default();
         let block = |carried: Carried, bytes: usize| match carried {
             Carried::InPlace => Ok(None),
             // fits: a size in memory
-            Carried::There(place) if place.bytes == bytes as u64 => Ok(None),
-            Carried::There(place) => Err(wrong(format!("{} bytes for {bytes}", place.bytes))),
+            Carried::There(place) if place.bytes != bytes as u64 => {
+                Err(wrong(format!("{} bytes for {bytes}", place.bytes)))
+            }
+            // it is read when the update is due, which is the server's own work and all workers' by then
+            Carried::There(place) if !self.sees(from, &place) => {
+                Err(wrong("it lies in memory that this server cannot see".to_string()))
+            }
+            Carried::There(_) => Ok(None),
             Carried::Block(index) => match message.blocks.get(index as usize) {
                 Some(block) if block.len() == bytes => Ok(Some(*block)),
                 Some(block) => Err(wrong(format!("{} bytes instead of {bytes}", block.len()))),
@@ -183,7 +199,6 @@ impl Core {
         };
         let Some(memory) = self.shards.get(shard) else { return Ok(CarriedBytes::default()) };
         let spec = memory.spec;
-        let from = self.worker(message.from).unwrap_or_default();
         let has_slot = memory.slots[from].buffer.is_some();
         if !has_slot && value.is_some_and(|value| !matches!(value, Carried::There(_))) {
             return Err(wrong("values of this size are mapped where they are".to_string()));
@@ -264,8 +279,9 @@ impl Core {
             match place.open(wire, rank, deadline) {
                 Ok(()) => {
                     let (_, bytes) = place.region;
-                    self.opened.insert(known, bytes);
-                    let shown = self.on_device.as_mut().zip(wire.mapped(rank, place));
+                    let shown = wire.mapped(rank, &RemotePlace { offset: 0, bytes, ..*place });
+                    self.opened.insert(known, Opened { bytes, is_seen: shown.is_some() });
+                    let shown = self.on_device.as_mut().zip(shown);
                     shown.into_iter().for_each(|(device, shown)| device.sees(shown.slab()));
                 }
                 // or it does not show what it named
@@ -283,6 +299,13 @@ impl Core {
             }
         }
         true
+    }
+
+    /// True if a place of a worker's memory lies in what it opened, and can be read there.
+    fn sees(&self, worker: usize, place: &RemotePlace) -> bool {
+        let opened = self.opened.get(&(worker, place.key())).filter(|opened| opened.is_seen);
+        let end = place.offset.checked_add(place.bytes);
+        opened.zip(end).is_some_and(|(opened, end)| end <= opened.bytes)
     }
 
     /// Who sends nonsense is no worker any more.

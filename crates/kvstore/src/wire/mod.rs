@@ -163,6 +163,11 @@ pub trait Wire: Send {
     /// is [`WireError::Late`], at once, and to be called again. The deadline is for a round trip behind that.
     fn connect(&mut self, peer: Rank, deadline: Deadline) -> Result<(), WireError>;
 
+    /// Forgets a peer that is [`WireError::Late`], because another comes in its place: what it does later is nothing to anybody.
+    fn give_up(&mut self, peer: Rank) {
+        let _ = peer;
+    }
+
     /// Makes a region of a peer known, a round trip; once per region, before the first direct write.
     fn open_region(
         &mut self,

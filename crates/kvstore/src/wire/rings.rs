@@ -301,6 +301,11 @@ impl Wire for Rings {
         met
     }
 
+    fn give_up(&mut self, peer: Rank) {
+        self.entering.remove(&peer);
+        self.heard.remove(&peer);
+    }
+
     fn send(&mut self, to: Rank, message: &Outgoing<'_>) -> Result<SendStatus, WireError> {
         self.peers.get(&to).ok_or(WireError::NoPeer { rank: to })?.check()?;
         let parcels = message.direct.iter().map(|direct| self.parcel(to, direct));

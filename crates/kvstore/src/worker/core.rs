@@ -15,7 +15,7 @@ use crate::message::{Carried, Reply};
 use crate::partition::Shard;
 use crate::pool::Pool;
 use crate::ports::Reduce;
-use crate::proto::{Control, Worker, WorkerEvent};
+use crate::proto::{Worker, WorkerEvent};
 use crate::transfer::TransferMode;
 use crate::wire::{Incoming, PlaceKey, RemotePlace, Wire, WireError};
 
@@ -65,6 +65,8 @@ pub(super) struct Core {
     to_open: Vec<(usize, RemotePlace)>,
     opened: Vec<(usize, PlaceKey)>,
     pub(super) failed: Option<StoreError>,
+    /// Operations that no server is asked for, and why not.
+    pub(super) unasked: VecDeque<(u64, StoreError)>,
     /// Values that are to be read where a server has them.
     pub(super) to_read: Vec<ToRead>,
     /// What servers leave as it is, because it is read there.
@@ -96,6 +98,7 @@ impl Core {
             to_open: Vec::new(),
             opened: Vec::new(),
             failed: None,
+            unasked: VecDeque::new(),
             to_read: Vec::new(),
             mapped: HashMap::new(),
             next: 0,
@@ -349,11 +352,6 @@ impl Core {
         self.pool.has(buffer) || on_device.is_some_and(|on_device| on_device.pool.has(buffer))
     }
 
-    pub(super) fn ask(&mut self, handle: KvHandle, server: usize, what: Control) {
-        let operation = self.operation(handle, Work::Plain);
-        self.proto.ask(operation, server, what);
-    }
-
     /// Another process took over from a server.
     pub(super) fn replaced(&mut self, server: usize, rank: Rank) {
         self.linked_again(server, rank);
@@ -373,6 +371,7 @@ impl Core {
             Err(WireError::Lost { .. } | WireError::Garbled { .. }) => true,
             Err(error) => return Err(error.into()),
         };
+        self.end_unasked();
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
@@ -571,7 +570,7 @@ impl Core {
         }
     }
 
-    fn operation(&mut self, handle: KvHandle, work: Work) -> u64 {
+    pub(super) fn operation(&mut self, handle: KvHandle, work: Work) -> u64 {
         let number = self.number();
         if let Some(open) = self.handles.get_mut(&handle) {
             let is_push = usize::from(matches!(work, Work::Push(_)));

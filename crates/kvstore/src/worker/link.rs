@@ -11,7 +11,7 @@ use crate::batch::{Batch, Bypass, Bytes, ENTRY_BYTES};
 use crate::error::StoreError;
 use crate::key::ShardKey;
 use crate::message::{Ask, Carried, Request, RequestId, Rows};
-use crate::proto::{RequestBody, ToSend};
+use crate::proto::{Control, RequestBody, ToSend};
 use crate::transfer::{TransferMode, TransferThresholds};
 use crate::wire::{RemotePlace, SendStatus, Wire, WireError};
 
@@ -107,6 +107,11 @@ impl Core {
         while batch.is_empty() || batch.bytes() + 2 * largest <= room {
             let under_way: usize = self.links[server].leaving.iter().map(|(_, bytes)| bytes).sum();
             if under_way >= WINDOW_BYTES {
+                break;
+            }
+            // what a user asks may fill a message: it fits one of its own
+            let asked = self.proto.next_control(server).map_or(0, Control::payload_bytes);
+            if !batch.is_empty() && batch.bytes() + asked + ENTRY_BYTES > room {
                 break;
             }
             let Some(next) = self.proto.poll(server, now_ms) else { break };

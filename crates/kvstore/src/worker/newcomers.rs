@@ -17,7 +17,10 @@ impl KvWorker {
             let before = newcomers.get(&server).map(|(rank, _)| *rank);
             let before = before.or_else(|| core.options.servers.get(server).copied());
             if before.is_some_and(|before| rank > before) {
-                newcomers.insert(server, (rank, Deadline::after(patience)));
+                let next = (rank, Deadline::after(patience));
+                if let Some((replaced, _)) = newcomers.insert(server, next) {
+                    wire.give_up(replaced);
+                }
             }
         }
         let mut met = Ok(());
@@ -32,5 +35,10 @@ impl KvWorker {
             false
         });
         met
+    }
+
+    /// True if no server is lost whose place another will take, and none of those is yet to open its wire.
+    pub(super) fn has_all_servers(&self) -> bool {
+        self.newcomers.is_empty() && self.core.links.iter().all(|link| link.lost.is_none())
     }
 }

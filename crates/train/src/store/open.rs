@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{Fabric, PeerAddress};
@@ -22,8 +24,12 @@ use crate::messages::OpenMessagesError;
 use crate::rates::Rates;
 use tensorwire_launch::{Member, MemberError, Peers, Scheduling, StoreEvent, WireOptions};
 
-/// How long a worker waits at a time for a server that took over.
-const ONE_TRY: Duration = Duration::from_secs(2);
+/// How long a server that took over is waited for at a time: between two times another is, or the fabric closes.
+const ONE_TRY: Duration = Duration::from_millis(200);
+/// Longest that it may take from its call on to be connected.
+const CONNECTED_WITHIN: Duration = Duration::from_secs(10);
+/// How long nobody tries again after one that failed, which may be at once.
+const TRY_AGAIN: Duration = Duration::from_millis(50);
 
 /// What a store's messages travel over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,9 +143,8 @@ pub(crate) fn open_store_on(
     let (mut wire, fabric) = open_wire(member, &options, &peers, (fabric, maps))?;
     let scheduler = StoreScheduler {
         scheduling: member.scheduling(),
-        fabric,
         workers: member.lives(workers),
-        expected: BTreeMap::new(),
+        newcomers: fabric.map(Newcomers::new),
     };
     let membership = Box::new(scheduler);
     let StoreOptions { mode, elastic, checkpoint, kernels, big_elements, rates, .. } = options;
@@ -268,30 +273,65 @@ fn open_zmq(_: &Member, _: &[Rank], _: &str) -> Result<Box<dyn Wire>, OpenStoreE
 /// The launcher as the store sees it.
 struct StoreScheduler {
     scheduling: Scheduling,
-    fabric: Option<Fabric>,
     workers: Vec<tensorwire_fabric::Identity>,
-    /// Servers that took over and have not called yet, by number.
-    expected: BTreeMap<usize, PeerAddress>,
+    /// None where messages go by no fabric.
+    newcomers: Option<Newcomers>,
 }
 
-impl StoreScheduler {
-    /// Waits a moment for each server that is expected; one that died before it called is followed by another.
-    fn connect(&mut self, events: &mut Vec<Event>) {
-        let Some(fabric) = &self.fabric else { return };
-        self.expected.retain(|server, peer| {
-            let one_try = Deadline::after(ONE_TRY);
-            match fabric.connect(std::slice::from_ref(peer), one_try) {
-                Ok(()) => {
-                    let (server, rank) = (*server, peer.rank);
-                    events.push(Event::ServerReplaced { server, rank });
-                    false
-                }
-                Err(error) => {
-                    tracing::debug!("server {server} does not call yet: {error}");
-                    true
-                }
+/// Servers that took over. Each is waited for by a thread: a process takes seconds to start, and whoever asks for news goes on
+/// with the other servers meanwhile.
+struct Newcomers {
+    fabric: Fabric,
+    /// By number: who took over last.
+    latest: Arc<Mutex<BTreeMap<usize, Rank>>>,
+    connects: Sender<Event>,
+    connected: Receiver<Event>,
+}
+
+impl Newcomers {
+    fn new(fabric: Fabric) -> Newcomers {
+        let (connects, connected) = channel();
+        Newcomers { fabric, latest: Arc::default(), connects, connected }
+    }
+
+    /// Has a server connected as soon as it calls, in place of one that died before it did.
+    fn expect(&self, server: usize, peer: PeerAddress) -> Result<(), String> {
+        let (fabric, latest, connects) =
+            (self.fabric.clone(), self.latest.clone(), self.connects.clone());
+        latest.lock().insert(server, peer.rank);
+        let is_latest = move || latest.lock().get(&server) == Some(&peer.rank);
+        let wait = move || {
+            let rank = peer.rank;
+            while is_latest() {
+                let one_try = Deadline::after(ONE_TRY);
+                // asked while it has not called alone: who has called is not hung up on
+                let goes_on = || is_latest() && !one_try.passed();
+                let (peers, deadline) =
+                    (std::slice::from_ref(&peer), Deadline::after(CONNECTED_WITHIN));
+                let Err(error) = fabric.connect_while(peers, deadline, &goes_on) else {
+                    // nobody hears it where the worker has ended
+                    let _ = connects.send(Event::ServerReplaced { server, rank });
+                    return;
+                };
+                tracing::debug!("server {server} does not call yet: {error}");
+                std::thread::sleep(TRY_AGAIN);
             }
-        });
+        };
+        let thread = std::thread::Builder::new().name("store-newcomer".into());
+        let started = thread.spawn(wait).map(drop);
+        started.map_err(|error| format!("no thread waits for server {server}: {error}"))
+    }
+
+    /// Those that have come since this was last asked.
+    fn come(&self) -> impl Iterator<Item = Event> + '_ {
+        self.connected.try_iter()
+    }
+}
+
+impl Drop for Newcomers {
+    /// Nobody is waited for any more.
+    fn drop(&mut self) {
+        self.latest.lock().clear();
     }
 }
 
@@ -314,12 +354,83 @@ impl Membership for StoreScheduler {
                     events.push(Event::World { alive });
                 }
                 StoreEvent::ServerReplaced { server, peer, .. } => {
-                    // fits: usize is 64 bits wide
-                    self.expected.insert(server as usize, peer);
+                    if let Some(newcomers) = &self.newcomers {
+                        // fits: usize is 64 bits wide
+                        newcomers.expect(server as usize, peer)?;
+                    }
                 }
             }
         }
-        self.connect(&mut events);
+        events.extend(self.newcomers.iter().flat_map(Newcomers::come));
         Ok(events)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensorwire_fabric::{Backend, FabricConfig};
+    use tensorwire_testkit::mesh::{address_of, job, member, open, soon};
+
+    fn await_news(newcomers: &Newcomers) -> Vec<Event> {
+        let (deadline, mut events) = (soon(), Vec::new());
+        while events.is_empty() {
+            assert!(!deadline.passed(), "nobody comes");
+            std::thread::sleep(Duration::from_millis(1));
+            events.extend(newcomers.come());
+        }
+        events
+    }
+
+    fn newcomer(rank: u32) -> (Fabric, PeerAddress) {
+        let config = FabricConfig::new(member(rank), job());
+        let fabric = Fabric::open(Backend::Shm, config).unwrap();
+        let address = address_of(&fabric, member(rank));
+        (fabric, address)
+    }
+
+    /// It calls until the worker expects it.
+    fn call(fabric: &Fabric, worker: &PeerAddress) {
+        let deadline = soon();
+        while let Err(error) = fabric.connect(std::slice::from_ref(worker), soon()) {
+            assert!(!deadline.passed(), "the worker does not come: {error}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    #[test]
+    fn a_server_that_took_over_is_waited_for_behind_whoever_asks() {
+        let fabric = open(&Backend::Shm, 1, |_| {}).remove(0);
+        let worker = address_of(&fabric, member(0));
+        let newcomers = Newcomers::new(fabric.clone());
+        let (dead, living, other) = (newcomer(2), newcomer(3), newcomer(4));
+        let asked = std::time::Instant::now();
+        newcomers.expect(0, dead.1).unwrap();
+        assert!(newcomers.come().next().is_none());
+        // the one that never calls is followed by another, and keeps none waiting
+        newcomers.expect(0, living.1).unwrap();
+        newcomers.expect(1, other.1).unwrap();
+        assert!(newcomers.come().next().is_none());
+        assert!(asked.elapsed() < CONNECTED_WITHIN / 10, "whoever asked was kept waiting");
+        call(&other.0, &worker);
+        let came = await_news(&newcomers);
+        assert_eq!(came, [Event::ServerReplaced { server: 1, rank: Rank(4) }]);
+        call(&living.0, &worker);
+        let came = await_news(&newcomers);
+        assert_eq!(came, [Event::ServerReplaced { server: 0, rank: Rank(3) }]);
+    }
+
+    #[test]
+    fn who_is_not_wanted_any_more_is_not_waited_for() {
+        let fabric = open(&Backend::Shm, 1, |_| {}).remove(0);
+        let newcomers = Newcomers::new(fabric);
+        let latest = newcomers.latest.clone();
+        newcomers.expect(0, newcomer(2).1).unwrap();
+        drop(newcomers);
+        let deadline = soon();
+        while Arc::strong_count(&latest) > 1 {
+            assert!(!deadline.passed(), "a thread waits for it still");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }

@@ -14,10 +14,10 @@ use tensorwire_kvstore::wire::{
     Incoming, Outgoing, RemotePlace, SendStatus, Wire, WireError, WireStats,
 };
 use tensorwire_kvstore::{
-    DeviceReach, KvServer, KvServerOptions, Membership, MembershipEvent, Partition, ServerPorts,
-    ShardKey, StoreDevice, Updater,
+    DeviceReach, KvServer, KvServerOptions, KvWorker, KvWorkerOptions, Membership, MembershipEvent,
+    Partition, ServerPorts, ShardKey, StoreDevice, Updater,
 };
-use tensorwire_memory::Slab;
+use tensorwire_memory::{Buffer, PeerMapped, Place, Slab};
 use tensorwire_tensor::DType;
 use tensorwire_testkit::mesh;
 
@@ -40,14 +40,27 @@ struct Said {
     /// It is lost before its memory is open; that it is shows later than that.
     unopened: Option<Rank>,
     over: Vec<u64>,
+    /// Who is lost, which nobody has been told yet.
+    gone: Vec<(Rank, String)>,
+    /// Peers that were told of the wire and have not done their part.
+    entering: Vec<Rank>,
 }
 
-#[derive(Clone, Default)]
-struct ByHand(Arc<Mutex<Said>>);
+#[derive(Default)]
+struct ByHand {
+    said: Arc<Mutex<Said>>,
+    /// Memory that any worker shows.
+    shown: Option<PeerMapped>,
+}
+
+/// Where a place lies in memory that is shown.
+fn at(place: &RemotePlace) -> Place {
+    Place { offset: place.offset as usize, bytes: place.bytes as usize }
+}
 
 impl Wire for ByHand {
     fn send(&mut self, to: Rank, message: &Outgoing<'_>) -> Result<SendStatus, WireError> {
-        let mut said = self.0.lock().unwrap();
+        let mut said = self.said.lock().unwrap();
         if said.lost == Some(to) {
             return Err(of_the_test(to));
         }
@@ -73,7 +86,7 @@ impl Wire for ByHand {
     }
 
     fn receive(&mut self, take: &mut dyn FnMut(Incoming<'_>)) -> Result<usize, WireError> {
-        let come = std::mem::take(&mut self.0.lock().unwrap().inbound);
+        let come = std::mem::take(&mut self.said.lock().unwrap().inbound);
         for (from, meta, block) in &come {
             take(Incoming { from: *from, meta, blocks: &[block] });
         }
@@ -81,11 +94,13 @@ impl Wire for ByHand {
     }
 
     fn finished(&mut self, tokens: &mut Vec<u64>) -> Result<(), WireError> {
-        tokens.append(&mut self.0.lock().unwrap().over);
+        tokens.append(&mut self.said.lock().unwrap().over);
         Ok(())
     }
 
-    fn lost(&mut self, _: &mut Vec<(Rank, String)>) {}
+    fn lost(&mut self, lost: &mut Vec<(Rank, String)>) {
+        lost.append(&mut self.said.lock().unwrap().gone);
+    }
 
     fn direct_from(&self) -> Option<usize> {
         Some(16)
@@ -102,12 +117,28 @@ impl Wire for ByHand {
     }
 
     fn connect(&mut self, peer: Rank, _: Deadline) -> Result<(), WireError> {
-        Err(WireError::NoPeer { rank: peer })
+        let entering = &mut self.said.lock().unwrap().entering;
+        if !entering.contains(&peer) {
+            entering.push(peer);
+        }
+        Err(WireError::Late { rank: peer })
+    }
+
+    fn give_up(&mut self, peer: Rank) {
+        self.said.lock().unwrap().entering.retain(|rank| *rank != peer);
     }
 
     fn open_region(&mut self, of: Rank, _: RegionDescriptor, _: Deadline) -> Result<(), WireError> {
-        let is_lost = self.0.lock().unwrap().unopened == Some(of);
+        let is_lost = self.said.lock().unwrap().unopened == Some(of);
         if is_lost { Err(of_the_test(of)) } else { Ok(()) }
+    }
+
+    fn view(&self, _: Rank, place: &RemotePlace) -> Option<&[u8]> {
+        self.shown.as_ref()?.read(at(place))
+    }
+
+    fn mapped(&self, _: Rank, place: &RemotePlace) -> Option<Buffer> {
+        self.shown.as_ref()?.buffer(at(place))
     }
 
     fn observe(&mut self) {}
@@ -127,8 +158,9 @@ fn of_the_test(rank: Rank) -> WireError {
     WireError::Lost { rank, reason: "the test has it so".to_string() }
 }
 
-/// All live, and nobody meets.
-struct Alive;
+/// All live, and nobody meets. Tells one event at a time.
+#[derive(Default)]
+struct Alive(VecDeque<MembershipEvent>);
 
 impl Membership for Alive {
     fn enter_barrier(&mut self) -> Result<u64, String> {
@@ -140,7 +172,7 @@ impl Membership for Alive {
     }
 
     fn events(&mut self) -> Result<Vec<MembershipEvent>, String> {
-        Ok(Vec::new())
+        Ok(self.0.pop_front().into_iter().collect())
     }
 }
 
@@ -153,16 +185,19 @@ struct Driven {
 
 impl Driven {
     fn new(device: Option<Arc<Late>>) -> Driven {
-        let wire = ByHand::default();
-        let said = wire.0.clone();
+        Driven::over(ByHand::default(), device)
+    }
+
+    fn over(wire: ByHand, device: Option<Arc<Late>>) -> Driven {
+        let said = wire.said.clone();
         let update: Box<dyn Updater> = match &device {
             Some(late) => Box::new(LateSum::new(Sum::default(), late.clone())),
             None => Box::new(Sum::default()),
         };
         let device = device.map(|late| (late as Arc<dyn StoreDevice>, DeviceReach::ByHost));
         let keep = Box::new(Shelf::default());
-        let ports =
-            ServerPorts { wire: Box::new(wire), membership: Box::new(Alive), update, keep, device };
+        let (wire, membership) = (Box::new(wire), Box::new(Alive::default()));
+        let ports = ServerPorts { wire, membership, update, keep, device };
         let options = KvServerOptions {
             mode: Mode::Async { max_delay: None },
             partition: Partition::new(1, usize::MAX),
@@ -259,6 +294,23 @@ fn a_worker_that_is_lost_before_its_memory_is_open_ends_no_server() {
     }
 }
 
+/// What a worker pushes by showing it is read in an update of all: what cannot be read is refused before, and to that worker.
+#[test]
+fn a_push_from_memory_that_cannot_be_seen_is_refused() {
+    let shown = || PeerMapped::new(&Slab::anonymous(BYTES as usize).unwrap()).unwrap();
+    let outside = RemotePlace { offset: 4, ..PLACE };
+    let beyond = RemotePlace { offset: u64::MAX, ..PLACE };
+    for (shown, place) in [(None, PLACE), (Some(shown()), outside), (Some(shown()), beyond)] {
+        let mut driven = Driven::over(ByHand { shown, ..ByHand::default() }, None);
+        driven.begin();
+        let value = Carried::There(place);
+        let pushed = driven.say(1, Ask::Push { shard: SHARD, round: 1, value, rows: None }, 0.0);
+        let found = driven.answer(pushed);
+        assert!(matches!(found, Some(Answer::Refused { .. })), "{place:?}: {found:?}");
+        driven.goes_on();
+    }
+}
+
 /// What shows memory that the server has yet to open, and what came behind it, is taken in order, and once.
 #[test]
 fn requests_that_show_new_memory_are_taken_in_order() {
@@ -318,4 +370,40 @@ fn a_push_into_a_slot_that_the_device_reads_is_refused() {
         let found = driven.answer(again);
         assert!(matches!(found, Some(Answer::Applied { version: 2, .. })), "{found:?}");
     }
+}
+
+/// A worker of one server, from which these take over one after the other, and what is said over its wire.
+fn worker(newcomers: &[u32]) -> (KvWorker, Arc<Mutex<Said>>) {
+    let wire = ByHand::default();
+    let said = wire.said.clone();
+    let replaced = |rank: &u32| MembershipEvent::ServerReplaced { server: 0, rank: Rank(*rank) };
+    let membership = Alive(newcomers.iter().map(replaced).collect());
+    let options = KvWorkerOptions {
+        partition: Partition::new(1, usize::MAX),
+        servers: vec![Rank(1)],
+        servers_come_back: true,
+        patience: Duration::from_secs(10),
+    };
+    let (wire, membership) = (Box::new(wire), Box::new(membership));
+    (KvWorker::new(wire, membership, Box::new(Sum::default()), options), said)
+}
+
+/// A server that took over dies before it opens its wire, and another takes over from it: nothing is kept for the first.
+#[test]
+fn a_newcomer_that_is_replaced_is_given_up() {
+    let (mut worker, said) = worker(&[2, 3]);
+    for expected in [2, 3, 3] {
+        worker.progress().unwrap();
+        assert_eq!(said.lock().unwrap().entering, [Rank(expected)]);
+    }
+}
+
+/// Behind a barrier others count on what this worker pushed, which the server that takes over may lack.
+#[test]
+fn a_worker_comes_to_no_barrier_while_a_server_is_to_be_replaced() {
+    let (mut worker, said) = worker(&[]);
+    said.lock().unwrap().gone.push((Rank(1), "the test has it so".to_string()));
+    worker.progress().unwrap();
+    let early = worker.barrier(Deadline::after(Duration::ZERO)).unwrap_err();
+    assert!(early.to_string().contains("a replacement of server 0"), "{early}");
 }

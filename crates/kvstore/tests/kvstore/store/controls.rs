@@ -1,9 +1,11 @@
 //! What is asked of whole servers: functions of users, optimizers, saving and loading.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tensorwire_kvstore::proto::{Mode, ServerState};
-use tensorwire_kvstore::{Key, KvHandle, KvWorker, Snapshot, ValueSpec};
+use tensorwire_kvstore::wire::RingOptions;
+use tensorwire_kvstore::{Key, KvHandle, KvWorker, Snapshot, StoreError, ValueSpec};
 use tensorwire_tensor::DType;
 
 use super::rule::{Shelf, f32s, numbers, tensor};
@@ -82,6 +84,76 @@ fn a_call_that_is_refused_leaves_the_store_as_it_was() {
         assert_eq!(store.returned(handle).unwrap(), b"\0now");
         push(store, 3.0);
         are(store, 3.0);
+    });
+}
+
+#[test]
+fn what_is_asked_of_a_server_that_is_not_there_is_refused() {
+    Job::shm(1, 2, Mode::Sync).run(|number, store| {
+        begin(store, number);
+        for server in [2, usize::MAX] {
+            let (handle, next) = (store.call(server, ECHO, b"?"), store.call(server, ECHO, b"?"));
+            let none = store.wait(handle, soon()).unwrap_err();
+            let is_told = matches!(none, StoreError::NoServer { servers: 2, .. });
+            assert!(is_told, "{none}");
+            // each fails of its own
+            assert!(refused(store, next).contains("there is no server"));
+        }
+        push(store, 3.0);
+        are(store, 3.0);
+    });
+}
+
+/// Else it would be sent, and fail, before whatever comes behind it.
+#[test]
+fn what_no_message_has_room_for_is_refused_and_holds_up_nothing() {
+    let rings = RingOptions { ring_bytes: 64 << 10, direct_from: 1 << 10 };
+    Job { rings, ..Job::tcp(1, 2, Mode::Sync) }.run(|number, store| {
+        begin(store, number);
+        let large = "x".repeat(64 << 10);
+        let asks = [
+            store.call(1, ECHO, large.as_bytes()),
+            store.set_optimizer(large.as_bytes()),
+            store.save(&large),
+            store.load(&large),
+        ];
+        let behind = store.call(1, ECHO, b"behind");
+        for ask in asks {
+            let refused = store.wait(ask, soon()).unwrap_err();
+            let StoreError::AskTooLarge { bytes, room, .. } = refused else { panic!("{refused}") };
+            assert!(bytes == 64 << 10 && room < bytes, "{room}");
+        }
+        store.wait(behind, soon()).unwrap();
+        assert_eq!(store.returned(behind).unwrap(), b"\0behind");
+        push(store, 3.0);
+        are(store, 3.0);
+    });
+}
+
+/// A message that has begun to fill has no room for it: it goes in one of its own.
+#[test]
+fn a_call_that_fills_a_message_goes_beside_what_else_is_said() {
+    const COUNT: u64 = 500;
+    let job = Job::shm(1, 1, Mode::Sync);
+    job.run(|_, store| {
+        let keys: Vec<Key> = (0..COUNT).map(Key).collect();
+        let spec = dense(2000);
+        let values: Vec<_> = keys.iter().map(|key| (*key, spec)).collect();
+        let first: Vec<_> = keys.iter().map(|_| tensor(store, &spec, |_| 1.0)).collect();
+        let handle = store.init(&values, Some(&first)).unwrap();
+        store.wait(handle, soon()).unwrap();
+        let refused = store.call(0, ECHO, &vec![1; 4 << 20]);
+        let refused = store.wait(refused, soon()).unwrap_err();
+        let StoreError::AskTooLarge { room, .. } = refused else { panic!("{refused}") };
+        // what a server showed is said to be read: 500 times, in a message with nothing else
+        let into: Vec<_> = first.into_iter().map(|into| vec![into]).collect();
+        store.pull(&keys, &into, 0).unwrap();
+        store.progress().unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        let handle = store.call(0, 77, &vec![1; room]);
+        assert!(store.wait(handle, soon()).unwrap_err().to_string().contains("no function 77"));
+        store.wait_all(soon()).unwrap();
+        assert!(into.iter().all(|into| f32s(&into[0]) == [1.0; 2000]));
     });
 }
 

@@ -27,6 +27,7 @@ macro_rules! suite {
                 every_lost_peer_is_named_once_and_the_others_go_on,
                 who_says_goodbye_is_not_lost_and_its_last_messages_come,
                 a_peer_may_come_later,
+                who_is_given_up_is_forgotten,
                 what_cannot_be_sent_is_refused,
             }
         }
@@ -354,6 +355,22 @@ fn a_peer_may_come_later(setup: Setup) {
     assert_eq!(first.stats().registered_bytes, before + 2 * (64 << 10), "a share each way");
     let again = first.connect(Rank(2), soon()).unwrap_err();
     assert!(again.to_string().contains("rank 2 has its rings already"), "{again}");
+}
+
+fn who_is_given_up_is_forgotten(setup: Setup) {
+    let fabrics = setup.mesh(3);
+    let ends = [(0, 1), (1, 0)].map(|(me, peer)| (fabrics[me].clone(), vec![Rank(peer)]));
+    let mut wires = open(ends.into(), SMALL);
+    let before = wires[0].stats().registered_bytes;
+    // it is told where it may write once, and again when nothing is known of that any more
+    for (is_given_up, shares) in [(false, 1), (false, 1), (true, 2)] {
+        if is_given_up {
+            wires[0].give_up(Rank(2));
+        }
+        let late = wires[0].connect(Rank(2), soon()).unwrap_err();
+        assert!(matches!(late, WireError::Late { .. }), "{late}");
+        assert_eq!(wires[0].stats().registered_bytes, before + shares * 2 * (64 << 10));
+    }
 }
 
 fn what_cannot_be_sent_is_refused(setup: Setup) {
