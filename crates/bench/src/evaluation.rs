@@ -6,6 +6,7 @@ mod figures;
 mod links;
 mod nodes;
 mod training;
+mod turns;
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -30,6 +31,7 @@ pub use links::{
     LinkBench, LinkCores, LinkJob, LinkRate, LinkSteps, no_links, receive_over_link, send_over_link,
 };
 pub use nodes::{NodesDesign, NodesOf, SimulatedNodes};
+pub use turns::{Turn, Turns};
 
 /// Something to measure.
 #[derive(Clone, Debug)]
@@ -231,9 +233,10 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// A line of what the cases since the last call say together; none if they say nothing.
-    pub fn verdict(&mut self) -> Option<serde_json::Value> {
-        links::verdict(&std::mem::take(&mut self.link_rows))
+    /// A line of what the cases of a figure that is done say together; none if they say nothing.
+    pub fn verdict(&mut self, figure: &Figure) -> Option<serde_json::Value> {
+        let rows = figure.has_verdict().then(|| std::mem::take(&mut self.link_rows));
+        links::verdict(&rows?)
     }
 
     /// True if what was measured so often in so long is to be measured again, since a figure of one measurement has no spread.

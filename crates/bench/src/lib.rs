@@ -32,8 +32,8 @@ pub use by_name::ByName;
 pub use error::BenchError;
 pub use evaluation::{
     Case, DataFolder, FIGURES, Figure, FigureScope, LinkBench, LinkCores, LinkJob, LinkRate,
-    LinkSteps, NoData, NodesDesign, NodesOf, NotMeasured, Runner, SimulatedNodes, no_links,
-    receive_over_link, send_over_link,
+    LinkSteps, NoData, NodesDesign, NodesOf, NotMeasured, Runner, SimulatedNodes, Turn, Turns,
+    no_links, receive_over_link, send_over_link,
 };
 pub use job::QUIET_RATE;
 pub use kvstore::{

@@ -24,9 +24,9 @@ use super::Failure;
 use super::args::TrainArgs;
 use super::job::{interrupt, job_spec_until};
 use super::metrics::Metrics;
-use super::output::{json_line, last_words, print, print_text};
+use super::output::{json_line, last_words, note, print, print_text};
 use super::rendezvous;
-use announce::announce;
+use announce::announcement;
 use ending::Ending;
 use watcher::Watcher;
 
@@ -58,7 +58,6 @@ pub(crate) fn prepare_and_run(args: TrainArgs, lead: Option<Lead>) -> Result<(),
     }
     let metrics = Metrics::open(metrics.as_deref())?;
     let events = tensorboard.as_deref().map(EventFile::create).transpose()?;
-    announce(&prepared);
     let watcher = Watcher::new(&prepared, metrics, events);
     let mut ending = Ending::new(&prepared, &watcher);
     let ran = match prepared.config.strategy {
@@ -96,6 +95,7 @@ fn run_local(
     mut watcher: Watcher,
     ending: &mut Ending,
 ) -> Result<Done, Failure> {
+    announcement(prepared).into_iter().for_each(note);
     let TrainConfig { trace, checkpoint, .. } = &prepared.config;
     let interrupt = if trace.is_some() || checkpoint.is_some() {
         ending.hear(Duration::ZERO)?
@@ -140,8 +140,17 @@ fn run_job(
     let how = JobSpec { gathering, at_once, ..job_spec_until(told_to_end)? };
     let (updates, inbox) = channel();
     let bar = watcher.bar.clone();
+    let mut said = announcement(prepared);
+    // who started the processes may have none of them here for a while
+    if how.gathering.is_some() {
+        said.drain(..).for_each(note);
+    }
     let show = move || {
-        inbox.into_iter().for_each(|update| watcher.update(update));
+        for update in inbox {
+            // what keeps a job from its first process is said alone
+            said.drain(..).for_each(note);
+            watcher.update(update);
+        }
         watcher.end();
         watcher
     };

@@ -26,7 +26,8 @@ A case that fails is said, and the rest goes on; what a job refuses on this
 machine is left out, and that is said, too. What cannot be measured here, as
 without a GPU, is a line of its own, with what would measure it. Links of a given
 rate are between network namespaces, which root may make. With --quick
-each figure has its minutes, after which nothing of it is begun any more.
+each figure has its minutes; those that it leaves go to cases of others that had
+too few, and when all are over nothing is begun any more.
 
 Exit status: 0 all cases done or left out; 1 a case failed; 2 something given
 cannot be right.";

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tensorwire_base::human_seconds;
-use tensorwire_bench::{Case, FIGURES, Figure, FigureScope, Machine, Runner};
+use tensorwire_bench::{Case, FIGURES, Figure, FigureScope, Machine, Runner, Turns};
 use tensorwire_launch::JobSpec;
 use tensorwire_train::Exchange;
 
@@ -38,37 +38,35 @@ pub(super) fn run(args: &EvaluationArgs) -> Result<(), Failure> {
     end_at_once_while(&alone)?;
     announce(&Machine::here());
     let mut runner = Runner::new(&job, &alone, scope.quick);
-    let mut rows = Vec::new();
-    let mut failed = 0;
-    for figure in args.figures() {
-        let mut count = Count::default();
-        let begun = Instant::now();
-        let cases = figure.cases(&scope);
-        for (index, case) in cases.iter().enumerate() {
-            if scope.quick && begun.elapsed() > figure.quick_limit() {
-                count.late = cases.len() - index;
-                note(format_args!("{}: {} cases left for want of time", figure.name, count.late));
-                break;
-            }
-            let name = format!("{} {}/{}: {}", figure.name, index + 1, cases.len(), case.name());
-            measure(&mut runner, (&name, case), &job, &mut lines, &mut count)?;
+    let mut all: Vec<Measured> =
+        args.figures().into_iter().map(|of| Measured::new(of, &scope)).collect();
+    let limits = all.iter().map(|of| (of.cases.len(), of.figure.quick_limit()));
+    let (mut turns, begun) = (Turns::new(limits, scope.quick), Instant::now());
+    let mut is_second_round = false;
+    while let Some(turn) = turns.next(begun.elapsed()) {
+        if turn.is_second_round && !std::mem::replace(&mut is_second_round, true) {
+            let left = human_seconds(turns.time_left(begun.elapsed()).as_secs_f64());
+            note(format_args!("{left} are left for the cases that figures had no time for"));
         }
-        if let Some(verdict) = runner.verdict() {
-            count.lines += 1;
-            lines.append(&verdict)?;
-            let number = |field: &str| verdict[field].as_f64().unwrap_or_default();
-            note(format_args!(
-                "{}: {}: {}, {:.0} % (wanted: {:.0} %)",
-                figure.name,
-                verdict["goal"].as_str().unwrap_or_default(),
-                verdict["within"],
-                100.0 * number("ratio"),
-                100.0 * number("at_least"),
-            ));
+        let Measured { figure, cases, count, took } = &mut all[turn.figure];
+        let case = &cases[turn.case];
+        let name = format!("{} {}/{}: {}", figure.name, turn.case + 1, cases.len(), case.name());
+        let case_begun = Instant::now();
+        measure(&mut runner, (&name, case), &job, &mut lines, count)?;
+        *took += case_begun.elapsed();
+        if turns.left(turn.figure) == 0 {
+            tell_verdict(&mut runner, figure, &mut lines, count)?;
         }
-        failed += count.failed;
-        rows.push(row(figure, &count, begun));
     }
+    for (at, Measured { figure, count, .. }) in all.iter_mut().enumerate() {
+        count.late = turns.left(at);
+        if count.late > 0 {
+            note(format_args!("{}: {} cases left for want of time", figure.name, count.late));
+            tell_verdict(&mut runner, figure, &mut lines, count)?;
+        }
+    }
+    let failed: usize = all.iter().map(|of| of.count.failed).sum();
+    let rows: Vec<Vec<String>> = all.iter().map(Measured::row).collect();
     let header =
         ["figure", "of", "done", "not measured", "left out", "no time", "failed", "lines", "took"];
     print(table(&header, &rows, &[2, 3, 4, 5, 6, 7, 8]))?;
@@ -78,6 +76,15 @@ pub(super) fn run(args: &EvaluationArgs) -> Result<(), Failure> {
         1 => Err(Failure::other("1 case failed; what it said is above")),
         failed => Err(Failure::other(format!("{failed} cases failed; what they said is above"))),
     }
+}
+
+/// A figure, and what became of it.
+#[derive(Debug)]
+struct Measured {
+    figure: &'static Figure,
+    cases: Vec<Case>,
+    count: Count,
+    took: Duration,
 }
 
 /// What became of a figure's cases.
@@ -145,13 +152,43 @@ fn measure(
     Ok(())
 }
 
-fn row(figure: &Figure, count: &Count, begun: Instant) -> Vec<String> {
-    let mut row = vec![figure.name.to_string(), figure.paper.to_string()];
-    let counts =
-        [count.done, count.unmeasured, count.refused, count.late, count.failed, count.lines];
-    row.extend(counts.map(|count| count.to_string()));
-    row.push(human_seconds(begun.elapsed().as_secs_f64()));
-    row
+/// Says what the cases of a figure that is done show together, if they do.
+fn tell_verdict(
+    runner: &mut Runner<'_>,
+    figure: &Figure,
+    lines: &mut Lines,
+    count: &mut Count,
+) -> Result<(), Failure> {
+    let Some(verdict) = runner.verdict(figure) else { return Ok(()) };
+    count.lines += 1;
+    lines.append(&verdict)?;
+    let number = |field: &str| verdict[field].as_f64().unwrap_or_default();
+    note(format_args!(
+        "{}: {}: {}, {:.0} % (wanted: {:.0} %)",
+        figure.name,
+        verdict["goal"].as_str().unwrap_or_default(),
+        verdict["within"],
+        100.0 * number("ratio"),
+        100.0 * number("at_least"),
+    ));
+    Ok(())
+}
+
+impl Measured {
+    fn new(figure: &'static Figure, scope: &FigureScope) -> Measured {
+        let (cases, count) = (figure.cases(scope), Count::default());
+        Measured { figure, cases, count, took: Duration::ZERO }
+    }
+
+    fn row(&self) -> Vec<String> {
+        let Measured { figure, count, took, .. } = self;
+        let mut row = vec![figure.name.to_string(), figure.paper.to_string()];
+        let counts =
+            [count.done, count.unmeasured, count.refused, count.late, count.failed, count.lines];
+        row.extend(counts.map(|count| count.to_string()));
+        row.push(human_seconds(took.as_secs_f64()));
+        row
+    }
 }
 
 /// What `--list --json` prints of one figure.

@@ -7,7 +7,6 @@ use tensorwire_launch::{RanksByHost, Transport};
 use tensorwire_nn::Program;
 use tensorwire_train::{Averaging, DeviceDesign, Exchange, Prepared, Strategy, TrainConfig};
 
-use crate::output::note;
 use crate::table::partition_table;
 
 /// How many samples there are, as it is shown.
@@ -22,8 +21,10 @@ impl std::fmt::Display for Samples {
     }
 }
 
-/// Says once what was chosen, and why.
-pub(super) fn announce(prepared: &Prepared) {
+/// What was chosen, and why: paragraphs that are said once.
+pub(super) fn announcement(prepared: &Prepared) -> Vec<String> {
+    let mut said = Vec::new();
+    let mut note = |text: std::fmt::Arguments<'_>| said.push(text.to_string());
     let Prepared { config, plan, data, program, .. } = prepared;
     let bytes: usize = program.variables.iter().map(|v| v.spec.bytes()).sum();
     note(format_args!(
@@ -36,14 +37,14 @@ pub(super) fn announce(prepared: &Prepared) {
         Samples(data.train.samples()),
         data.test.as_ref().map_or(0, |test| test.test_samples()),
     ));
-    if let Some(said) = data.train.note() {
-        note(said);
+    if let Some(text) = data.train.note() {
+        note(format_args!("{text}"));
     }
     if let (None, Some(load)) = (&prepared.resumed, &config.load) {
         note(format_args!("begins with the weights of {}", load.display()));
     }
     if let Some(resumed) = &prepared.resumed {
-        note(resumed);
+        note(format_args!("{resumed}"));
     }
     note(format_args!("kernels: {}", prepared.kernels()));
     if config.devices_per_worker > 1 {
@@ -58,7 +59,7 @@ pub(super) fn announce(prepared: &Prepared) {
     if config.strategy == Strategy::Local {
         let replicas = if config.workers == 1 { "replica" } else { "replicas" };
         note(format_args!("local: {} {replicas} in one process, nothing crosses", config.workers));
-        return;
+        return said;
     }
     let (hosts, roles) = (&config.hosts, &prepared.roles());
     if hosts.any_remote() {
@@ -78,10 +79,12 @@ pub(super) fn announce(prepared: &Prepared) {
         (given, _) => given.name(),
     };
     if config.topology().has_store() {
-        return announce_store(prepared, transport);
+        said.extend(announcement_of_store(prepared, transport));
+        return said;
     }
     if config.topology().is_replicated() {
-        return note(announcement_of_group(prepared, transport));
+        said.push(announcement_of_group(prepared, transport));
+        return said;
     }
     let traffic = plan.traffic(Program::TRAIN);
     let written = if config.exchange.is_by_message() { "in messages" } else { "written" };
@@ -100,9 +103,10 @@ pub(super) fn announce(prepared: &Prepared) {
         human_bytes(traffic.written),
         traffic.sends,
     ));
+    said
 }
 
-/// Says what workers without servers all-reduce in a step.
+/// What workers without servers all-reduce in a step.
 fn announcement_of_group(prepared: &Prepared, transport: &str) -> String {
     let Prepared { config, plan, .. } = prepared;
     if prepared.reduces_by_edges() {
@@ -153,8 +157,8 @@ fn traffic_of_store(config: &TrainConfig, bytes: u64) -> String {
     }
 }
 
-/// Says what is in the store, and where.
-fn announce_store(prepared: &Prepared, transport: &str) {
+/// What is in the store, and where.
+fn announcement_of_store(prepared: &Prepared, transport: &str) -> Vec<String> {
     let Prepared { config, program, .. } = prepared;
     let bytes: usize = program.weights().map(|variable| variable.spec.bytes()).sum();
     // fits: sizes in memory
@@ -163,22 +167,23 @@ fn announce_store(prepared: &Prepared, transport: &str) {
     let snapshot = store.snapshot.as_ref().map(|path| {
         format!("; snapshots every {} steps at {}", store.snapshot_every, path.display())
     });
-    note(format_args!(
+    let mut said = vec![format!(
         "{}: {} workers, {} servers; transport {transport}; {traffic}{}{}",
         config.strategy.name(),
         config.workers,
         config.servers,
         if store.elastic { "; elastic" } else { "" },
         snapshot.unwrap_or_default(),
-    ));
+    )];
     let steps = prepared.steps();
     if let Some(interval) = config.topology().averaging.map(|averaging| averaging.interval)
         && steps <= interval
     {
-        note(format_args!(
+        said.push(format!(
             "warning: nobody meets the centre, which is evaluated and saved, in {steps} steps; make more than {interval}, or give a \
              smaller --interval"
         ));
     }
-    note(partition_table(Term::stderr(), &prepared.store_table().unwrap_or_default()));
+    said.push(partition_table(Term::stderr(), &prepared.store_table().unwrap_or_default()));
+    said
 }
