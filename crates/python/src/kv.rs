@@ -548,10 +548,7 @@ impl Store {
 
     /// Tells the other workers that this one gives up, and why. True as of `close`.
     fn fail(&self, py: Python<'_>, why: &str, timeout: f64) -> PyResult<bool> {
-        self.leave(py, timeout, |member, _, _| {
-            member.fail(why);
-            Ok(())
-        })
+        self.leave(py, timeout, |member, deadline, go_on| member.fail(why, deadline, go_on))
     }
 }
 

@@ -402,6 +402,29 @@ struct Lead {
 }
 
 impl Lead {
+    /// Waits until the job is over, or the others are too slow: they are led for as long as this process lives.
+    fn wait_while(
+        &self,
+        deadline: Deadline,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<(), StoreFailure> {
+        let start = Clock::now_ns();
+        while !self.thread.is_finished() {
+            if !go_on() {
+                self.interrupt.store(true, Ordering::Relaxed);
+                return Err(StoreFailure::Interrupted);
+            }
+            if deadline.passed() {
+                let waited = Duration::from_nanos(Clock::now_ns() - start);
+                let what =
+                    "the other workers to close the store, whom this process leads".to_string();
+                return Err(StoreError::TimedOut { waited, what }.into());
+            }
+            std::thread::sleep(TURN / 10);
+        }
+        Ok(())
+    }
+
     /// Waits until the job is over. It has no deadline: the launcher ends when the other processes have, and watches them.
     fn wait(self) -> Result<(), StoreFailure> {
         let panicked = || Err("the launcher's thread panicked".to_string());
@@ -487,32 +510,28 @@ impl StoreMember {
         member.leave(())?;
         drop(sign_of_life);
         let Some(lead) = lead else { return Ok(()) };
-        let start = Clock::now_ns();
-        while !lead.thread.is_finished() {
-            if !go_on() {
-                lead.interrupt.store(true, Ordering::Relaxed);
-                return Err(StoreFailure::Interrupted);
-            }
-            if deadline.passed() {
-                // they are led for as long as this process lives
-                let waited = Duration::from_nanos(Clock::now_ns() - start);
-                let what =
-                    "the other workers to close the store, whom this process leads".to_string();
-                return Err(StoreError::TimedOut { waited, what }.into());
-            }
-            std::thread::sleep(TURN / 10);
-        }
+        lead.wait_while(deadline, go_on)?;
         lead.wait()
     }
 
-    /// Tells the others that this worker gives up, and why.
-    pub fn fail(self, why: &str) {
-        let Some(Job { member, lead, .. }) = self.job else { return };
+    /// Tells the others that this worker gives up, and why. The process that leads the job waits until all others have heard it
+    /// and ended; if they have not by the deadline, it leads them on until it ends.
+    ///
+    /// # Errors
+    /// When that takes longer than the deadline, or `go_on` says no.
+    pub fn fail(
+        self,
+        why: &str,
+        deadline: Deadline,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<(), StoreFailure> {
+        let Some(Job { member, lead, .. }) = self.job else { return Ok(()) };
         member.fail(why, Blame::Own);
-        if let Some(lead) = lead {
-            // the others are told by it; what it says is what was just told
-            drop(lead.wait());
-        }
+        let Some(lead) = lead else { return Ok(()) };
+        lead.wait_while(deadline, go_on)?;
+        // what it says is what was just told
+        drop(lead.wait());
+        Ok(())
     }
 
     /// Waits in turns, between which it looks whether the job goes on and asks whether it is to.
