@@ -142,7 +142,7 @@ def types(rank: int) -> None:
 
 
 def _put_off(rank: int) -> None:
-    """What PyTorch has yet to conjugate or to negate: others get what a tensor says, and what it is given is what it says."""
+    """What PyTorch has yet to conjugate: others get what a tensor says, and what it is given is what it says."""
     world = dist.get_world_size()
     plain = torch.arange(6).reshape(2, 3) + 1j * (rank + 1)
 
@@ -159,11 +159,6 @@ def _put_off(rank: int) -> None:
     dist.gather(conjugated(plain), parts if rank == 0 else None, dst=0)
     if rank == 0:
         check(torch.stack(parts), torch.stack([said(r) for r in range(world)]), "a conjugated gather")
-    # of the second the elements do not lie one behind the other
-    for negated in (torch._neg_view(torch.ones(3)), torch.full((3,), 1 + 1j).conj().imag):
-        assert negated.is_neg()
-        dist.all_reduce(negated)
-        check(negated, torch.full((3,), -float(world)), "a negated sum")
 
 
 def messages(rank: int) -> None:

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use clap::builder::PossibleValue;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use toml::Spanned;
@@ -107,7 +108,13 @@ fn value(arg: &Arg, matches: &ArgMatches) -> Result<Option<String>, Failure> {
         _ => {}
     }
     let Some(raw) = matches.get_raw(id) else { return Ok(None) };
-    let texts = raw.map(|text| text.to_str().map(scalar)).collect::<Option<Vec<String>>>();
+    let known = arg.get_possible_values();
+    // by its own name, whatever it was called
+    let named = |text| {
+        let meant = known.iter().find(|known| known.matches(text, arg.is_ignore_case_set()));
+        scalar(meant.map_or(text, PossibleValue::get_name))
+    };
+    let texts = raw.map(|text| text.to_str().map(named)).collect::<Option<Vec<String>>>();
     let texts = texts.ok_or_else(|| {
         Failure::user(format!("--{id} is no UTF-8, which TOML is; give it on the command line"))
     })?;

@@ -42,7 +42,7 @@ const OPTIONS: [(&[&str], &str); 15] = [
 
 /// Values of other tools by the option that they are given to, and what says the same here.
 #[rustfmt::skip]
-const VALUES: [(&[&str], &[&str], &str); 7] = [
+const VALUES: [(&[&str], &[&str], &str); 6] = [
     (&["--strategy"], &["fsdp", "fsdp2", "zero", "zero1", "zero2", "zero3", "deepspeed"],
      "--strategy ps --colocate has each worker keep and update a share of the variables; each computes with all of them"),
     (&["--strategy"], &["async", "ps-async", "async-ps", "asp"],
@@ -53,8 +53,6 @@ const VALUES: [(&[&str], &[&str], &str); 7] = [
      "--precision bf16 is that: activations in bf16, variables and optimizer in f32"),
     (&["--precision", "--dtype"], &["tf32", "tensorfloat32"],
      "--math tf32 multiplies as TF32; --precision says as what activations are kept"),
-    (&["--wire"], &["fp16", "f16", "float16", "half"],
-     "--wire bf16 sends half of the bytes, and has the range of f32"),
     (&["--transport", "--exchange"], &["nccl", "gloo", "mpi", "ucx", "grpc"],
      "bytes travel by auto, shm, tcp or verbs; --collectives nccl reduces between GPUs by NCCL; mpirun starts the same command"),
 ];

@@ -24,7 +24,7 @@ use super::Failure;
 use super::args::TrainArgs;
 use super::job::{interrupt, job_spec_until};
 use super::metrics::Metrics;
-use super::output::{json_line, last_words, note, print, print_text};
+use super::output::{json_line, last_words, print, print_text};
 use super::rendezvous;
 use announce::announcement;
 use ending::Ending;
@@ -95,7 +95,7 @@ fn run_local(
     mut watcher: Watcher,
     ending: &mut Ending,
 ) -> Result<Done, Failure> {
-    announcement(prepared).into_iter().for_each(note);
+    announcement(prepared).into_iter().for_each(|said| watcher.bar.say(said));
     let TrainConfig { trace, checkpoint, .. } = &prepared.config;
     let interrupt = if trace.is_some() || checkpoint.is_some() {
         ending.hear(Duration::ZERO)?
@@ -143,12 +143,12 @@ fn run_job(
     let mut said = announcement(prepared);
     // who started the processes may have none of them here for a while
     if how.gathering.is_some() {
-        said.drain(..).for_each(note);
+        said.drain(..).for_each(|said| bar.say(said));
     }
     let show = move || {
         for update in inbox {
             // what keeps a job from its first process is said alone
-            said.drain(..).for_each(note);
+            said.drain(..).for_each(|said| watcher.bar.say(said));
             watcher.update(update);
         }
         watcher.end();

@@ -245,6 +245,10 @@ fn a_job_is_as_its_file_says() {
     let ended = run(&format!("train --config {} --steps 3 --epochs 2", path.display()), &[]);
     assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
     assert!(!ended.stderr.contains("with the options in "), "{}", ended.stderr);
+    let called = run("train --strategy ddp --transport rdma --print-config", &[]).stdout;
+    for named in ["\nstrategy = \"allreduce\"\n", "\ntransport = \"verbs\"\n"] {
+        assert!(called.contains(named), "{called}");
+    }
     let inside = format!(
         "launch --hosts localhost train --config {} --batch 4 --print-config",
         path.display()
@@ -271,7 +275,10 @@ fn what_was_meant_is_suggested() {
         let ended = run(arguments, &[]);
         assert_eq!(ended.status.code(), Some(2), "{arguments}: {}", ended.stderr);
         assert!(ended.stderr.contains(says), "{arguments}: {}", ended.stderr);
+        assert!(ended.stderr.starts_with("error: "), "before all else: {}", ended.stderr);
     }
+    let half = run("train --wire fp16", &[]).stderr;
+    assert_eq!(half.matches("the range of f32").count(), 1, "{half}");
     let without = run("train --device cuda --cuda-driver /none/libcuda.so", &[]);
     assert_eq!(without.status.code(), Some(2), "{}", without.stderr);
     assert!(!without.stderr.contains("--deadline"), "{}", without.stderr);

@@ -132,6 +132,7 @@ impl FromStr for WireType {
     type Err = WireTypeError;
 
     fn from_str(text: &str) -> Result<WireType, WireTypeError> {
+        let text = &*text.to_ascii_lowercase();
         match text {
             "f32" | "fp32" | "float32" => Ok(WireType::F32),
             "bf16" | "bfloat16" => Ok(WireType::Bf16),
