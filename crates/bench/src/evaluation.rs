@@ -31,7 +31,7 @@ pub use links::{
     LinkBench, LinkCores, LinkJob, LinkRate, LinkSteps, no_links, receive_over_link, send_over_link,
 };
 pub use nodes::{NodesDesign, NodesOf, SimulatedNodes};
-pub use turns::{Turn, Turns};
+pub use turns::{NextCase, Turns};
 
 /// Something to measure.
 #[derive(Clone, Debug)]

@@ -32,7 +32,7 @@ pub use by_name::ByName;
 pub use error::BenchError;
 pub use evaluation::{
     Case, DataFolder, FIGURES, Figure, FigureScope, LinkBench, LinkCores, LinkJob, LinkRate,
-    LinkSteps, NoData, NodesDesign, NodesOf, NotMeasured, Runner, SimulatedNodes, Turn, Turns,
+    LinkSteps, NextCase, NoData, NodesDesign, NodesOf, NotMeasured, Runner, SimulatedNodes, Turns,
     no_links, receive_over_link, send_over_link,
 };
 pub use job::QUIET_RATE;

@@ -32,7 +32,7 @@ struct Cases {
 
 /// A case to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct NextCase {
     pub figure: usize,
     pub case: usize,
     /// It is in time that others left.
@@ -54,7 +54,7 @@ impl Turns {
     }
 
     /// The case to begin `now`, which is how long it has been since the first; none: all are done, or there is no more time.
-    pub fn next(&mut self, now: Duration) -> Option<Turn> {
+    pub fn next(&mut self, now: Duration) -> Option<NextCase> {
         if let Some((figure, begun)) = self.last.take() {
             let longest = &mut self.figures[figure].longest;
             *longest = (*longest).max(now.saturating_sub(begun));
@@ -67,12 +67,12 @@ impl Turns {
         Some(turn)
     }
 
-    fn next_in_first_round(&mut self, now: Duration) -> Option<Turn> {
+    fn next_in_first_round(&mut self, now: Duration) -> Option<NextCase> {
         while !self.is_second_round && self.at < self.figures.len() {
             let cases = &mut self.figures[self.at];
             let has_time = !self.has_limits || now.saturating_sub(self.since) <= cases.limit;
             if let Some(case) = has_time.then(|| cases.left.next()).flatten() {
-                return Some(Turn { figure: self.at, case, is_second_round: false });
+                return Some(NextCase { figure: self.at, case, is_second_round: false });
             }
             self.at += 1;
             self.since = now;
@@ -80,7 +80,7 @@ impl Turns {
         None
     }
 
-    fn next_in_second_round(&mut self, now: Duration) -> Option<Turn> {
+    fn next_in_second_round(&mut self, now: Duration) -> Option<NextCase> {
         if !self.is_second_round {
             self.is_second_round = true;
             self.at = 0;
@@ -94,7 +94,7 @@ impl Turns {
         let figure = (0..count).map(|step| (self.at + step) % count).find(fits)?;
         let case = self.figures[figure].left.next()?;
         self.at = (figure + 1) % count;
-        Some(Turn { figure, case, is_second_round: true })
+        Some(NextCase { figure, case, is_second_round: true })
     }
 
     /// What is left of all figures' time.
@@ -119,7 +119,7 @@ mod tests {
         let of = figures.iter().map(|(cases, _, limit)| (*cases, seconds(*limit)));
         let mut turns = Turns::new(of, has_limits);
         let (mut order, mut now) = (Vec::new(), Duration::ZERO);
-        while let Some(Turn { figure, case, .. }) = turns.next(now) {
+        while let Some(NextCase { figure, case, .. }) = turns.next(now) {
             order.push((figure, case));
             now += seconds(figures[figure].1);
         }
