@@ -5,8 +5,8 @@
 # of the first part that failed, so a build that breaks is never a pass with nothing counted.
 #
 #   --without-pytorch   leaves out the tests that need PyTorch, which set-up would install
-#   --long   suites that draw seeds try all of them and what learns for minutes learns, where otherwise they
-#            try a fixed part; and loom, Miri, sanitizers, fuzzers and cargo-deny look for what no test shows (docs/reliability.md).
+#   --long   suites that draw seeds, or do one thing in many strategies, try all of them and what learns for minutes
+#            learns, where otherwise they try a fixed part; and loom, Miri, sanitizers, fuzzers and cargo-deny look for what no test shows (docs/reliability.md).
 #            TENSORWIRE_FUZZ_SECONDS is how long each decoder is fuzzed, 60 if it is not set
 #   --help   print this
 set -uo pipefail
