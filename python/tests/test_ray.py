@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -26,7 +29,7 @@ os.environ.setdefault("RAY_health_check_failure_threshold", "4")
 
 HAS_RAY = importlib.util.find_spec("ray") is not None
 #: Seconds that anything may take.
-LIMIT = 180.0
+LIMIT = 300.0
 
 
 def shared(base: float) -> tuple[int, int, list[float]]:
@@ -95,6 +98,37 @@ def trained(config: dict[str, Any]) -> None:
         optimizer.step()
     weight = next(model.parameters())[0, 0].item()
     (Path(config["folder"]) / f"rank{dist.get_rank()}").write_text(f"{dist.get_backend()} {weight:.5f}")
+
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+#: The environment of a user: Ray misses nodes when it will.
+USERS = {name: value for name, value in os.environ.items() if not name.startswith("RAY_health_check")}
+
+
+@unittest.skipUnless(HAS_RAY, "this Python has no Ray")
+class Examples(unittest.TestCase):
+    """Each as a user runs it, in a cluster of its own. They run before there is that of the others: two would share two cores."""
+
+    def said(self, *command: str) -> str:
+        ended = subprocess.run([sys.executable, *command], env=USERS, capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
+        return ended.stdout + ended.stderr
+
+    def test_workers_begin_again_when_one_is_lost(self) -> None:
+        said = self.said(str(EXAMPLES / "python" / "ray_train.py"), "--lose-a-worker")
+        self.assertRegex(said, r"worker 1 of 2, on .* its process is lost: .* \(restart 1 of 2\)")
+        losses = re.findall(r"(?m)^worker \d: from step 31 to 60, loss ([\d.]+)$", said)
+        self.assertEqual(len(losses), 2, said)
+        self.assertLess(max(map(float, losses)), 0.1)
+
+    def test_what_the_manifest_runs_trains(self) -> None:
+        few = ["--workers", "1", "--servers", "1", "--epochs", "2", "--cpus", "0.5"]
+        said = self.said(str(EXAMPLES / "clusters" / "train_on_ray.py"), *few)
+        # 1,438 samples, 64 a step
+        self.assertRegex(said, r"(?m)^44 steps, loss [\d.]+$")
+        accuracy = re.search(r"(?m)^test accuracy ([\d.]+)$", said)
+        assert accuracy is not None, said
+        self.assertGreater(float(accuracy[1]), 0.6, said)
 
 
 @unittest.skipUnless(HAS_RAY, "this Python has no Ray")
