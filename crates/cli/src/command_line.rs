@@ -285,6 +285,16 @@ mod tests {
             crate::args::Command::Train(args) => args.config().unwrap(),
             other => panic!("{other:?}"),
         };
+        // and is printed by its own name, which a file is read back by
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("job.toml");
+        let printed = |line: &str| {
+            let mut command = command(Help::Long);
+            let words = std::iter::once("tensorwire").chain(line.split_whitespace());
+            let matches = command.try_get_matches_from_mut(words).unwrap();
+            let (chosen, given) = innermost(&command, &matches);
+            super::config::printed(chosen, given, &[]).unwrap()
+        };
         for (alias, name) in [
             ("--transport rdma", "--transport verbs"),
             ("--transport ib", "--transport verbs"),
@@ -320,9 +330,19 @@ mod tests {
             ("--wire top-k", "--wire top-k:0.01"),
             ("--dtype float64", "--dtype f64"),
             ("--dtype float32", "--dtype f32"),
+            ("--wire I8", "--wire int8"),
+            ("--wire TOP-K:1e-1", "--wire top-k:0.1"),
             ("--device gpu", "--device cuda"),
+            ("--device cuda:01", "--device cuda:1"),
+            ("--schedule cosine", "--schedule cosine:0"),
+            ("--schedule step:1e1,.5", "--schedule step:10,0.5"),
         ] {
-            assert_eq!(config(&format!("train {alias}")), config(&format!("train {name}")));
+            let wanted = config(&format!("train {name}"));
+            assert_eq!(config(&format!("train {alias}")), wanted);
+            let text = printed(&format!("train {alias}"));
+            assert_eq!(text, printed(&format!("train {name}")));
+            std::fs::write(&file, &text).unwrap();
+            assert_eq!(config(&format!("train --config {}", file.display())), wanted, "{text}");
         }
         assert_ne!(config("train --transport rdma"), config("train --transport tcp"));
     }

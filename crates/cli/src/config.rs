@@ -2,13 +2,15 @@
 //! line, so that every option can stand in it, and means the same there.
 
 use std::ffi::OsString;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use clap::builder::PossibleValue;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use tensorwire_nn::Schedule;
+use tensorwire_train::{DeviceChoice, WireType};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -110,18 +112,39 @@ fn value(arg: &Arg, matches: &ArgMatches) -> Result<Option<String>, Failure> {
     let Some(raw) = matches.get_raw(id) else { return Ok(None) };
     let known = arg.get_possible_values();
     // by its own name, whatever it was called
-    let named = |text| {
+    let named = |text: &str| {
         let meant = known.iter().find(|known| known.matches(text, arg.is_ignore_case_set()));
         scalar(meant.map_or(text, PossibleValue::get_name))
     };
-    let texts = raw.map(|text| text.to_str().map(named)).collect::<Option<Vec<String>>>();
+    let typed = || raw.map(|text| text.to_str().map(str::to_string)).collect();
+    let texts: Option<Vec<String>> = understood(id, matches).or_else(typed);
     let texts = texts.ok_or_else(|| {
         Failure::user(format!("--{id} is no UTF-8, which TOML is; give it on the command line"))
     })?;
+    let texts: Vec<String> = texts.iter().map(|text| named(text)).collect();
     Ok(Some(match (arg.get_action(), texts.as_slice()) {
         (ArgAction::Set, [one]) => one.clone(),
         _ => format!("[{}]", texts.join(", ")),
     }))
+}
+
+/// What was read of texts that have several names for one thing without a list of them, as their types show it. None of other
+/// types, whose texts stay as they are typed: a size, a number.
+fn understood(id: &str, matches: &ArgMatches) -> Option<Vec<String>> {
+    // a name of a model is a text that its parser has made the model's own
+    shown::<String>(id, matches)
+        .or_else(|| shown::<WireType>(id, matches))
+        .or_else(|| shown::<DeviceChoice>(id, matches))
+        .or_else(|| shown::<Schedule>(id, matches))
+}
+
+/// The values of an option, if they are of this type.
+fn shown<T: Display + Clone + Send + Sync + 'static>(
+    id: &str,
+    matches: &ArgMatches,
+) -> Option<Vec<String>> {
+    let values = matches.try_get_many::<T>(id).ok().flatten()?;
+    Some(values.map(T::to_string).collect())
 }
 
 /// A number as it is written, anything else in quotes.

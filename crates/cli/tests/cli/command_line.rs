@@ -249,6 +249,11 @@ fn a_job_is_as_its_file_says() {
     for named in ["\nstrategy = \"allreduce\"\n", "\ntransport = \"verbs\"\n"] {
         assert!(called.contains(named), "{called}");
     }
+    let called = "train --model VGG-16 --device gpu --wire bfloat16 --print-config";
+    let called = run(called, &[]).stdout;
+    for named in ["\nmodel = \"vgg16\"\n", "\ndevice = \"cuda\"\n", "\nwire = \"bf16\"\n"] {
+        assert!(format!("\n{called}").contains(named), "{called}");
+    }
     let inside = format!(
         "launch --hosts localhost train --config {} --batch 4 --print-config",
         path.display()
