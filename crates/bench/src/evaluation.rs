@@ -5,6 +5,7 @@ mod data;
 mod figures;
 mod links;
 mod nodes;
+mod sizes;
 mod training;
 mod turns;
 
@@ -36,6 +37,8 @@ pub use turns::{NextCase, Turns};
 /// Something to measure.
 #[derive(Clone, Debug)]
 pub enum Case {
+    /// How large the paper's models and their variables are.
+    Sizes,
     /// A tensor to another process, in several ways in turns.
     Transfer(Vec<TransferSpec>),
     /// Steps of a job.
@@ -88,6 +91,7 @@ impl Case {
     /// What it is, in a few words.
     pub fn name(&self) -> String {
         match self {
+            Case::Sizes => "variables of six models".to_string(),
             Case::Transfer(specs) => match specs.first() {
                 Some(TransferSpec { transport, sizes, bytes, .. }) => {
                     let (transport, sizes) = (transport.name(), sizes.name());
@@ -199,6 +203,7 @@ impl<'a> Runner<'a> {
         on_line: &mut dyn FnMut(serde_json::Value),
     ) -> Result<(), BenchError> {
         match case {
+            Case::Sizes => sizes::sizes(on_line),
             Case::Transfer(specs) => {
                 transfers(specs, self.job)?.iter().try_for_each(|result| tell(on_line, result))
             }

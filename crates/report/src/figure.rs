@@ -140,6 +140,8 @@ pub(crate) enum Wants {
     TimeTo(f64),
     /// The figure itself, at its best, where nothing is compared.
     Reaches(f64),
+    /// The same where x is this.
+    ReachesAt(f64, f64),
     /// At no x further off than this share.
     Within(f64),
 }

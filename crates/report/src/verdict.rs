@@ -55,7 +55,9 @@ impl fmt::Display for Found {
             Wants::Within(most) => {
                 write!(f, "{} % off, at most {} %", percent(self.figure), percent(most))
             }
-            Wants::Reaches(bound) => write!(f, "{} of {bound}", plain(self.figure)),
+            Wants::Reaches(bound) | Wants::ReachesAt(_, bound) => {
+                write!(f, "{} of {bound}", plain(self.figure))
+            }
             wants => {
                 f.write_str(&times(self.figure))?;
                 if let Some([low, high]) = self.spread {
@@ -82,6 +84,7 @@ impl Wants {
             | Wants::At(_, bound)
             | Wants::TimeTo(bound)
             | Wants::Reaches(bound)
+            | Wants::ReachesAt(_, bound)
             | Wants::Within(bound) => bound,
         }
     }
@@ -95,7 +98,7 @@ impl Wants {
             Wants::Mean(_) => format!("{bound} on average"),
             Wants::At(x, _) => format!("{bound} at {x}"),
             Wants::TimeTo(_) => format!("{bound} as soon"),
-            Wants::Reaches(bound) => format!("at least {bound}"),
+            Wants::Reaches(bound) | Wants::ReachesAt(_, bound) => format!("at least {bound}"),
             Wants::Within(most) => format!("within {} %", percent(most)),
         }
     }
@@ -297,7 +300,7 @@ fn found(better: Better, claim: &Claim, plot: &Plot) -> Option<(Found, usize)> {
             let mean = Ratio { at: 0.0, figure, spread, is_once };
             (!all.is_empty()).then(|| Found { at: None, ..mean.found(wants) })
         }
-        Wants::At(x, _) => match all.iter().find(|one| one.at == x) {
+        Wants::At(x, _) | Wants::ReachesAt(x, _) => match all.iter().find(|one| one.at == x) {
             Some(one) => Some(one.found(wants)),
             None => {
                 let furthest = all.iter().max_by(|a, b| a.at.total_cmp(&b.at))?;
@@ -460,8 +463,19 @@ mod tests {
     }
 
     #[test]
+    fn a_figure_of_its_own_is_held_against_its_bound_where_that_is_said() {
+        let (only, ours, against): (&[&str], &[&str], &[&str]) = (&[], &["a"], &[]);
+        let claim = Claim { says: "", only, ours, against, wants: Wants::ReachesAt(8.0, 0.5) };
+        let says = |dots: &[(f64, f64)]| {
+            judge(Better::Higher, &claim, &plot(vec![series("a", dots)])).unwrap().to_string()
+        };
+        assert_eq!(says(&[(4.0, 0.9), (8.0, 0.52)]), "met: 0.52 of 0.5");
+        assert_eq!(says(&[(4.0, 0.9), (8.0, 0.48)]), "short: 0.48 of 0.5");
+    }
+
+    #[test]
     fn a_claim_of_every_size_says_where_there_is_only_one() {
-        let figure = crate::figures::FIGURES[0];
+        let figure = crate::figures::FIGURES.iter().find(|figure| figure.id == "xue-8").unwrap();
         let place = |wants, ours: &[(f64, f64)], other: &[(f64, f64)]| {
             let claim = Claim { says: "", only: &[], ours: &["a"], against: &["b"], wants };
             let plot = plot(vec![series("a", ours), series("b", other)]);

@@ -41,6 +41,8 @@ pub struct FigureScope {
     pub data: Option<DataFolder>,
     /// Why no GPU can be used; none: there is one.
     pub no_gpu: Option<String>,
+    /// Why no RDMA can be used; none: there is some.
+    pub no_rdma: Option<String>,
     /// Why there can be no hosts with links of a given rate ([`no_links`](super::no_links)); none: there can.
     pub no_links: Option<String>,
     /// Where temporary files belong.
@@ -51,6 +53,13 @@ pub struct FigureScope {
 
 /// All of them. With `quick` they have 28 minutes in all, a GPU's among them: with what the last case takes, less than 30.
 pub const FIGURES: &[Figure] = &[
+    Figure {
+        name: "sizes",
+        paper: "Xue et al., figure 7 and table 2",
+        what: "how large six models and their variables are, which is counted",
+        quick_seconds: 5,
+        cases: |_| vec![Case::Sizes],
+    },
     Figure {
         name: "transfer",
         paper: "Xue et al., figure 8",
@@ -90,7 +99,7 @@ pub const FIGURES: &[Figure] = &[
         name: "copies",
         paper: "Xue et al., figure 12",
         what: "training with and without the sender's copy, all tensors written",
-        quick_seconds: 150,
+        quick_seconds: 145,
         cases: xue::copies,
     },
     Figure {
@@ -219,6 +228,34 @@ impl Figure {
 }
 
 impl FigureScope {
+    /// Where tensors may cross here, the papers' own first.
+    fn transports(&self) -> Vec<Transport> {
+        let rdma = self.no_rdma.is_none().then_some(Transport::Verbs);
+        rdma.into_iter().chain([Transport::Shm, Transport::Tcp]).collect()
+    }
+
+    /// A job over each transport, in each way of exchanging.
+    fn by_exchange(&self, exchanges: &[Exchange], config: &TrainConfig) -> Vec<TrainConfig> {
+        let mut all = Vec::new();
+        for transport in self.transports() {
+            for &exchange in exchanges.iter().filter(|&&exchange| is_its_own(exchange, transport)) {
+                all.push(TrainConfig { transport, exchange, ..config.clone() });
+            }
+        }
+        all
+    }
+
+    /// What is said of a paper's figure where there is no RDMA: nothing, if there is. `run` is its name here.
+    fn without_rdma(&self, figure: &'static str, run: &str) -> Option<Case> {
+        let why = self.no_rdma.as_ref()?;
+        Some(Case::NotMeasured(NotMeasured {
+            figure,
+            subject: vec![Transport::Verbs.name()],
+            why: format!("no RDMA: {why}"),
+            command: Some(format!("tensorwire bench evaluation --only {run}")),
+        }))
+    }
+
     /// What `--data` of a training job is, if the paper's data are there.
     fn source(&self, data: PaperData) -> Option<String> {
         self.data.as_ref()?.source(data)
@@ -244,8 +281,6 @@ impl FigureScope {
     }
 }
 
-const WIRES: [Transport; 2] = [Transport::Shm, Transport::Tcp];
-
 /// A model on made-up data, with two workers and two servers.
 fn made_up(model: &str, batch: usize, quick: bool) -> TrainConfig {
     let steps = Budget::Steps(if quick { 4 } else { 12 });
@@ -267,17 +302,6 @@ fn is_its_own(exchange: Exchange, transport: Transport) -> bool {
     exchange != Exchange::Write || transport == Transport::Shm
 }
 
-/// A job over each transport, in each way of exchanging.
-fn by_exchange(exchanges: &[Exchange], config: &TrainConfig) -> Vec<TrainConfig> {
-    let mut all = Vec::new();
-    for transport in WIRES {
-        for &exchange in exchanges.iter().filter(|&&exchange| is_its_own(exchange, transport)) {
-            all.push(TrainConfig { transport, exchange, ..config.clone() });
-        }
-    }
-    all
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,7 +310,8 @@ mod tests {
         [Exchange::ZeroCopy, Exchange::Write, Exchange::Copy, Exchange::Zmq];
 
     fn scope(quick: bool) -> FigureScope {
-        FigureScope { quick, exchanges: EXCHANGES.to_vec(), ..FigureScope::default() }
+        let (exchanges, no_rdma) = (EXCHANGES.to_vec(), Some("no module".to_string()));
+        FigureScope { quick, exchanges, no_rdma, ..FigureScope::default() }
     }
 
     #[test]
@@ -316,6 +341,29 @@ mod tests {
                 .collect();
             assert!(!written.is_empty(), "{}", figure.name);
             assert!(written.iter().all(|at| *at == Transport::Shm), "{}", figure.name);
+        }
+    }
+
+    #[test]
+    fn where_there_is_rdma_it_is_measured_first() {
+        let with = FigureScope { no_rdma: None, ..scope(true) };
+        assert!(missing(&with).iter().all(|(_, subject, _)| subject != "verbs"));
+        let transports = |name: &str| -> Vec<Transport> {
+            let figure = FIGURES.iter().find(|figure| figure.name == name).unwrap();
+            let of = |case: &Case| match case {
+                Case::Transfer(specs) => specs.first().map(|spec| spec.transport),
+                Case::Kvstore(spec, _) => Some(spec.transport),
+                Case::Allreduce(spec, _) => Some(spec.transport),
+                Case::Throughput(config) | Case::Scaling(config) | Case::Convergence(config, _) => {
+                    Some(config.transport)
+                }
+                _ => None,
+            };
+            figure.cases(&with).iter().filter_map(of).collect()
+        };
+        let steps = ["throughput", "convergence", "scaling", "copies", "store-training"];
+        for name in steps.into_iter().chain(["transfer", "store", "allreduce"]) {
+            assert_eq!(transports(name)[0], Transport::Verbs, "{name}");
         }
     }
 
@@ -422,14 +470,22 @@ mod tests {
         let said = missing(&without);
         let subjects: Vec<&str> = said.iter().map(|(_, subject, _)| subject.as_str()).collect();
         let all = [
+            "verbs",
+            "verbs",
             "cifar, CIFAR-10",
             "seq2seq, WMT News Commentary",
+            "verbs",
             "sentence-embedding, the paper's own text",
+            "verbs",
+            "verbs",
+            "verbs",
             "mlp, MNIST",
             "mlp, CIFAR-10",
+            "verbs",
             "resnet50, ImageNet",
             "resnet50, ImageNet",
             "resnet50, ImageNet",
+            "verbs",
         ];
         assert_eq!(subjects, all);
         assert!(data_of(&without, "modes").iter().all(|data| data == "digits"));
@@ -460,7 +516,8 @@ mod tests {
         }
         let data = Some(DataFolder::open(folder.path()).unwrap());
         let with = FigureScope { data: data.clone(), ..scope(false) };
-        assert_eq!(missing(&with).len(), 1, "the paper's own text, which nobody has");
+        let of_data = missing(&with).into_iter().filter(|(_, subject, _)| subject != "verbs");
+        assert_eq!(of_data.count(), 1, "the paper's own text, which nobody has");
         let begins = |name: &str, kind: &str| {
             data_of(&with, name).iter().filter(|data| data.starts_with(kind)).count()
         };

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use tensorwire_bench::{DataFolder, FIGURES, Figure, FigureScope, no_links};
+use tensorwire_launch::{VerbsOptions, verbs_usable};
 use tensorwire_train::{ConfigError, DeviceChoice, Exchange, TrainConfig};
 
 use super::super::Failure;
@@ -24,7 +25,7 @@ Examples:
 
 A case that fails is said, and the rest goes on; what a job refuses on this
 machine is left out, and that is said, too. What cannot be measured here, as
-without a GPU, is a line of its own, with what would measure it. Links of a given
+without a GPU or RDMA, is a line of its own, with what would measure it. Links of a given
 rate are between network namespaces, which root may make. With --quick
 each figure has its minutes; those that it leaves go to cases of others that had
 too few, and when all are over nothing is begun any more.
@@ -116,6 +117,7 @@ impl EvaluationArgs {
                 ConfigError::Device(why) => why.to_string(),
                 other => other.to_string(),
             }),
+            no_rdma: verbs_usable(&VerbsOptions::default(), None).err().map(|why| why.to_string()),
             no_links,
             scratch,
             cuda_driver: self.cuda_driver.clone(),

@@ -7,7 +7,10 @@ mod links;
 mod mamidala;
 mod peers;
 mod simulated;
+mod sizes;
 mod xue;
+
+pub(crate) use sizes::{MODEL_SIZE, TENSOR_SIZES};
 
 use crate::figure::{Axis, Figure, Point, Role, Scale, Unit};
 use crate::line::{Lacks, Line};
@@ -15,6 +18,8 @@ use crate::measure::Measure;
 
 /// In the order of the page.
 pub(crate) const FIGURES: &[&Figure] = &[
+    &sizes::MODELS,
+    &sizes::SIZES,
     &xue::TRANSFER,
     &xue::THROUGHPUT,
     &xue::CONVERGENCE,

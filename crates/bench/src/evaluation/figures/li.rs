@@ -2,15 +2,15 @@
 
 use tensorwire_train::{Budget, StoreWire, Strategy, TrainConfig};
 
-use super::{FigureScope, PaperData, WIRES, by_exchange, job, links};
+use super::{FigureScope, PaperData, job, links};
 use crate::evaluation::Case;
 use crate::kvstore::{KvstoreSpec, PAPER_BYTES, Pull};
 
 pub(super) fn store(scope: &FigureScope) -> Vec<Case> {
-    let mut all = Vec::new();
+    let mut all: Vec<Case> = scope.without_rdma("li-7", "store").into_iter().collect();
     let counts: &[u32] = if scope.quick { &[1, 2, 4] } else { &[1, 2, 4, 8, 16, 32] };
     for &workers in counts {
-        for transport in WIRES {
+        for transport in scope.transports() {
             let spec = KvstoreSpec::new(workers, workers, PAPER_BYTES, scope.quick);
             let spec = KvstoreSpec { transport, ..spec };
             let mut ways =
@@ -38,13 +38,15 @@ pub(super) fn training(scope: &FigureScope) -> Vec<Case> {
     let mut all: Vec<Case> = sets
         .iter()
         .filter_map(|(data, _)| scope.without("li-8", "mlp", *data, "store-training"))
+        .chain(scope.without_rdma("li-8", "store-training"))
         .collect();
     for &nodes in counts {
         for (data, made_up) in sets {
             let source = scope.source(data).unwrap_or_else(|| made_up.to_string());
             let config = job("mlp", &source, Strategy::DistSgd, steps);
             let config = TrainConfig { workers: nodes, servers: nodes, ..config };
-            all.extend(by_exchange(&scope.exchanges, &config).into_iter().map(Case::Throughput));
+            let jobs = scope.by_exchange(&scope.exchanges, &config);
+            all.extend(jobs.into_iter().map(Case::Throughput));
         }
     }
     all

@@ -8,7 +8,7 @@ use tensorwire_simulate as sim;
 use tensorwire_train::{Budget, ClientConfig, DeviceChoice, Strategy, TrainConfig};
 use tensorwire_zoo::ResNet50;
 
-use super::{FigureScope, PaperData, WIRES, job};
+use super::{FigureScope, PaperData, job};
 use crate::allreduce::{AllreduceSpec, DeviceTensor, Way};
 use crate::evaluation::{Case, NodesDesign, NodesOf, NotMeasured, SimulatedNodes};
 use crate::job::QUIET_RATE;
@@ -226,10 +226,10 @@ pub(super) fn batches(scope: &FigureScope) -> Vec<Case> {
 }
 
 pub(super) fn all_reduces(scope: &FigureScope) -> Vec<Case> {
-    let mut all = Vec::new();
+    let mut all: Vec<Case> = scope.without_rdma("mamidala-17", "allreduce").into_iter().collect();
     let (counts, powers): (&[u32], _) = if scope.quick { (&[2, 4], 7) } else { (&[2, 4, 8], 9) };
     for &ranks in counts {
-        for transport in WIRES {
+        for transport in scope.transports() {
             // 4 KiB and on, by fours
             for bytes in (0..powers).map(|power| (4 << 10) << (2 * power)) {
                 let spec = AllreduceSpec::new(ranks, bytes, scope.quick);

@@ -4,7 +4,7 @@ use tensorwire_launch::Transport;
 use tensorwire_nn::Optimizer;
 use tensorwire_train::{Budget, DeviceChoice, Exchange, Strategy, TrainConfig};
 
-use super::{FigureScope, PaperData, WIRES, by_exchange, is_its_own, job, made_up};
+use super::{FigureScope, PaperData, is_its_own, job, made_up};
 use crate::evaluation::{Case, NotMeasured};
 use crate::transfer::{Sizes, TransferSpec, transfer_sizes};
 
@@ -20,9 +20,9 @@ const PAPER_EXCHANGES: [Exchange; 4] =
     [Exchange::ZeroCopy, Exchange::Write, Exchange::GrpcTcp, Exchange::GrpcRdma];
 
 pub(super) fn transfers(scope: &FigureScope) -> Vec<Case> {
-    let mut all = Vec::new();
+    let mut all: Vec<Case> = scope.without_rdma("xue-8", "transfer").into_iter().collect();
     for bytes in transfer_sizes(scope.quick) {
-        for transport in WIRES {
+        for transport in scope.transports() {
             let goes = |of: &&Exchange| transport == Transport::Tcp || !of.is_over_tcp();
             let specs = scope.exchanges.iter().filter(goes).map(|&exchange| {
                 TransferSpec::new(transport, exchange, Sizes::Static, bytes, scope.quick)
@@ -37,7 +37,7 @@ pub(super) fn transfers(scope: &FigureScope) -> Vec<Case> {
 }
 
 pub(super) fn throughput(scope: &FigureScope) -> Vec<Case> {
-    let mut all = Vec::new();
+    let mut all: Vec<Case> = scope.without_rdma("xue-9", "throughput").into_iter().collect();
     let batches: &[usize] = if scope.quick { &[8, 1] } else { &[1, 2, 4, 8, 16, 32, 64] };
     for &batch in batches {
         for model in MODELS {
@@ -47,7 +47,7 @@ pub(super) fn throughput(scope: &FigureScope) -> Vec<Case> {
                 continue;
             }
             let exchanges = if scope.quick { &PAPER_EXCHANGES[..] } else { &scope.exchanges };
-            let jobs = by_exchange(exchanges, &made_up(model, batch, scope.quick));
+            let jobs = scope.by_exchange(exchanges, &made_up(model, batch, scope.quick));
             all.extend(jobs.into_iter().map(Case::Throughput));
         }
     }
@@ -98,7 +98,8 @@ pub(super) fn convergence(scope: &FigureScope) -> Vec<Case> {
             .data
             .and_then(|data| scope.without("xue-10", application.model, data, "convergence"))
     };
-    let mut all: Vec<Case> = APPLICATIONS.iter().filter_map(of).collect();
+    let no_rdma = scope.without_rdma("xue-10", "convergence");
+    let mut all: Vec<Case> = APPLICATIONS.iter().filter_map(of).chain(no_rdma).collect();
     all.push(Case::NotMeasured(NotMeasured {
         figure: "xue-10",
         subject: vec!["sentence-embedding", "the paper's own text"],
@@ -117,16 +118,16 @@ pub(super) fn convergence(scope: &FigureScope) -> Vec<Case> {
         let config = job(model, &source, Strategy::Ps, budget);
         let config = TrainConfig { batch: APPLICATION_BATCH, optimizer, ..config };
         let exchanges = if scope.quick { &PAPER_EXCHANGES[..] } else { &scope.exchanges };
-        let jobs = by_exchange(exchanges, &config);
+        let jobs = scope.by_exchange(exchanges, &config);
         // where processes share memory there is no wire to compare on
-        let jobs = jobs.into_iter().filter(|job| job.transport == Transport::Tcp);
+        let jobs = jobs.into_iter().filter(|job| job.transport != Transport::Shm);
         all.extend(jobs.map(|job| Case::Convergence(job, every)));
     }
     all
 }
 
 pub(super) fn scaling(scope: &FigureScope) -> Vec<Case> {
-    let mut all = Vec::new();
+    let mut all: Vec<Case> = scope.without_rdma("xue-11", "scaling").into_iter().collect();
     let (models, counts): (&[&str], &[u32]) = match scope.quick {
         true => (&["fcn5", "lstm"], &[1, 2, 4]),
         false => (&["fcn5", "lstm", "inception-v3", "vgg16"], &[1, 2, 4, 8]),
@@ -134,7 +135,7 @@ pub(super) fn scaling(scope: &FigureScope) -> Vec<Case> {
     for &workers in counts {
         for model in models {
             let servers = workers;
-            for transport in WIRES {
+            for transport in scope.transports() {
                 // gRPC over TCP is what takes longest
                 let is_left_out = |of| scope.quick && of == Exchange::GrpcTcp;
                 let exchanges = PAPER_EXCHANGES.into_iter().filter(|&of| !is_left_out(of));
@@ -151,12 +152,16 @@ pub(super) fn scaling(scope: &FigureScope) -> Vec<Case> {
 }
 
 pub(super) fn copies(scope: &FigureScope) -> Vec<Case> {
-    let mut all = Vec::new();
+    let mut all: Vec<Case> = scope.without_rdma("xue-12", "copies").into_iter().collect();
+    // over TCP the sender's copy is one of several
+    let transports = scope.transports().into_iter().filter(|&of| of != Transport::Tcp);
+    let transports: Vec<Transport> = transports.collect();
     for model in MODELS {
-        for exchange in [Exchange::Write, Exchange::Copy] {
-            let config = made_up(model, SMALL_BATCH, scope.quick);
-            let transport = Transport::Shm;
-            all.push(Case::Throughput(TrainConfig { exchange, transport, ..config }));
+        for &transport in &transports {
+            for exchange in [Exchange::Write, Exchange::Copy] {
+                let config = made_up(model, SMALL_BATCH, scope.quick);
+                all.push(Case::Throughput(TrainConfig { exchange, transport, ..config }));
+            }
         }
     }
     all
