@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::support::{Ended, Job, on_path, process_with, processes_in, send};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use tensorwire_testkit::skip::skip;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_tensorwire");
@@ -76,25 +76,74 @@ pub(crate) fn trains_to_the_same_bits(by: &str, launch: impl Fn(&[&str]) -> Comm
     assert!(processes.is_empty(), "{processes:?}");
 }
 
+/// What is seen of a job before one of its processes is killed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Moment {
+    /// The victim is there, and whoever is to say so hears that all are to end.
+    Started,
+    /// All have come.
+    Met,
+    Stepping,
+}
+
+impl Moment {
+    /// Waits for it.
+    fn awaited(self, job: &Job, rank_of: &impl Fn(u32) -> String) {
+        match self {
+            Moment::Started => await_told_to_end(process_with(job.folder(), "train", &rank_of(0))),
+            // what the process of rank 0 starts then
+            Moment::Met => drop(process_with(job.folder(), "member", &rank_of(0))),
+            Moment::Stepping => await_file(job, "m.jsonl"),
+        }
+    }
+}
+
+/// Waits until a process hears SIGTERM, which would end it without a word before.
+fn await_told_to_end(process: Pid) {
+    let path = format!("/proc/{}/status", process.as_raw_nonzero());
+    let hears = || {
+        let status = std::fs::read_to_string(&path).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?;
+        let caught = u64::from_str_radix(caught.trim(), 16).ok()?;
+        Some(caught >> (Signal::TERM.as_raw() - 1) & 1 == 1)
+    };
+    let deadline = Instant::now() + LONG_LIMIT;
+    while hears() != Some(true) {
+        assert!(Instant::now() < deadline, "it does not hear SIGTERM");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 /// Any process killed at any moment: the job ends in time, and what it leaves names that process.
 pub(crate) fn a_killed_process_ends_all(
     rank_of: impl Fn(u32) -> String,
     launch: impl Fn(&[&str]) -> Command,
 ) {
-    for (rank, role, moment) in [(1, "worker 1", 900), (2, "server 0", 250), (3, "server 1", 60)] {
-        let job = Job::start_command(launch(&["train", "--steps", "100000"]));
+    let victims = [
+        (1, "worker 1", Moment::Stepping),
+        (2, "server 0", Moment::Met),
+        (3, "server 1", Moment::Started),
+    ];
+    for (rank, role, moment) in victims {
+        let job = Job::start_command(launch(&STEPPING));
         let victim = process_with(job.folder(), "train", &rank_of(rank));
-        std::thread::sleep(Duration::from_millis(moment));
+        moment.awaited(&job, &rank_of);
         send(victim, Signal::KILL);
         let Left { ended, processes } = end(job, LIMIT);
-        let context = format!("{role} after {moment} ms:\n{}", ended.stderr);
+        let context = format!("{role}, {moment:?}:\n{}", ended.stderr);
         assert!(!ended.status.success(), "{context}");
         let pid = victim.as_raw_nonzero();
-        // before it has been told what it is, it is known by its rank
         let told = format!("error: first to fail: {role} (rank {rank}, pid {pid}) ");
+        // before it has been told what it is, it is known by its rank
         let waiting = format!("error: first to fail: rank {rank} (pid {pid} on ");
-        let missing = format!("interrupted before all had come; missing: rank {rank}");
-        let is_named = [&told, &waiting, &missing].iter().any(|name| context.contains(*name));
+        // others may be late as well
+        let is_missing = || {
+            let lists = context.lines().filter_map(|line| line.split_once("had come; missing: "));
+            lists.flat_map(|(_, list)| list.split(", ")).any(|one| one == format!("rank {rank}"))
+        };
+        let is_named = context.contains(&told)
+            || moment != Moment::Stepping && context.contains(&waiting)
+            || moment == Moment::Started && is_missing();
         assert!(is_named, "{context}");
         assert!(processes.is_empty(), "{processes:?} are left: {context}");
     }
