@@ -10,6 +10,7 @@ use tensorwire_train::{
 use crate::by_name::ByName;
 use crate::error::BenchError;
 use crate::machine::Machine;
+use crate::statistics::Quantiles;
 
 /// The paper's six.
 pub const PAPER_MODES: [Strategy; 6] = [
@@ -21,7 +22,7 @@ pub const PAPER_MODES: [Strategy; 6] = [
     Strategy::MpiEsgd,
 ];
 
-/// How far a job is at the end of an epoch.
+/// How far a job is at the end of an epoch; of several runs of it ([`ModePoint::with`]) the median of each figure.
 #[derive(Clone, Debug, Serialize)]
 pub struct ModePoint {
     pub bench: &'static str,
@@ -38,9 +39,16 @@ pub struct ModePoint {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<u64>,
     pub epoch: u64,
-    /// Worker 0's, since training began and of this epoch, without evaluations.
+    /// Worker 0's, since training began and of this epoch, without evaluations; and what one of ten runs took at most, and nine of
+    /// ten.
     pub seconds: f64,
+    pub p10_seconds: f64,
+    pub p90_seconds: f64,
     pub epoch_seconds: f64,
+    pub p10_epoch_seconds: f64,
+    pub p90_epoch_seconds: f64,
+    /// How many runs it is of.
+    pub repetitions: usize,
     /// The mean over the epoch's steps and all workers.
     pub loss: f64,
     /// Of what worker 0 has then: the weights that the next step begins with, or the centre.
@@ -54,16 +62,56 @@ pub struct ModePoint {
     pub machine: Machine,
 }
 
+impl ModePoint {
+    /// What it and the same epoch of earlier runs of the job say together.
+    pub fn with(&self, before: &[Curve]) -> ModePoint {
+        let same = before.iter().flat_map(|curve| &curve.points);
+        let same = same.filter(|point| point.epoch == self.epoch);
+        let runs: Vec<&ModePoint> = same.chain([self]).collect();
+        let of = |figure: &dyn Fn(&ModePoint) -> f64| {
+            let found = Quantiles::of(runs.iter().map(|run| figure(run)));
+            found.expect("it is one of them itself")
+        };
+        let median = |figure: &dyn Fn(&ModePoint) -> f64| of(figure).median;
+        // fits: bytes of a job are below 2^53; between two runs there may be half a byte
+        let bytes =
+            |figure: fn(&ModePoint) -> u64| median(&|run| figure(run) as f64).round() as u64;
+        let (seconds, epoch) = (of(&|run| run.seconds), of(&|run| run.epoch_seconds));
+        ModePoint {
+            seconds: seconds.median,
+            p10_seconds: seconds.p10,
+            p90_seconds: seconds.p90,
+            epoch_seconds: epoch.median,
+            p10_epoch_seconds: epoch.p10,
+            p90_epoch_seconds: epoch.p90,
+            repetitions: runs.len(),
+            loss: median(&|run| run.loss),
+            test_loss: median(&|run| run.test_loss),
+            test_accuracy: median(&|run| run.test_accuracy),
+            store_bytes: bytes(|run| run.store_bytes),
+            client_bytes: bytes(|run| run.client_bytes),
+            bytes_exchanged: bytes(|run| run.bytes_exchanged),
+            ..self.clone()
+        }
+    }
+}
+
 /// A whole curve.
 #[derive(Clone, Debug)]
 pub struct Curve {
     /// One an epoch, in order.
     pub points: Vec<ModePoint>,
-    /// Of what is evaluated in the end.
+    /// Of what is evaluated in the end; of several runs, in the last.
     pub weights_sha256: String,
 }
 
 impl Curve {
+    /// What it and earlier runs of the job say together.
+    pub fn with(self, before: &[Curve]) -> Curve {
+        let points = self.points.iter().map(|point| point.with(before)).collect();
+        Curve { points, ..self }
+    }
+
     /// The best accuracy of all epochs.
     pub fn best(&self) -> f64 {
         self.points.iter().map(|point| point.test_accuracy).fold(0.0, f64::max)
@@ -133,6 +181,8 @@ pub fn curve(
 
 fn point(config: &TrainConfig, before: Option<&ModePoint>, done: &Done) -> ModePoint {
     let Traffic { store_bytes, client_bytes } = done.traffic;
+    let (seconds, epoch) =
+        (done.seconds, done.seconds - before.map_or(0.0, |before| before.seconds));
     ModePoint {
         bench: "modes",
         mode: config.strategy.name(),
@@ -145,8 +195,13 @@ fn point(config: &TrainConfig, before: Option<&ModePoint>, done: &Done) -> ModeP
         batch: config.batch,
         interval: config.topology().averaging.map(|averaging| averaging.interval),
         epoch: done.epoch,
-        seconds: done.seconds,
-        epoch_seconds: done.seconds - before.map_or(0.0, |before| before.seconds),
+        seconds,
+        p10_seconds: seconds,
+        p90_seconds: seconds,
+        epoch_seconds: epoch,
+        p10_epoch_seconds: epoch,
+        p90_epoch_seconds: epoch,
+        repetitions: 1,
         loss: done.loss,
         // of a model that measures neither, not a number
         test_loss: done.evaluation.loss().unwrap_or(f64::NAN),
@@ -261,6 +316,44 @@ mod tests {
         // a step that was said before
         epochs.add(0, &said(1, 1.0, None));
         assert_eq!(epochs.take(), None);
+    }
+
+    #[test]
+    fn several_runs_are_their_medians_epoch_by_epoch() {
+        let evaluation = |accuracy: f64| [("accuracy".to_string(), accuracy)].into_iter().collect();
+        let config = TrainConfig { strategy: Strategy::DistAsgd, ..TrainConfig::default() };
+        let run = |[first, second]: [f64; 2], accuracy: f64, store_bytes: u64| {
+            let mut points: Vec<ModePoint> = Vec::new();
+            for (epoch, seconds) in [(1, first), (2, first + second)] {
+                let traffic = Traffic { store_bytes: store_bytes * epoch, client_bytes: 4 };
+                let evaluation = evaluation(accuracy);
+                let done = Done { epoch, seconds, loss: accuracy, traffic, evaluation };
+                points.push(point(&config, points.last(), &done));
+            }
+            Curve { points, weights_sha256: accuracy.to_string() }
+        };
+        let runs = [run([1.0, 8.0], 0.5, 10), run([3.0, 2.0], 0.25, 12), run([9.0, 4.0], 0.75, 30)];
+        let [first, second, third] = runs;
+        let alone = third.clone().with(&[]);
+        let of = |point: &ModePoint| {
+            let ModePoint { seconds, epoch_seconds, .. } = *point;
+            [
+                [point.p10_seconds, seconds, point.p90_seconds],
+                [point.p10_epoch_seconds, epoch_seconds, point.p90_epoch_seconds],
+            ]
+        };
+        assert_eq!(alone.points.iter().map(|of| of.repetitions).collect::<Vec<_>>(), [1, 1]);
+        assert_eq!(of(&alone.points[1]), [[13.0; 3], [4.0; 3]]);
+        let all = third.with(&[first, second]);
+        assert_eq!((all.points.len(), all.weights_sha256.as_str()), (2, "0.75"));
+        assert_eq!(of(&all.points[0]), [[1.0, 3.0, 9.0]; 2]);
+        // the median of an epoch is none of what ran up to it
+        assert_eq!(of(&all.points[1]), [[5.0, 9.0, 13.0], [2.0, 4.0, 8.0]]);
+        let last = &all.points[1];
+        assert_eq!((last.epoch, last.repetitions), (2, 3));
+        assert_eq!((last.test_accuracy, last.loss), (0.5, 0.5));
+        assert_eq!((last.store_bytes, last.client_bytes, last.bytes_exchanged), (24, 4, 28));
+        assert_eq!(all.reached(0.75).map(|point| point.epoch), None, "in one run of three");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The command line of `tensorwire bench modes`.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -66,12 +67,17 @@ pub(crate) struct ModesArgs {
     /// The accuracy to be reached
     #[arg(long, value_name = "A", help_heading = MEASUREMENT, default_value_t = 0.955)]
     pub(crate) target: f64,
+    /// Runs of all of this; medians count
+    ///
+    /// One after the other: in each all ways train in turn, so that what slows a machine down meets all alike.
+    #[arg(long, value_name = "N", help_heading = MEASUREMENT, default_value_t = NonZeroUsize::MIN)]
+    pub(crate) iterations: NonZeroUsize,
     /// 5 epochs
     #[arg(long, help_heading = MEASUREMENT, conflicts_with = "epochs")]
     quick: bool,
     /// Append a line of JSON an epoch and mode
     ///
-    /// To this file.
+    /// To this file; of several runs, in the last.
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) json: Option<PathBuf>,
 }

@@ -8,10 +8,10 @@ use super::{Lines, announce};
 use crate::Failure;
 use crate::args::ModesArgs;
 use crate::job::job_spec;
-use crate::output::{print, print_text};
+use crate::output::{note, print, print_text};
 use crate::table::{live, table, table_by};
 
-/// Of the table, and above rows as they come.
+/// Of the table of one run, and above rows as they come.
 const HEADER: [&str; 9] = [
     "mode",
     "epoch",
@@ -20,6 +20,22 @@ const HEADER: [&str; 9] = [
     "loss",
     "epoch takes",
     "since start",
+    "with servers",
+    "in clients",
+];
+/// Of several runs, whose times have a spread. A narrow terminal has these columns in several tables: each says of what it is.
+const SPREAD: [&str; 13] = [
+    "mode",
+    "epoch",
+    "test accuracy",
+    "test loss",
+    "loss",
+    "epoch takes",
+    "epoch p10",
+    "epoch p90",
+    "since start",
+    "start p10",
+    "start p90",
     "with servers",
     "in clients",
 ];
@@ -43,37 +59,64 @@ pub(super) fn run(args: &ModesArgs) -> Result<(), Failure> {
     let mut lines = Lines::open(args.json.as_deref())?;
     let job = job_spec()?;
     announce(&Machine::here());
-    let (mut curves, mut is_first) = (Vec::new(), true);
-    for mode in modes {
-        let mut failure = None;
-        let found = curve(&in_mode(&config, mode), &job, &mut |point| {
-            live(&HEADER, &row(point), std::mem::take(&mut is_first));
-            if let Err(error) = lines.append(point) {
-                failure.get_or_insert(error);
-            }
-        })?;
-        if let Some(failure) = failure {
-            return Err(failure);
+    let mut runs: Vec<(Strategy, Vec<Curve>)> =
+        modes.into_iter().map(|mode| (mode, Vec::new())).collect();
+    let (iterations, mut is_first) = (args.iterations.get(), true);
+    for iteration in 1..=iterations {
+        if iterations > 1 {
+            note(format_args!("run {iteration} of {iterations}"));
         }
-        curves.push((mode, found));
+        for (mode, before) in &mut runs {
+            let mut failure = None;
+            let found = curve(&in_mode(&config, *mode), &job, &mut |point| {
+                live(&HEADER, &row(point), std::mem::take(&mut is_first));
+                // what all of them say is known in the last
+                if iteration == iterations
+                    && let Err(error) = lines.append(&point.with(before))
+                {
+                    failure.get_or_insert(error);
+                }
+            })?;
+            if let Some(failure) = failure {
+                return Err(failure);
+            }
+            before.push(found);
+        }
     }
-    show(&curves, args.target)
+    let together = |(mode, mut runs): (Strategy, Vec<Curve>)| {
+        let last = runs.pop()?;
+        Some((mode, last.with(&runs)))
+    };
+    let curves: Vec<(Strategy, Curve)> = runs.into_iter().filter_map(together).collect();
+    show(&curves, iterations, args.target)
 }
 
-fn show(curves: &[(Strategy, Curve)], target: f64) -> Result<(), Failure> {
-    let rows: Vec<Vec<String>> =
-        curves.iter().flat_map(|(_, curve)| curve.points.iter().map(row)).collect();
-    print(table_by(2, &HEADER, &rows, &[1, 2, 3, 4, 5, 6, 7, 8]))?;
+fn show(curves: &[(Strategy, Curve)], runs: usize, target: f64) -> Result<(), Failure> {
+    let points = curves.iter().flat_map(|(_, curve)| &curve.points);
+    let repeated = match runs {
+        1 => {
+            let rows: Vec<Vec<String>> = points.map(row).collect();
+            print(table_by(2, &HEADER, &rows, &[1, 2, 3, 4, 5, 6, 7, 8]))?;
+            String::new()
+        }
+        runs => {
+            let rows: Vec<Vec<String>> = points.map(row_with_spread).collect();
+            print(table_by(2, &SPREAD, &rows, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]))?;
+            format!(
+                "medians of {runs} runs; p10 and p90: of the times of an epoch and since the start; "
+            )
+        }
+    };
     print("")?;
     let rows: Vec<Vec<String>> = curves.iter().map(|of| summary(of, target)).collect();
     let reached = format!("{target} after");
     let header = ["mode", "best", &reached, "in", "exchanged by then", "an epoch takes"];
     print(table(&header, &rows, &[1, 2, 3, 4, 5]))?;
-    print_text(
-        "times are worker 0's, without its evaluations; an epoch takes: the mean of all; bytes of tensors, of all \
+    print_text(format_args!(
+        "{repeated}times are worker 0's, without its evaluations; an epoch takes: the mean of all; bytes of tensors, of all \
          workers since the start: pushed and pulled, and what n members of a client must send to all-reduce them, \
          2(n-1)/n each. Where workers keep in step, the accuracy in the end was that of the last epoch to the bit.",
-    )
+    ))
 }
 
 fn summary((mode, curve): &(Strategy, Curve), target: f64) -> Vec<String> {
@@ -107,4 +150,16 @@ fn row(point: &ModePoint) -> Vec<String> {
         human_bytes(point.store_bytes),
         human_bytes(point.client_bytes),
     ]
+}
+
+/// The same, and how far the times of several runs are apart.
+fn row_with_spread(point: &ModePoint) -> Vec<String> {
+    let spread = |p10: f64, p90: f64| [human_seconds(p10), human_seconds(p90)];
+    let mut row = row(point);
+    let before_bytes = row.len() - 2;
+    row.splice(before_bytes..before_bytes, spread(point.p10_seconds, point.p90_seconds));
+    let before_start = before_bytes - 1;
+    let epoch = spread(point.p10_epoch_seconds, point.p90_epoch_seconds);
+    row.splice(before_start..before_start, epoch);
+    row
 }

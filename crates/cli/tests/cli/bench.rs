@@ -380,6 +380,47 @@ fn a_table_is_measured_and_taken() {
 }
 
 #[test]
+fn all_ways_of_training_are_run_as_often_as_is_said() {
+    let small = "--epochs 2 --data synthetic:64 --batch 8 --workers 2 --clients 1";
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("results.jsonl").display().to_string();
+    let modes = "dist-asgd,mpi-sgd --iterations 2";
+    let ended = Job::start(&format!("bench modes {small} --modes {modes} --json {file}"));
+    let ended = ended.end(LIMIT);
+    assert!(ended.status.success(), "{}", ended.stderr);
+    let lines = std::fs::read_to_string(file).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names = lines.iter().map(|line| (line["mode"].as_str().unwrap(), line["epoch"].as_u64()));
+    let each = ["dist-asgd", "mpi-sgd"].map(|mode| [(mode, Some(1)), (mode, Some(2))]);
+    assert_eq!(names.collect::<Vec<_>>(), each.concat(), "one an epoch, whatever the runs");
+    for line in &lines {
+        assert_eq!(line["repetitions"], 2, "{line}");
+        let number = |field: &str| line[field].as_f64().unwrap();
+        // a clock hardly measures the same twice
+        for time in ["seconds", "epoch_seconds"] {
+            let [p10, p90] = ["p10", "p90"].map(|end| number(&format!("{end}_{time}")));
+            assert!(p10 < number(time) && number(time) < p90, "{time}: {line}");
+        }
+    }
+    let (said, shown) = (&ended.stderr, &ended.stdout);
+    let at = |text: &str| said.find(text).unwrap_or_else(|| panic!("no {text}: {said}"));
+    assert!(at("run 1 of 2") < at("mpi-sgd ") && at("mpi-sgd ") < at("run 2 of 2"), "{said}");
+    let head = |line: &&str| line.trim_start().starts_with("mode ") && line.contains("p10");
+    assert_eq!(shown.lines().filter(head).count(), 1, "{shown}");
+    assert!(shown.contains("medians of 2 runs; "), "{shown}");
+    let rows = |text: &str| text.lines().filter(|line| line.trim().starts_with("mpi-sgd")).count();
+    // as they come; of each epoch, and of all
+    assert_eq!((rows(said), rows(shown)), (4, 3), "{said}{shown}");
+    // whose workers are in step has the same bits in each run
+    let again = bench(&format!("modes {small} --modes mpi-sgd"));
+    assert_eq!(again.len(), 2);
+    for (one, of_two) in again.iter().zip(&lines[2..]) {
+        assert_eq!((&one["repetitions"], &one["loss"]), (&1.into(), &of_two["loss"]), "{one}");
+        assert_eq!((&one["p10_seconds"], &one["p90_seconds"]), (&one["seconds"], &one["seconds"]));
+    }
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_before_anything_is_measured() {
     for (arguments, says) in [
         ("transfer --sizes 4K", "4096, 4KiB, 1MiB"),
@@ -419,7 +460,8 @@ fn what_makes_no_sense_is_refused_before_anything_is_measured() {
         ("modes --modes local", "local cannot be looked at epoch by epoch"),
         ("modes --modes mpi-sgd --clients 3", "--clients 3 does not divide --workers 4"),
         ("modes --interval 0", "--interval must be at least 1"),
-        ("evaluation --only fig8", "possible values: transfer, transfer-links, throughput"),
+        ("modes --iterations 0", "invalid value '0'"),
+        ("evaluation --only fig8", "transfer, transfer-links, throughput"),
         ("step --repetitions 0", "--repetitions must be at least 1"),
         ("step --steps 0", "--steps must be at least 1"),
         #[cfg(feature = "baselines")]
