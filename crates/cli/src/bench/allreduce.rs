@@ -152,7 +152,7 @@ fn links(
             // members of one host share no memory
             _ => (0..ranks as usize).collect(),
         };
-        print(shown(&found, &among))?;
+        print_text(shown(&found, &among))?;
     }
     Ok(())
 }
