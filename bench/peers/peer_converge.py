@@ -128,7 +128,9 @@ class Log:
     def step(self, loss: float) -> None:
         step = len(self.lines) + 1
         rate = step * WORKERS * self.task.batch / (time.perf_counter() - self.start)
-        self.lines.append({"step": step, "loss": float(loss), "samples_per_second": rate})
+        # `tensorwire report` draws the mean of runs that differ only in their seed
+        line = {"step": step, "loss": float(loss), "samples_per_second": rate, "seed": self.given.seed}
+        self.lines.append(line)
 
     def is_evaluated(self) -> bool:
         step = len(self.lines)

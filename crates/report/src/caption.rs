@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::figure::{Axis, Better, Figure, Scale, Shape, Unit};
+use crate::figures::{MODEL_SIZE, TENSOR_SIZES};
 use crate::measure::Between;
 use crate::plots::{Dot, Plot};
 use crate::runs::RUN;
@@ -26,7 +27,8 @@ pub(crate) fn caption(figure: &Figure, plot: &Plot, shown: Shown) -> String {
     if plot.dots().any(|dot| dot.y.spread.is_some()) {
         sentences.push(spreads(plot, shown));
     }
-    if !is_of_runs(figure) || plot.dots().any(|dot| !dot.origins.is_empty()) {
+    if !(is_of_runs(figure) || is_counted(figure)) || plot.dots().any(|dot| !dot.origins.is_empty())
+    {
         sentences.push(plot.provenance().sentence());
     }
     sentences.retain(|sentence| !sentence.is_empty());
@@ -35,6 +37,11 @@ pub(crate) fn caption(figure: &Figure, plot: &Plot, shown: Shown) -> String {
 
 fn is_of_runs(figure: &Figure) -> bool {
     figure.kinds == [RUN]
+}
+
+/// What is counted is the same wherever and whenever that is done.
+fn is_counted(figure: &Figure) -> bool {
+    figure.kinds == [MODEL_SIZE] || figure.kinds == [TENSOR_SIZES]
 }
 
 fn axes(figure: &Figure, shown: Shown) -> String {
@@ -80,7 +87,10 @@ fn capital(text: &str) -> String {
 
 fn repetitions(figure: &Figure, plot: &Plot) -> String {
     if is_of_runs(figure) {
-        return String::new();
+        return seeds(plot);
+    }
+    if is_counted(figure) {
+        return "Counted, not measured.".to_string();
     }
     let counts: Vec<f64> = plot.dots().filter_map(|dot| dot.y.count).collect();
     let least = counts.iter().copied().reduce(f64::min);
@@ -95,6 +105,19 @@ fn repetitions(figure: &Figure, plot: &Plot) -> String {
     }
 }
 
+/// Of how many seeds the curves are, where they are of several.
+fn seeds(plot: &Plot) -> String {
+    let counts: BTreeSet<u64> =
+        // fits: they are files
+        plot.dots().filter_map(|dot| dot.y.count).map(|count| count as u64).collect();
+    let each = match (counts.first(), counts.last()) {
+        (Some(least), Some(most)) if least < most => format!("{least} to {most}"),
+        (Some(count), _) => count.to_string(),
+        _ => return String::new(),
+    };
+    format!("Files that differ in nothing but their seed are one curve, the mean of {each} seeds.")
+}
+
 fn spreads(plot: &Plot, shown: Shown) -> String {
     let with = |dot: &&Dot| dot.y.spread.is_some();
     let kinds: BTreeSet<Between> =
@@ -104,7 +127,11 @@ fn spreads(plot: &Plot, shown: Shown) -> String {
         true => "",
         false => ", where the lines have them",
     };
-    let what = if shown == Shown::Table { "In brackets" } else { "Error bars" };
+    let what = match shown {
+        Shown::Table => "In brackets",
+        Shown::Drawing if plot.has_bands() => "Bands",
+        Shown::Drawing => "Error bars",
+    };
     format!("{what}: {}{where_known}.", kinds.join(", or "))
 }
 
@@ -112,5 +139,6 @@ fn said(between: Between) -> &'static str {
     match between {
         Between::Percentiles => "10th to 90th percentile",
         Between::Rounds => "least to greatest round",
+        Between::Deviation => "standard deviation, to either side of the mean",
     }
 }

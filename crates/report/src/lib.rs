@@ -17,6 +17,7 @@ mod plots;
 mod runs;
 mod saved;
 mod section;
+mod seeds;
 mod table;
 mod verdict;
 
@@ -126,7 +127,7 @@ fn page_of(evaluation: &Evaluation, comparison: Option<&RunComparison>) -> Repor
         html: page::page(evaluation, &plots, comparison).into_string(),
         plots,
         figures: evaluation.sections.iter().filter(|section| !section.plots.is_empty()).count(),
-        runs: evaluation.runs(),
+        runs: evaluation.runs,
         met: count.met,
         short: count.short,
         unclear: count.unclear,

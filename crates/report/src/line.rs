@@ -98,6 +98,11 @@ impl Line {
         list.into_iter().flatten().filter_map(Value::as_str).collect()
     }
 
+    /// Whatever is there, as JSON writes it; none where nothing is.
+    pub(crate) fn shown(&self, path: &str) -> Option<String> {
+        self.find(path).filter(|value| !value.is_null()).map(Value::to_string)
+    }
+
     pub(crate) fn is_true(&self, path: &str) -> bool {
         self.find(path).and_then(Value::as_bool) == Some(true)
     }

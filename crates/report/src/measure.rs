@@ -25,6 +25,8 @@ pub(crate) enum Between {
     Percentiles,
     /// From the least to the greatest round of a comparison.
     Rounds,
+    /// One standard deviation to either side of a mean, which stands in the median's place.
+    Deviation,
 }
 
 impl From<f64> for Measure {
@@ -38,6 +40,28 @@ impl Measure {
     pub(crate) fn new(median: f64, spread: Option<Spread>, count: Option<f64>) -> Measure {
         let holds = |it: &Spread| it.low.is_finite() && it.high.is_finite() && it.has(median);
         Measure { median, spread: spread.filter(holds), count: count.filter(|count| *count >= 1.0) }
+    }
+
+    /// The mean of runs, with the standard deviation of a sample around it. None where there are no runs.
+    pub(crate) fn mean_of(runs: &[f64]) -> Option<Measure> {
+        // fits: they have files
+        let count = runs.len() as f64;
+        let first = *runs.first()?;
+        if runs.iter().all(|run| *run == first) {
+            return Some(Measure::new(first, None, Some(count)));
+        }
+        let mean = runs.iter().sum::<f64>() / count;
+        let squares: f64 = runs.iter().map(|run| (run - mean).powi(2)).sum();
+        let deviation = (squares / (count - 1.0)).sqrt();
+        let (low, high) = (mean - deviation, mean + deviation);
+        let spread = Spread { low, high, between: Between::Deviation };
+        Some(Measure::new(mean, Some(spread), Some(count)))
+    }
+
+    /// The mean and the standard deviation around it, if that is what it is.
+    pub(crate) fn mean_and_deviation(&self) -> Option<(f64, f64)> {
+        let spread = self.spread.filter(|it| it.between == Between::Deviation)?;
+        Some((self.median, (spread.high - spread.low) / 2.0))
     }
 
     /// The same in another unit.
@@ -108,6 +132,19 @@ mod tests {
         let rate = measure(1.0, 2.0, 4.0).rate_of(8.0);
         assert_eq!(rate, measure(2.0, 4.0, 8.0));
         assert_eq!(measure(0.0, 2.0, 4.0).rate_of(8.0).spread, None, "no end above");
+    }
+
+    #[test]
+    fn runs_have_a_mean_and_the_deviation_of_a_sample() {
+        let of = |runs: &[f64]| Measure::mean_of(runs).unwrap();
+        // squares 1 + 1 + 4 + 4, of four degrees of freedom
+        let five = of(&[2.0, 4.0, 3.0, 1.0, 5.0]);
+        assert_eq!((five.median, five.count), (3.0, Some(5.0)));
+        let (mean, deviation) = five.mean_and_deviation().unwrap();
+        assert!(mean == 3.0 && (deviation - 2.5_f64.sqrt()).abs() < 1e-12, "{deviation}");
+        let alike = of(&[0.1; 5]);
+        assert_eq!((alike.median, alike.spread, alike.count), (0.1, None, Some(5.0)));
+        assert_eq!(Measure::mean_of(&[]), None);
     }
 
     #[test]

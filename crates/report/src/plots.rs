@@ -8,6 +8,9 @@ use crate::line::{Lacks, Line};
 use crate::measure::{Measure, middle};
 use crate::origin::{Origin, Provenance};
 
+/// Points of a series whose spreads are bars, at most: of a longer curve they are a band.
+pub(crate) const BARS_MAX: usize = 24;
+
 /// Letters of a plot's name, at most.
 const SLUG_MAX: usize = 80;
 
@@ -63,6 +66,13 @@ impl Plot {
     /// All of them, by series.
     pub(crate) fn dots(&self) -> impl Iterator<Item = &Dot> {
         self.series.iter().flat_map(|series| &series.dots)
+    }
+
+    /// True if the deviation of curves is a band along them, and no bars.
+    pub(crate) fn has_bands(&self) -> bool {
+        let is_mean = |dot: &Dot| dot.y.mean_and_deviation().is_some();
+        let is_long = |series: &Series| series.dots.len() > BARS_MAX;
+        self.series.iter().any(|series| is_long(series) && series.dots.iter().any(is_mean))
     }
 
     /// Where all that it shows was measured.

@@ -1,10 +1,12 @@
-//! Training runs, each a file that `tensorwire train --metrics` wrote: a curve a run, beside those of other files. They claim
-//! nothing, and are no figure of a paper.
+//! Training runs, each a file that `tensorwire train --metrics` wrote: a curve a run, or one of all that differ only in their
+//! seed, beside those of other files. They claim nothing, and are no figure of a paper.
 
 use std::collections::BTreeMap;
 
 use crate::figure::{Axis, Better, Figure, Point, Role, Scale, Shape, Unit};
 use crate::line::{Lacks, Line};
+use crate::measure::Measure;
+use crate::seeds::Seeds;
 
 /// The kind of the lines of `train --metrics`, which do not say it themselves.
 pub(crate) const RUN: &str = "train";
@@ -95,25 +97,64 @@ fn point(line: &Line, subject: &str, step: f64, y: f64) -> Point {
     }
 }
 
-/// Returns the same with at most so many points a curve: where there are more, one point stands for the mean of several
-/// steps, at the last of them.
-pub(crate) fn thinned(points: Vec<Point>) -> Vec<Point> {
-    let mut curves: BTreeMap<(String, String), Vec<Point>> = BTreeMap::new();
+/// The steps and values of a run, ascending.
+type Run = Vec<(f64, f64)>;
+
+/// Returns a curve a file, or one of all files that differ only in their seed: their mean at the steps that each of them has.
+/// Of at most so many points: where there are more, one stands for several steps, at the last of them.
+pub(crate) fn curves(points: &[Point], seeds: &Seeds) -> Vec<Point> {
+    let mut curves: BTreeMap<(&str, &str), BTreeMap<&str, Vec<&Point>>> = BTreeMap::new();
     for point in points {
-        let curve = (point.subject.clone(), point.series.clone());
-        curves.entry(curve).or_default().push(point);
+        let curve = (point.subject.as_str(), seeds.curve(&point.series));
+        curves.entry(curve).or_default().entry(&point.series).or_default().push(point);
     }
-    let thin = |mut curve: Vec<Point>| {
-        curve.sort_by(|a, b| a.key.total_cmp(&b.key));
-        let several = curve.len().div_ceil(POINTS_MAX).max(1);
-        let means = curve.chunks(several).filter_map(|several| {
-            // fits: lines are in memory
-            let y = several.iter().map(|point| point.y.median).sum::<f64>() / several.len() as f64;
-            Some(Point { y: y.into(), ..several.last()?.clone() })
+    let curve = |((_, name), files): ((&str, &str), BTreeMap<&str, Vec<&Point>>)| {
+        let some = files.values().flatten().next().copied();
+        let runs: Vec<Run> = files.into_values().map(run).collect();
+        let steps = shared_steps(&runs);
+        let several = steps.len().div_ceil(POINTS_MAX).max(1);
+        let chunks = steps.chunks(several).filter_map(|steps| {
+            let (last, y) = (*steps.last()?, measure(&runs, steps)?);
+            Some(Point { series: name.to_string(), key: last, x: last, y, ..some?.clone() })
         });
-        means.collect::<Vec<Point>>()
+        chunks.collect::<Vec<Point>>()
     };
-    curves.into_values().flat_map(thin).collect()
+    curves.into_iter().flat_map(curve).collect()
+}
+
+fn run(points: Vec<&Point>) -> Run {
+    let mut run: Run = points.into_iter().map(|point| (point.key, point.y.median)).collect();
+    run.sort_by(|a, b| a.0.total_cmp(&b.0));
+    run
+}
+
+/// The steps that each of the runs has, ascending.
+fn shared_steps(runs: &[Run]) -> Vec<f64> {
+    let Some((first, others)) = runs.split_first() else { return Vec::new() };
+    let has = |run: &Run, step: f64| run.binary_search_by(|one| one.0.total_cmp(&step)).is_ok();
+    let mut steps: Vec<f64> = first.iter().map(|(step, _)| *step).collect();
+    steps.dedup();
+    steps.retain(|step| others.iter().all(|run| has(run, *step)));
+    steps
+}
+
+/// What runs have in these steps: a mean of each, and of several runs the mean of those.
+fn measure(runs: &[Run], steps: &[f64]) -> Option<Measure> {
+    let (first, last) = (*steps.first()?, *steps.last()?);
+    let mean = |run: &Run| {
+        let from = run.partition_point(|(step, _)| *step < first);
+        let until = run.partition_point(|(step, _)| *step <= last);
+        let is_shared = |step: f64| steps.binary_search_by(|one| one.total_cmp(&step)).is_ok();
+        let within = run[from..until].iter().filter(|(step, _)| is_shared(*step));
+        let found: Vec<f64> = within.map(|(_, value)| *value).collect();
+        // fits: lines are in memory
+        found.iter().sum::<f64>() / found.len() as f64
+    };
+    let means: Vec<f64> = runs.iter().map(mean).collect();
+    match means[..] {
+        [one] => Some(one.into()),
+        _ => Measure::mean_of(&means),
+    }
 }
 
 #[cfg(test)]
@@ -129,7 +170,8 @@ mod tests {
         let long = (1..=1200).map(|step| line("long", step));
         let short = (1..=3).map(|step| line("short", step));
         let points = long.chain(short).flat_map(|line| loss(&line).unwrap()).collect();
-        let thin = thinned(points);
+        let points: Vec<Point> = points;
+        let thin = curves(&points, &Seeds::default());
         let of = |series: &str| {
             let points = thin.iter().filter(|point| point.series == series);
             points.map(|point| (point.x, point.y.median)).collect::<Vec<_>>()

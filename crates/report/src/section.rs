@@ -10,6 +10,7 @@ use crate::line::Line;
 use crate::origin::{Origin, Provenance};
 use crate::plots::{Plot, plots, points};
 use crate::runs::{self, RUN};
+use crate::seeds::Seeds;
 use crate::verdict::{State, Verdict, verdicts};
 
 /// What the page shows.
@@ -24,6 +25,8 @@ pub(crate) struct Evaluation {
     pub(crate) faults: Matrix,
     /// What is known of training runs.
     pub(crate) curves: Vec<Section>,
+    /// How many there are: several may share a curve.
+    pub(crate) runs: usize,
     pub(crate) left_out: Vec<LeftOut>,
     /// The first file of which nothing is shown.
     pub(crate) useless: Option<UselessFile>,
@@ -139,8 +142,13 @@ impl Evaluation {
                 false => sections.push(Section::of(figure, points).with_gaps(gaps)),
             }
         }
-        let curves = runs::FIGURES.iter().zip(of_runs).filter(|(_, points)| !points.is_empty());
-        let curves = curves.map(|(figure, points)| Section::of(figure, &runs::thinned(points)));
+        let seeds = Seeds::of(lines);
+        let runs: BTreeSet<&str> =
+            of_runs.iter().flatten().map(|one| one.series.as_str()).collect();
+        let runs = runs.len();
+        let curves = runs::FIGURES.iter().zip(&of_runs).filter(|(_, points)| !points.is_empty());
+        let curves =
+            curves.map(|(figure, points)| Section::of(figure, &runs::curves(points, &seeds)));
         let left_out = left_out.into_iter().map(|((kind, reason), (count, first))| LeftOut {
             kind,
             reason,
@@ -153,6 +161,7 @@ impl Evaluation {
             goals,
             faults,
             curves: curves.collect(),
+            runs,
             left_out: left_out.collect(),
             useless: useless.into_values().flatten().next(),
             provenance: Provenance::of(
@@ -172,14 +181,6 @@ impl Evaluation {
     pub(crate) fn is_of_runs(&self) -> bool {
         let has_none = self.sections.is_empty() && self.goals.is_empty();
         has_none && self.faults.is_empty() && !self.curves.is_empty()
-    }
-
-    /// Returns the number of training runs.
-    pub(crate) fn runs(&self) -> usize {
-        let plots = self.curves.iter().flat_map(|section| &section.plots);
-        let names: BTreeSet<&str> =
-            plots.flat_map(|plot| &plot.series).map(|series| series.name.as_str()).collect();
-        names.len()
     }
 
     pub(crate) fn count(&self) -> Count {

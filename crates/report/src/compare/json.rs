@@ -45,11 +45,13 @@ fn row(row: &ComparedRow) -> Value {
 
 fn measure(of: &Measure) -> Value {
     let mut found = json!({ "median": of.median });
-    if let Some(spread) = of.spread {
-        let (low, high) = match spread.between {
-            Between::Percentiles => ("p10", "p90"),
-            Between::Rounds => ("min", "max"),
-        };
+    let ends = of.spread.and_then(|spread| match spread.between {
+        Between::Percentiles => Some(("p10", "p90", spread)),
+        Between::Rounds => Some(("min", "max", spread)),
+        // of training runs, which are no rows of a comparison
+        Between::Deviation => None,
+    });
+    if let Some((low, high, spread)) = ends {
         (found[low], found[high]) = (spread.low.into(), spread.high.into());
     }
     found

@@ -7,7 +7,7 @@ use super::scale::{Scaled, label};
 use super::{Look, Looks, PAGE, QUIET, RULE, TEXT};
 use crate::figure::{Axis, Role, Scale};
 use crate::measure::Spread;
-use crate::plots::{Dot, Plot, Series};
+use crate::plots::{BARS_MAX, Dot, Plot, Series};
 
 pub(super) const WIDTH: f64 = 360.0;
 const HEIGHT: f64 = 256.0;
@@ -29,13 +29,13 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
-    pub(super) const BY_KEY: Crowd = Crowd { marks_max: 24.0, apart: 14.0 };
+    pub(super) const BY_KEY: Crowd = Crowd { marks_max: BARS_MAX as f64, apart: 14.0 };
     pub(super) const BY_X: Crowd = Crowd { marks_max: 8.0, apart: 0.0 };
 
     /// How far a series is moved.
     fn shift(self, plot: &Plot, index: usize) -> f64 {
         let others = plot.series.len().saturating_sub(1);
-        if others == 0 || plot.dots().all(|dot| dot.y.spread.is_none()) {
+        if others == 0 || plot.has_bands() || plot.dots().all(|dot| dot.y.spread.is_none()) {
             return 0.0;
         }
         // fits: series have names
@@ -87,8 +87,12 @@ pub(super) fn lines(
         path.axis d=(format!("M{LEFT} {BOTTOM}H{RIGHT}")) fill="none" stroke=(QUIET) {}
         text x="2" y="13" { (y.title) (unit_of(y)) }
         text x=((LEFT + RIGHT) / 2.0) y=(HEIGHT - 6.0) text-anchor="middle" { (x.title) (unit_of(x)) }
+        @for series in plot.series.iter().rev().filter(|_| plot.has_bands()) {
+            (band(series, looks.get(series.role, &series.name), &place))
+        }
         @for (index, series) in plot.series.iter().enumerate().rev() {
-            (line((x, y), series, looks.get(series.role, &series.name), &place, (crowd.marks_max, crowd.shift(plot, index))))
+            @let look = looks.get(series.role, &series.name);
+            (line((x, y), series, look, &place, (crowd.marks_max, crowd.shift(plot, index)), !plot.has_bands()))
         }
         (legend.draw(HEIGHT))
     };
@@ -105,13 +109,33 @@ fn along(x: Axis, plot: &Plot, across: &Scaled) -> Vec<(f64, String)> {
     }
 }
 
-/// One series: its line, and at its markers its error bars.
+/// The spread of one series along it, under all lines.
+fn band(series: &Series, look: Look, place: &Place) -> Markup {
+    let ends = |dot: &Dot| dot.y.spread.map_or([dot.y.median; 2], |it| [it.low, it.high]);
+    let edge = |dot: &Dot, end: usize| {
+        format!("{:.1} {:.1}", place.column(dot.x), place.row(ends(dot)[end]))
+    };
+    let below = series.dots.iter().map(|dot| edge(dot, 0));
+    let around = below.chain(series.dots.iter().rev().map(|dot| edge(dot, 1)));
+    let around: Vec<String> = around.collect();
+    let has_spread = series.dots.iter().any(|dot| dot.y.spread.is_some());
+    html! {
+        @if has_spread {
+            g class=(look.class()) fill=(look.colour()) {
+                path.band d=(format!("M{}Z", around.join("L"))) fill-opacity="0.2" stroke="none" {}
+            }
+        }
+    }
+}
+
+/// One series: its line, and at its markers its error bars, if it `has_bars`.
 fn line(
     (x, y): (Axis, Axis),
     series: &Series,
     look: Look,
     place: &Place,
     (marks_max, shift): (f64, f64),
+    has_bars: bool,
 ) -> Markup {
     let (width, dashes) = look.stroke();
     let inside = if look.role == Role::Limit { Some(PAGE) } else { None };
@@ -125,7 +149,7 @@ fn line(
         g class=(look.class()) fill=(look.colour()) stroke=(look.colour()) {
             path.line d=(path(&series.dots, at)) fill="none" stroke-width=(width) stroke-linejoin="round" stroke-dasharray=[dashes] {}
             @for dot in &marked {
-                @if let Some(spread) = dot.y.spread {
+                @if let Some(spread) = dot.y.spread.filter(|_| has_bars) {
                     path.spread d=(bar(place.column(dot.x) + shift, spread, |end| place.row(end))) fill="none" stroke-width="1" {}
                 }
             }

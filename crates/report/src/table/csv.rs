@@ -6,10 +6,10 @@ use crate::origin::{Provenance, joined};
 use crate::plots::{Dot, Plot, Series};
 use crate::section::Evaluation;
 
-const HEAD: [&str; 24] = [
+const HEAD: [&str; 26] = [
     "name", "figure", "plot", "series", "role", "x_name", "x", "x_unit", "key_name", "key",
-    "y_name", "median", "p10", "p90", "min", "max", "n", "y_unit", "machine", "host", "links",
-    "date", "commit", "versions",
+    "y_name", "median", "p10", "p90", "min", "max", "mean", "sd", "n", "y_unit", "machine", "host",
+    "links", "date", "commit", "versions",
 ];
 
 pub(super) fn of_all(evaluation: &Evaluation) -> String {
@@ -25,7 +25,7 @@ pub(crate) fn of_plot(figure: &Figure, plot: &Plot) -> String {
     written(rows_of(figure, plot))
 }
 
-fn written(rows: Vec<[String; 24]>) -> String {
+fn written(rows: Vec<[String; 26]>) -> String {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let heads = HEAD.map(str::to_string);
     let written = std::iter::once(&heads).chain(&rows).try_for_each(|row| writer.write_record(row));
@@ -34,14 +34,14 @@ fn written(rows: Vec<[String; 24]>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn rows_of(figure: &Figure, plot: &Plot) -> Vec<[String; 24]> {
-    let of_series = |series: &Series| -> Vec<[String; 24]> {
+fn rows_of(figure: &Figure, plot: &Plot) -> Vec<[String; 26]> {
+    let of_series = |series: &Series| -> Vec<[String; 26]> {
         series.dots.iter().map(|dot| row(figure, plot, series, dot)).collect()
     };
     plot.series.iter().flat_map(of_series).collect()
 }
 
-fn row(figure: &Figure, plot: &Plot, series: &Series, dot: &Dot) -> [String; 24] {
+fn row(figure: &Figure, plot: &Plot, series: &Series, dot: &Dot) -> [String; 26] {
     let (x, key_name) = match figure.shape {
         Shape::Lines(x) => (Some(x), None),
         Shape::Curves(x, key) => (Some(x), Some(key)),
@@ -54,6 +54,10 @@ fn row(figure: &Figure, plot: &Plot, series: &Series, dot: &Dot) -> [String; 24]
     };
     let [p10, p90] = ends(Between::Percentiles);
     let [min, max] = ends(Between::Rounds);
+    let mean = dot.y.mean_and_deviation();
+    let [mean, sd] = mean.map(|(mean, sd)| [mean.to_string(), sd.to_string()]).unwrap_or_default();
+    // a mean is no median
+    let median = if mean.is_empty() { dot.y.median.to_string() } else { String::new() };
     let provenance = Provenance::of(&dot.origins);
     let Provenance { machines, hosts, links, commits, versions, .. } = &provenance;
     [
@@ -68,11 +72,13 @@ fn row(figure: &Figure, plot: &Plot, series: &Series, dot: &Dot) -> [String; 24]
         key_name.unwrap_or_default().to_string(),
         key_name.map_or_else(String::new, |_| dot.key.to_string()),
         figure.y.title.to_string(),
-        dot.y.median.to_string(),
+        median,
         p10,
         p90,
         min,
         max,
+        mean,
+        sd,
         dot.y.count.map_or_else(String::new, |count| count.to_string()),
         unit(figure.y.unit).to_string(),
         joined(machines, "; "),
