@@ -186,7 +186,7 @@ impl Widest {
         let pieces = values.iter_mut().flat_map(|value| value.chunks_mut(buffer.bytes()));
         let mut pieces = pieces.peekable();
         while pieces.peek().is_some() {
-            // the vector goes as a whole: as many at once as have room
+            // as many at once as have room, and no more of the vector than they are
             let (mut round, mut end) = (Vec::new(), 0);
             while let Some(piece) = pieces.next_if(|piece| end + piece.len() <= buffer.bytes()) {
                 let range = end..end + piece.len();
@@ -198,7 +198,7 @@ impl Widest {
                 let mut all = buffer.write().map_err(lent)?;
                 round.iter().for_each(|(range, piece)| all[range.clone()].copy_from_slice(piece));
             }
-            let handle = group.start(*vector, CollectiveCall::Broadcast { root: 0 })?;
+            let handle = group.start_part(*vector, end, CollectiveCall::Broadcast { root: 0 })?;
             group.wait(handle, deadline)?;
             if !is_first {
                 let all = buffer.read().map_err(lent)?;
@@ -224,13 +224,16 @@ mod tests {
             let group = Group::open(fabric, &ranks, me, GroupOptions::default(), soon()).unwrap();
             let group = Arc::new(Mutex::new(group));
             let widest = bind_widest(&group, 8, soon()).unwrap().unwrap();
-            let before = group.lock().stats().operations;
-            let mut values = [[if me == 0 { 7 } else { 0 }; 8]; 2];
-            let mut parts: Vec<&mut [u8]> = values.iter_mut().map(|value| &mut value[..]).collect();
-            widest.broadcast(&group, &mut parts, soon()).unwrap();
-            assert_eq!(values, [[7; 8]; 2]);
-            // twice what the vector holds, and the barrier
-            assert_eq!(group.lock().stats().operations - before, 2 + 1);
+            let before = group.lock().stats();
+            let (mut first, mut second) = ([if me == 0 { 7 } else { 0 }; 8], [me as u8; 3]);
+            widest.broadcast(&group, &mut [&mut first, &mut second], soon()).unwrap();
+            assert_eq!((first, second), ([7; 8], [0; 3]));
+            let after = group.lock().stats();
+            // one each, for the vector has no room for both, and the barrier
+            assert_eq!(after.operations - before.operations, 2 + 1);
+            // a byte more in the barrier, and not the vector's end, where nothing of the second is
+            let sent = if me == 0 { 8 + 3 } else { 0 };
+            assert_eq!(after.bytes_sent - before.bytes_sent, sent + 1);
         };
         std::thread::scope(|scope| {
             for member in mesh(|| Backend::Tcp, 2).into_iter().enumerate() {

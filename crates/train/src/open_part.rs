@@ -331,7 +331,9 @@ impl PartError {
                 ..
             }) => None,
             PartError::Edges(
-                ConnectEdgesError::Tell { peer, .. } | ConnectEdgesError::Open { peer, .. },
+                ConnectEdgesError::Tell { peer, .. }
+                | ConnectEdgesError::Nonsense { peer, .. }
+                | ConnectEdgesError::Open { peer, .. },
             ) => Some(*peer),
             PartError::Messages(error) => error.lost_peer(),
             _ => None,

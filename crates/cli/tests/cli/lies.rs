@@ -111,6 +111,8 @@ fn says_what_it_is_told() {
             for _ in 0..4 {
                 let _ = channel.send_message(&[0xff; 300], Deadline::after(STAYS));
             }
+            // whoever leaves may be missed before a word of it is read
+            std::thread::sleep(STAYS);
         }
         "frames that break the protocol" => {
             let mut endpoints =
