@@ -55,7 +55,7 @@ pub struct ModePoint {
     pub test_loss: f64,
     pub test_accuracy: f64,
     /// By all workers since training began: pushed and pulled, and inside clients
-    /// ([`Traffic::client_bytes`]); and both.
+    /// ([`Traffic::client_bytes`]); and both. Each is a median by itself.
     pub store_bytes: u64,
     pub client_bytes: u64,
     pub bytes_exchanged: u64,

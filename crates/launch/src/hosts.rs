@@ -64,10 +64,11 @@ pub enum HostsError {
     #[error("--rsh names no command; leave it out for `{RSH}`")]
     NoRsh,
     #[error(
-        "--hosts: the name {host} does not resolve on this machine; correct it, or where --rsh alone knows it, give --listen ADDRESS:0, an \
-         address at which that host reaches this one"
+        "--hosts: the name {host} does not resolve on this machine; {}correct it, or where --rsh alone knows it, give --listen \
+         ADDRESS:0, an address at which that host reaches this one",
+        .meant.as_ref().map(|name| format!("did you mean '{name}'? Else ")).unwrap_or_default()
     )]
-    NoName { host: String },
+    NoName { host: String, meant: Option<String> },
     #[error(
         "cannot tell at which of this machine's addresses {host} reaches it, for there is no route to it; give --listen ADDRESS:0"
     )]
@@ -419,9 +420,27 @@ fn route(hosts: &[&str]) -> Result<IpAddr, HostsError> {
         }
     }
     Err(match unknown {
-        Some(name) => HostsError::NoName { host: name.to_string() },
+        Some(name) => {
+            let known = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
+            let known = named_in(&known).chain(names.iter().copied());
+            HostsError::NoName { host: name.to_string(), meant: nearest(name, known) }
+        }
         None => HostsError::NoRoute { host: names.first().unwrap_or(&"a host").to_string() },
     })
+}
+
+/// The names in a file as /etc/hosts.
+fn named_in(file: &str) -> impl Iterator<Item = &str> {
+    let lines = file.lines().filter_map(|line| line.split('#').next());
+    lines.flat_map(|line| line.split_whitespace().skip(1))
+}
+
+/// The most similar of other names, if one is similar.
+fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
+    let distances = known.map(|known| (strsim::osa_distance(given, known), known));
+    // a third of the letters at most: more would be another word
+    let near = distances.filter(|(edits, known)| (1..=known.len() / 3).contains(edits));
+    near.min().map(|(_, known)| known.to_string())
 }
 
 fn address_towards(peer: IpAddr) -> Option<IpAddr> {
@@ -539,6 +558,13 @@ mod tests {
         let says = "--hosts: the name no-such-host.invalid does not resolve on this machine; ";
         assert!(error.to_string().starts_with(says), "{error}");
         assert!(error.to_string().contains("--listen"), "{error}");
+        let known = "127.0.0.1 localhost # node9\n10.0.0.1\tnode1.cluster node1\n";
+        assert_eq!(nearest("ndoe1", named_in(known)).as_deref(), Some("node1"));
+        assert_eq!(nearest("node9", named_in(known)).as_deref(), Some("node1"));
+        assert_eq!(nearest("elsewhere", named_in(known)), None);
+        let near: Hosts = "localhost,localhots".parse().unwrap();
+        let says = near.front(None, 2).unwrap_err().to_string();
+        assert!(says.contains("; did you mean 'localhost'? Else correct it"), "{says}");
         for of_many in ["255.255.255.255:0", "127.255.255.255:0", "224.0.0.1:9", "[ff02::1]:9"] {
             let error = here.front(Some(of_many.parse().unwrap()), 4).unwrap_err();
             assert!(error.to_string().contains("an address of this machine"), "{error}");

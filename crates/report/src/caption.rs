@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::figure::{Axis, Better, Figure, Scale, Shape, Unit};
 use crate::figures::{MODEL_SIZE, TENSOR_SIZES};
 use crate::measure::Between;
-use crate::plots::{Dot, Plot};
+use crate::plots::{Dot, Plot, Series};
 use crate::runs::RUN;
 
 /// What a caption belongs to.
@@ -27,15 +27,15 @@ pub(crate) fn caption(figure: &Figure, plot: &Plot, shown: Shown) -> String {
     if plot.dots().any(|dot| dot.y.spread.is_some()) {
         sentences.push(spreads(plot, shown));
     }
-    if !(is_of_runs(figure) || is_counted(figure)) || plot.dots().any(|dot| !dot.origins.is_empty())
-    {
+    let is_known = !is_of_runs(figure) || plot.dots().any(|dot| !dot.origins.is_empty());
+    if is_known && !is_counted(figure) {
         sentences.push(plot.provenance().sentence());
     }
     sentences.retain(|sentence| !sentence.is_empty());
     sentences.join(" ")
 }
 
-fn is_of_runs(figure: &Figure) -> bool {
+pub(crate) fn is_of_runs(figure: &Figure) -> bool {
     figure.kinds == [RUN]
 }
 
@@ -46,10 +46,12 @@ fn is_counted(figure: &Figure) -> bool {
 
 fn axes(figure: &Figure, shown: Shown) -> String {
     if is_of_runs(figure) {
-        return "A curve a file; of a run with many steps a point is the mean of several."
+        return "A curve a file, or one of several that differ in their seed; of a run with many steps a point is the mean of several."
             .to_string();
     }
     let better = match figure.better {
+        // what is counted is no goal
+        _ if is_counted(figure) => "",
         Better::Lower => "; lower is better",
         Better::Higher => "; higher is better",
     };
@@ -115,23 +117,31 @@ fn seeds(plot: &Plot) -> String {
         (Some(count), _) => count.to_string(),
         _ => return String::new(),
     };
-    format!("Files that differ in nothing but their seed are one curve, the mean of {each} seeds.")
+    format!(
+        "Files with the same settings and, but for their seed, the same name are one curve: the mean of {each} seeds."
+    )
 }
 
 fn spreads(plot: &Plot, shown: Shown) -> String {
     let with = |dot: &&Dot| dot.y.spread.is_some();
     let kinds: BTreeSet<Between> =
         plot.dots().filter_map(|dot| dot.y.spread).map(|spread| spread.between).collect();
-    let kinds: Vec<&str> = kinds.into_iter().map(said).collect();
     let where_known = match plot.dots().filter(with).count() == plot.dots().count() {
         true => "",
+        false if kinds.contains(&Between::Deviation) => ", where runs differ",
         false => ", where the lines have them",
     };
     let what = match shown {
         Shown::Table => "In brackets",
-        Shown::Drawing if plot.has_bands() => "Bands",
-        Shown::Drawing => "Error bars",
+        Shown::Drawing => {
+            match [Series::has_band, Series::has_bars].map(|of| plot.series.iter().any(of)) {
+                [true, true] => "Bands and error bars",
+                [true, false] => "Bands",
+                [false, _] => "Error bars",
+            }
+        }
     };
+    let kinds: Vec<&str> = kinds.into_iter().map(said).collect();
     format!("{what}: {}{where_known}.", kinds.join(", or "))
 }
 

@@ -84,6 +84,11 @@ impl Line {
         self.find(path).and_then(Value::as_f64)
     }
 
+    /// A number that is whole and not negative, to its last digit.
+    pub(crate) fn optional_whole(&self, path: &str) -> Option<u64> {
+        self.find(path).and_then(Value::as_u64)
+    }
+
     pub(crate) fn text(&self, path: &'static str) -> Result<&str, Lacks> {
         self.optional_text(path).ok_or(Lacks::Text(path))
     }

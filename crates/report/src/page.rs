@@ -56,7 +56,7 @@ fn head_of_runs(evaluation: &Evaluation) -> Markup {
     html! {
         h1 { "Training runs" }
         p {
-            "A curve a file. Where a run has many steps, a point is the mean of several, at the last of them. The last evaluation \
+            "A curve a file, or one of several that differ in their seed: their mean. Where a run has many steps, a point is the mean of several, at the last of them. The last evaluation \
              of a run is of its end."
         }
         dl {

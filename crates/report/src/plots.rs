@@ -58,6 +58,19 @@ pub(crate) enum Why {
     OffAxis,
 }
 
+impl Series {
+    /// True if the deviation of its mean is a band along it, and no bars.
+    pub(crate) fn has_band(&self) -> bool {
+        let is_mean = |dot: &Dot| dot.y.mean_and_deviation().is_some();
+        self.dots.len() > BARS_MAX && self.dots.iter().any(is_mean)
+    }
+
+    /// True if spreads of it are drawn as bars.
+    pub(crate) fn has_bars(&self) -> bool {
+        !self.has_band() && self.dots.iter().any(|dot| dot.y.spread.is_some())
+    }
+}
+
 impl Plot {
     pub(crate) fn series(&self, name: &str) -> Option<&Series> {
         self.series.iter().find(|series| series.name == name)
@@ -66,13 +79,6 @@ impl Plot {
     /// All of them, by series.
     pub(crate) fn dots(&self) -> impl Iterator<Item = &Dot> {
         self.series.iter().flat_map(|series| &series.dots)
-    }
-
-    /// True if the deviation of curves is a band along them, and no bars.
-    pub(crate) fn has_bands(&self) -> bool {
-        let is_mean = |dot: &Dot| dot.y.mean_and_deviation().is_some();
-        let is_long = |series: &Series| series.dots.len() > BARS_MAX;
-        self.series.iter().any(|series| is_long(series) && series.dots.iter().any(is_mean))
     }
 
     /// Where all that it shows was measured.

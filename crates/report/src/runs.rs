@@ -49,7 +49,7 @@ const SAMPLES: Figure =
 
 fn loss(line: &Line) -> Result<Vec<Point>, Lacks> {
     match line.optional_number("step") {
-        Some(step) => Ok(vec![point(line, "", step, line.number("loss")?)]),
+        Some(step) => Ok(vec![point(line.file(), "", step, line.number("loss")?)]),
         None => Ok(Vec::new()),
     }
 }
@@ -72,23 +72,25 @@ fn evaluation(line: &Line) -> Result<Vec<Point>, Lacks> {
     let Some(step) = step else { return Ok(Vec::new()) };
     let path = |name: &str| of.map_or_else(|| name.to_string(), |of| format!("{of}.{name}"));
     let known = ["test_accuracy", "test_loss"].into_iter().filter_map(|name| {
-        Some(point(line, &name.replace('_', " "), step, line.optional_number(&path(name))?))
+        let value = line.optional_number(&path(name))?;
+        Some(point(line.file(), &name.replace('_', " "), step, value))
     });
     let others = line.numbers_by_name(&path("metrics"));
-    let others = others.into_iter().map(|(name, value)| point(line, &name, step, value));
+    let others = others.into_iter().map(|(name, value)| point(line.file(), &name, step, value));
     Ok(known.chain(others).collect())
 }
 
 fn of_step(line: &Line, name: &str) -> Vec<Point> {
     let (step, value) = (line.optional_number("step"), line.optional_number(name));
-    step.zip(value).map(|(step, value)| point(line, "", step, value)).into_iter().collect()
+    let of = |(step, value)| point(line.file(), "", step, value);
+    step.zip(value).map(of).into_iter().collect()
 }
 
-fn point(line: &Line, subject: &str, step: f64, y: f64) -> Point {
+fn point(series: &str, subject: &str, step: f64, y: f64) -> Point {
     Point {
         subject: subject.to_string(),
         place: None,
-        series: line.file().to_string(),
+        series: series.to_string(),
         role: Role::Ours,
         key: step,
         x: step,
@@ -100,26 +102,37 @@ fn point(line: &Line, subject: &str, step: f64, y: f64) -> Point {
 /// The steps and values of a run, ascending.
 type Run = Vec<(f64, f64)>;
 
-/// Returns a curve a file, or one of all files that differ only in their seed: their mean at the steps that each of them has.
-/// Of at most so many points: where there are more, one stands for several steps, at the last of them.
+/// Returns a curve a file, or one of all files that differ only in their seed: their mean at the steps that each of them has. Where
+/// there is no such step each has its own. Of at most so many points: where there are more, one stands for several steps, at the last of them.
 pub(crate) fn curves(points: &[Point], seeds: &Seeds) -> Vec<Point> {
     let mut curves: BTreeMap<(&str, &str), BTreeMap<&str, Vec<&Point>>> = BTreeMap::new();
     for point in points {
         let curve = (point.subject.as_str(), seeds.curve(&point.series));
         curves.entry(curve).or_default().entry(&point.series).or_default().push(point);
     }
-    let curve = |((_, name), files): ((&str, &str), BTreeMap<&str, Vec<&Point>>)| {
-        let some = files.values().flatten().next().copied();
-        let runs: Vec<Run> = files.into_values().map(run).collect();
-        let steps = shared_steps(&runs);
-        let several = steps.len().div_ceil(POINTS_MAX).max(1);
-        let chunks = steps.chunks(several).filter_map(|steps| {
-            let (last, y) = (*steps.last()?, measure(&runs, steps)?);
-            Some(Point { series: name.to_string(), key: last, x: last, y, ..some?.clone() })
-        });
-        chunks.collect::<Vec<Point>>()
-    };
-    curves.into_iter().flat_map(curve).collect()
+    let each = curves.into_iter().flat_map(|((subject, name), files)| {
+        let count = files.len();
+        let files: Vec<(&str, Run)> =
+            files.into_iter().map(|(file, points)| (file, run(points))).collect();
+        let runs: Vec<Run> = files.iter().map(|(_, run)| run.clone()).collect();
+        let are_one = count > 1 && !shared_steps(&runs).is_empty();
+        let curves = match are_one {
+            true => vec![(format!("{name}, {count} seeds"), runs)],
+            false => files.into_iter().map(|(file, run)| (file.to_string(), vec![run])).collect(),
+        };
+        curves.into_iter().map(move |(name, runs)| (subject, name, runs))
+    });
+    each.flat_map(|(subject, name, runs)| curve(subject, &name, &runs)).collect()
+}
+
+fn curve(subject: &str, name: &str, runs: &[Run]) -> Vec<Point> {
+    let steps = shared_steps(runs);
+    let several = steps.len().div_ceil(POINTS_MAX).max(1);
+    let chunks = steps.chunks(several).filter_map(|steps| {
+        let (last, y) = (*steps.last()?, measure(runs, steps)?);
+        Some(Point { y, ..point(name, subject, last, f64::NAN) })
+    });
+    chunks.collect()
 }
 
 fn run(points: Vec<&Point>) -> Run {

@@ -10,7 +10,8 @@ use crate::line::Line;
 use crate::runs::RUN;
 
 /// What a summary says of a run that its seed does not change.
-const SETTINGS: [&str; 11] = [
+const SETTINGS: [&str; 12] = [
+    "steps",
     "model",
     "data",
     "strategy",
@@ -24,7 +25,7 @@ const SETTINGS: [&str; 11] = [
     "devices_per_worker",
 ];
 
-/// The curve of each file that shares one with others.
+/// What files that share a curve are called, each with a star in the place of its seed.
 #[derive(Debug, Default)]
 pub(crate) struct Seeds {
     curves: BTreeMap<String, String>,
@@ -47,10 +48,12 @@ impl Seeds {
         for line in lines.iter().filter(|line| line.kind() == Some(RUN)) {
             files.entry(line.file()).or_default().hear(line);
         }
-        let mut kinds: BTreeMap<Kind<'_>, BTreeSet<&str>> = BTreeMap::new();
+        let mut kinds: BTreeMap<Kind<'_>, BTreeMap<u64, &str>> = BTreeMap::new();
         for (&file, said) in &files {
-            for name in said.seed.map(|seed| without(file, seed)).unwrap_or_default() {
-                kinds.entry((name, &said.settings)).or_default().insert(file);
+            let Some(seed) = said.seed else { continue };
+            for name in without(file, seed) {
+                // the same seed once more is no other
+                kinds.entry((name, &said.settings)).or_default().entry(seed).or_insert(file);
             }
         }
         let mut curves = BTreeMap::new();
@@ -60,12 +63,11 @@ impl Seeds {
         let mut named = BTreeSet::new();
         for ((name, _), files) in kinds {
             let left: Vec<&str> =
-                files.into_iter().filter(|file| !curves.contains_key(*file)).collect();
+                files.into_values().filter(|file| !curves.contains_key(*file)).collect();
             if left.len() > 1 {
-                let curve = format!("{name}, {} seeds", left.len());
                 // other settings under the same name
-                let others = (2..).map(|number| format!("{curve} ({number})"));
-                let free = std::iter::once(curve.clone()).chain(others);
+                let others = (2..).map(|number| format!("{name} ({number})"));
+                let free = std::iter::once(name.clone()).chain(others);
                 let curve = free.into_iter().find(|one| !named.contains(one)).unwrap_or_default();
                 named.insert(curve.clone());
                 curves.extend(left.into_iter().map(|file| (file.to_string(), curve.clone())));
@@ -74,7 +76,7 @@ impl Seeds {
         Seeds { curves }
     }
 
-    /// What the curve of a file is called, whether it is its own or not.
+    /// What a file and those that share its curve are called; its own name if there are no others.
     pub(crate) fn curve<'a>(&'a self, file: &'a str) -> &'a str {
         self.curves.get(file).map_or(file, String::as_str)
     }
@@ -83,10 +85,8 @@ impl Seeds {
 impl Said {
     /// Ours say it in the summary, which ends them; the scripts in bench/peers in each line.
     fn hear(&mut self, line: &Line) {
-        let seed = line.optional_number("summary.seed").or_else(|| line.optional_number("seed"));
-        // what is no whole number has no digits that a name could have
-        let whole = seed.filter(|seed| *seed >= 0.0 && seed.fract() == 0.0);
-        self.seed = whole.map(|seed| seed as u64).or(self.seed);
+        let seed = line.optional_whole("summary.seed").or_else(|| line.optional_whole("seed"));
+        self.seed = seed.or(self.seed);
         let settings = SETTINGS.iter().filter_map(|name| {
             Some(format!("{name}: {}", line.shown(&format!("summary.{name}"))?))
         });
@@ -131,7 +131,7 @@ mod tests {
     fn runs_named_alike_but_for_their_seed_are_one_curve() {
         let all =
             curves(&[("a/ps-1.jsonl", 1, 8), ("a/ps-2.jsonl", 2, 8), ("a/ps-10.jsonl", 10, 8)]);
-        assert!(all.iter().all(|curve| curve == "a/ps-*.jsonl, 3 seeds"), "{all:?}");
+        assert!(all.iter().all(|curve| curve == "a/ps-*.jsonl"), "{all:?}");
         // other settings, names, and numbers that are not the seed
         for others in [
             [("ps-1.jsonl", 1, 8), ("ps-2.jsonl", 2, 16)],
@@ -147,8 +147,13 @@ mod tests {
     fn the_seed_is_where_most_names_are_alike() {
         let all =
             curves(&[("1/run-1", 1, 8), ("2/run-1", 2, 8), ("3/run-1", 3, 8), ("1/run-2", 2, 8)]);
-        assert_eq!(all[..3], ["*/run-1, 3 seeds"; 3]);
+        assert_eq!(all[..3], ["*/run-1"; 3]);
         assert_eq!(all[3], "1/run-2", "of its own, since the other is of a larger set");
-        assert_eq!(curves(&[("s01", 1, 8), ("s2", 2, 8)]), ["s*, 2 seeds"; 2]);
+        assert_eq!(curves(&[("s01", 1, 8), ("s2", 2, 8)]), ["s*"; 2]);
+        // one that is there twice counts once
+        assert_eq!(curves(&[("s01", 1, 8), ("s1", 1, 8), ("s2", 2, 8)]), ["s*", "s1", "s*"]);
+        // larger than what a floating-point number keeps apart
+        let large = [((1 << 53) + 1, "s9007199254740993"), (1 << 53, "s9007199254740992")];
+        assert_eq!(curves(&large.map(|(seed, file)| (file, seed, 8))), ["s*"; 2]);
     }
 }

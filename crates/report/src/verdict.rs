@@ -49,9 +49,13 @@ impl fmt::Display for Found {
             State::Met => f.write_str("met: ")?,
             State::Short => f.write_str("short: ")?,
             State::Unclear => f.write_str("unclear: ")?,
-            State::Elsewhere => return write!(f, "not measured there: {}", times(self.figure)),
+            State::Elsewhere => f.write_str("not measured there: ")?,
         }
         match self.wants {
+            Wants::Reaches(_) | Wants::ReachesAt(..) if self.state == State::Elsewhere => {
+                f.write_str(&plain(self.figure))
+            }
+            _ if self.state == State::Elsewhere => f.write_str(&times(self.figure)),
             Wants::Within(most) => {
                 write!(f, "{} % off, at most {} %", percent(self.figure), percent(most))
             }
@@ -471,6 +475,7 @@ mod tests {
         };
         assert_eq!(says(&[(4.0, 0.9), (8.0, 0.52)]), "met: 0.52 of 0.5");
         assert_eq!(says(&[(4.0, 0.9), (8.0, 0.48)]), "short: 0.48 of 0.5");
+        assert_eq!(says(&[(4.0, 0.9)]), "not measured there: 0.9");
     }
 
     #[test]

@@ -486,6 +486,7 @@ mod tests {
             "resnet50, ImageNet",
             "resnet50, ImageNet",
             "verbs",
+            "verbs",
         ];
         assert_eq!(subjects, all);
         assert!(data_of(&without, "modes").iter().all(|data| data == "digits"));

@@ -12,7 +12,7 @@ Examples:
   tensorwire report results.jsonl --plots plots          each plot alone: plots/NAME.svg, .pdf and .csv
   tensorwire report results.jsonl --format latex         the data of each plot as a table for a paper: report.tex
   tensorwire report before.jsonl after.jsonl --compare   what became slower or faster; --output p.html: and a page
-  tensorwire report first.jsonl second.jsonl             training runs (train --metrics): a curve a file
+  tensorwire report first.jsonl second.jsonl             training runs (train --metrics): a curve a file, or one of several seeds
 
 Exit status: 0 done, whatever a comparison says (`tensorwire bench check` judges); 2 something given cannot be right.";
 
@@ -21,7 +21,7 @@ pub(crate) struct ReportArgs {
     /// Lines of JSON of measurements or training runs
     ///
     /// As `tensorwire bench … --json FILE`, the scripts in bench/peers and `tensorwire train --metrics FILE` write them; each
-    /// file of a training run is a curve.
+    /// file of a training run is a curve, or several that differ in their seed are one.
     #[arg(required = true, value_name = "FILE")]
     pub(crate) lines: Vec<PathBuf>,
     /// Where it goes: one file that needs no other

@@ -11,7 +11,12 @@ Examples:
 Columns:
   sent/s    bytes that a process writes to others; what is read where it lies is none of it
   waiting   share of its time in polls that found nothing and in waits: communication that nothing hid
-  polls/s   times that it asked whether a tensor is there";
+  hidden    share of the time in which tensors were under way that kernels ran, too
+  polls/s   times that it asked whether a tensor is there
+
+Columns of a store's servers:
+  pushed/s, pulled/s    bytes that came from workers, and went to them
+  pushes/s, pulls/s     how many values those were";
 
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {

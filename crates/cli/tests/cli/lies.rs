@@ -113,6 +113,7 @@ fn says_what_it_is_told() {
             }
             // whoever leaves may be missed before a word of it is read
             std::thread::sleep(STAYS);
+            return;
         }
         "frames that break the protocol" => {
             let mut endpoints =

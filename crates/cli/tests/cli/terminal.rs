@@ -162,7 +162,10 @@ fn what_is_said_of_a_running_job_keeps_to_the_terminal() {
     let jobs = tempfile::tempdir().unwrap();
     // as many columns as there are for any job
     let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
-    command.args("train --strategy dist-sgd --batch 8 --threads 1 --steps 100000000".split(' '));
+    command.args(
+        "train --strategy dist-sgd --batch 8 --threads 1 --steps 100000000 --deadline 120"
+            .split(' '),
+    );
     command.env("XDG_RUNTIME_DIR", jobs.path());
     let mut job = Job::start_command(command);
     let (members, name) = (job.members(4), job.launcher().as_raw_nonzero().to_string());

@@ -83,7 +83,7 @@ const QUANTITIES: &[Quantity] = &[
     time(&["allreduce"], "operation", |line| line.seconds("median_s")),
     time(&["modes"], "epoch", |line| match line.number("epoch")? {
         // before the first there was none
-        epoch if epoch > 0.0 => Ok(line.number("epoch_seconds")?.into()),
+        epoch if epoch > 0.0 => line.percentiles("epoch_seconds", "repetitions"),
         _ => Err(Lacks::Number("epoch_seconds")),
     }),
     time(&["peers-transfer"], "end to end", |line| {

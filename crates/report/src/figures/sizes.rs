@@ -44,12 +44,18 @@ pub(super) const SIZES: Figure = Figure {
     claims: &[
         Claim::of("tensors larger than 10 KB", &[TENSORS], &[], Wants::ReachesAt(KB_10, 0.5)),
         Claim::of("tensors larger than 1 MB", &[TENSORS], &[], Wants::ReachesAt(MB, 0.2)),
-        Claim::of("bytes of those", &[CAPACITY], &[], Wants::ReachesAt(MB, 0.96)),
+        Claim::of(
+            "bytes in tensors larger than 1 MB",
+            &[CAPACITY],
+            &[],
+            Wants::ReachesAt(MB, 0.96),
+        ),
     ],
 };
 
 fn models(line: &Line) -> Result<Vec<Point>, Lacks> {
-    let subject = format!("{}, {} variables", line.text("model")?, line.number("variables")?);
+    let (here, theirs) = (line.number("variables")?, line.number("paper_variables")?);
+    let subject = format!("{}, {here} variables, {theirs} in the paper", line.text("model")?);
     let at = At { key: 0.0, ..At::x(subject, None, 0.0) };
     let of = |field| line.number(field);
     Ok(vec![

@@ -35,7 +35,7 @@ impl Crowd {
     /// How far a series is moved.
     fn shift(self, plot: &Plot, index: usize) -> f64 {
         let others = plot.series.len().saturating_sub(1);
-        if others == 0 || plot.has_bands() || plot.dots().all(|dot| dot.y.spread.is_none()) {
+        if others == 0 || !plot.series.iter().any(Series::has_bars) {
             return 0.0;
         }
         // fits: series have names
@@ -87,12 +87,12 @@ pub(super) fn lines(
         path.axis d=(format!("M{LEFT} {BOTTOM}H{RIGHT}")) fill="none" stroke=(QUIET) {}
         text x="2" y="13" { (y.title) (unit_of(y)) }
         text x=((LEFT + RIGHT) / 2.0) y=(HEIGHT - 6.0) text-anchor="middle" { (x.title) (unit_of(x)) }
-        @for series in plot.series.iter().rev().filter(|_| plot.has_bands()) {
+        @for series in plot.series.iter().rev().filter(|series| series.has_band()) {
             (band(series, looks.get(series.role, &series.name), &place))
         }
         @for (index, series) in plot.series.iter().enumerate().rev() {
             @let look = looks.get(series.role, &series.name);
-            (line((x, y), series, look, &place, (crowd.marks_max, crowd.shift(plot, index)), !plot.has_bands()))
+            (line((x, y), series, look, &place, (crowd.marks_max, crowd.shift(plot, index))))
         }
         (legend.draw(HEIGHT))
     };
@@ -118,24 +118,20 @@ fn band(series: &Series, look: Look, place: &Place) -> Markup {
     let below = series.dots.iter().map(|dot| edge(dot, 0));
     let around = below.chain(series.dots.iter().rev().map(|dot| edge(dot, 1)));
     let around: Vec<String> = around.collect();
-    let has_spread = series.dots.iter().any(|dot| dot.y.spread.is_some());
     html! {
-        @if has_spread {
-            g class=(look.class()) fill=(look.colour()) {
-                path.band d=(format!("M{}Z", around.join("L"))) fill-opacity="0.2" stroke="none" {}
-            }
+        g class=(look.class()) fill=(look.colour()) {
+            path.band d=(format!("M{}Z", around.join("L"))) fill-opacity="0.2" stroke="none" {}
         }
     }
 }
 
-/// One series: its line, and at its markers its error bars, if it `has_bars`.
+/// One series: its line, and at its markers its error bars, if it has no band.
 fn line(
     (x, y): (Axis, Axis),
     series: &Series,
     look: Look,
     place: &Place,
     (marks_max, shift): (f64, f64),
-    has_bars: bool,
 ) -> Markup {
     let (width, dashes) = look.stroke();
     let inside = if look.role == Role::Limit { Some(PAGE) } else { None };
@@ -149,7 +145,7 @@ fn line(
         g class=(look.class()) fill=(look.colour()) stroke=(look.colour()) {
             path.line d=(path(&series.dots, at)) fill="none" stroke-width=(width) stroke-linejoin="round" stroke-dasharray=[dashes] {}
             @for dot in &marked {
-                @if let Some(spread) = dot.y.spread.filter(|_| has_bars) {
+                @if let Some(spread) = dot.y.spread.filter(|_| series.has_bars()) {
                     path.spread d=(bar(place.column(dot.x) + shift, spread, |end| place.row(end))) fill="none" stroke-width="1" {}
                 }
             }

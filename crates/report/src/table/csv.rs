@@ -1,5 +1,6 @@
 //! Every point as a row of comma-separated values, in seconds and bytes: what a plotting program wants to read.
 
+use crate::caption::is_of_runs;
 use crate::figure::{Axis, Figure, Role, Shape, Unit};
 use crate::measure::Between;
 use crate::origin::{Provenance, joined};
@@ -8,8 +9,8 @@ use crate::section::Evaluation;
 
 const HEAD: [&str; 26] = [
     "name", "figure", "plot", "series", "role", "x_name", "x", "x_unit", "key_name", "key",
-    "y_name", "median", "p10", "p90", "min", "max", "mean", "sd", "n", "y_unit", "machine", "host",
-    "links", "date", "commit", "versions",
+    "y_name", "median", "p10", "p90", "min", "max", "n", "y_unit", "machine", "host", "links",
+    "date", "commit", "versions", "mean", "sd",
 ];
 
 pub(super) fn of_all(evaluation: &Evaluation) -> String {
@@ -54,7 +55,9 @@ fn row(figure: &Figure, plot: &Plot, series: &Series, dot: &Dot) -> [String; 26]
     };
     let [p10, p90] = ends(Between::Percentiles);
     let [min, max] = ends(Between::Rounds);
-    let mean = dot.y.mean_and_deviation();
+    // runs that all came to the same have no deviation
+    let is_mean = is_of_runs(figure) && dot.y.count.is_some();
+    let mean = is_mean.then(|| dot.y.mean_and_deviation().unwrap_or((dot.y.median, 0.0)));
     let [mean, sd] = mean.map(|(mean, sd)| [mean.to_string(), sd.to_string()]).unwrap_or_default();
     // a mean is no median
     let median = if mean.is_empty() { dot.y.median.to_string() } else { String::new() };
@@ -77,8 +80,6 @@ fn row(figure: &Figure, plot: &Plot, series: &Series, dot: &Dot) -> [String; 26]
         p90,
         min,
         max,
-        mean,
-        sd,
         dot.y.count.map_or_else(String::new, |count| count.to_string()),
         unit(figure.y.unit).to_string(),
         joined(machines, "; "),
@@ -87,6 +88,8 @@ fn row(figure: &Figure, plot: &Plot, series: &Series, dot: &Dot) -> [String; 26]
         provenance.date().unwrap_or_default(),
         joined(commits, "; "),
         joined(versions, "; "),
+        mean,
+        sd,
     ]
 }
 

@@ -17,8 +17,9 @@ use crate::simulate::SimulateSpec;
 
 /// Images of ImageNet's training set.
 pub(crate) const IMAGENET_IMAGES: u64 = 1_281_167;
-/// Workers of the recipe, and images of each in a step (docs/data-and-models.md).
-const RECIPE_WORKERS: u32 = 8;
+/// Workers of figures 11, 13 and 14, in two groups.
+const MODES_WORKERS: u32 = 12;
+/// Images of each worker in a step (docs/data-and-models.md).
 const RECIPE_BATCH: usize = 128;
 const RECIPE_EPOCHS: u64 = 95;
 /// Steps between meetings of elastic SGD.
@@ -76,7 +77,7 @@ pub(super) fn modes(scope: &FigureScope) -> Vec<Case> {
     let of = |config: &TrainConfig| PAPER_MODES.map(|mode| Case::Modes(in_mode(config, mode)));
     all.extend(missing);
     all.extend(of(&digits));
-    let real = source.map(|source| groups(recipe(&source, 0.1, RECIPE_WORKERS), 2));
+    let real = source.map(|source| groups(recipe(&source, 0.1, MODES_WORKERS), 2));
     all.extend(real.iter().flat_map(of));
     all
 }
@@ -226,7 +227,8 @@ pub(super) fn batches(scope: &FigureScope) -> Vec<Case> {
 }
 
 pub(super) fn all_reduces(scope: &FigureScope) -> Vec<Case> {
-    let mut all: Vec<Case> = scope.without_rdma("mamidala-17", "allreduce").into_iter().collect();
+    let no_rdma = ["mamidala-17", "mamidala-20"].map(|of| scope.without_rdma(of, "allreduce"));
+    let mut all: Vec<Case> = no_rdma.into_iter().flatten().collect();
     let (counts, powers): (&[u32], _) = if scope.quick { (&[2, 4], 7) } else { (&[2, 4, 8], 9) };
     for &ranks in counts {
         for transport in scope.transports() {
@@ -236,8 +238,9 @@ pub(super) fn all_reduces(scope: &FigureScope) -> Vec<Case> {
                 let by_table = Way { algorithm: None, tensor: None };
                 all.push(Case::Allreduce(AllreduceSpec { transport, ..spec }, vec![by_table]));
             }
-            // the paper's sizes
-            for bytes in [4 << 20, 16 << 20, 64 << 20] {
+            // the paper's sizes, and figure 20 goes to 300 MB
+            let sizes = [4 << 20, 16 << 20, 64 << 20, 256 << 20];
+            for bytes in sizes.into_iter().take(if scope.quick { 3 } else { 4 }) {
                 let spec = AllreduceSpec::new(ranks, bytes, scope.quick);
                 let ways = Design::ALL.map(|design| {
                     let tensor = Some(DeviceTensor { devices: 2, design });

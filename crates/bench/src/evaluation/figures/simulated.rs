@@ -39,6 +39,10 @@ pub(super) fn cases(scope: &FigureScope) -> Vec<Case> {
             all.push(Case::Simulate(SimulateSpec { exchange, ..spec }, paper.clone()));
         }
     }
+    // figure 9's 25 times
+    let exchange = sim::SimulatedExchange::GrpcTcp;
+    let of = spec(&Vgg16, sim::SimulatedStrategy::Ps, sim::paper::MACHINES, sim::paper::BATCH);
+    all.push(Case::Simulate(SimulateSpec { exchange, ..of }, paper.clone()));
     let counts: &[u32] = if scope.quick { &[2, 4] } else { &[2, 4, 8] };
     for (model, batch) in [(&Mlp as &dyn Shipped, 64), (&Fcn5, 8)] {
         for &workers in counts {

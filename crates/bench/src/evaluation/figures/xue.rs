@@ -176,16 +176,20 @@ pub(super) fn gpudirect(scope: &FigureScope) -> Vec<Case> {
             command: Some("tensorwire bench evaluation --only gpudirect".to_string()),
         })];
     }
-    let mut all = Vec::new();
-    for model in MODELS {
-        for by_way_of_host in [false, true] {
-            all.push(Case::Crossing(TrainConfig {
-                device: DeviceChoice::Cuda { ordinal: None },
-                cuda_driver: scope.cuda_driver.clone(),
-                by_way_of_host,
-                transport: Transport::Shm,
-                ..made_up(model, SMALL_BATCH, scope.quick)
-            }));
+    let mut all: Vec<Case> = scope.without_rdma("xue-table-3", "gpudirect").into_iter().collect();
+    // over TCP there is no way but the host's; what the paper shows is a NIC's
+    let transports = scope.transports().into_iter().filter(|&of| of != Transport::Tcp);
+    for transport in transports {
+        for model in MODELS {
+            for by_way_of_host in [false, true] {
+                all.push(Case::Crossing(TrainConfig {
+                    device: DeviceChoice::Cuda { ordinal: None },
+                    cuda_driver: scope.cuda_driver.clone(),
+                    by_way_of_host,
+                    transport,
+                    ..made_up(model, SMALL_BATCH, scope.quick)
+                }));
+            }
         }
     }
     all

@@ -208,7 +208,7 @@ pub(crate) fn process_with(folder: &Path, word: &str, variables: &str) -> Pid {
         if let Some(pid) = found.and_then(|process| Pid::from_raw(process.pid as i32)) {
             return pid;
         }
-        assert!(start.elapsed().as_secs() < 20, "no process with {variables}");
+        assert!(start.elapsed().as_secs() < 120, "no process with {variables}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
