@@ -479,6 +479,7 @@ mod tests {
             "verbs",
             "verbs",
             "verbs",
+            "verbs",
             "mlp, MNIST",
             "mlp, CIFAR-10",
             "verbs",

@@ -18,16 +18,20 @@ fn what_could_not_be_measured_is_in_its_figures_place_and_is_never_met() {
             && said[0].contains("--only gpudirect")
     );
     assert!(!texts(&page, "#missing li").iter().any(|one| one.contains("Table 3")));
-    let step = |crossing: &str, step_s: f64| {
+    let step = |transport: &str, crossing: &str, step_s: f64| {
         format!(
-            "{{\"bench\":\"gpudirect\",\"model\":\"gru\",\"crossing\":\"{crossing}\",\"workers\":2,\"servers\":2,\
-             \"batch\":8,\"step_s\":{step_s}}}\n"
+            "{{\"bench\":\"gpudirect\",\"model\":\"gru\",\"transport\":\"{transport}\",\"crossing\":\"{crossing}\",\
+             \"workers\":2,\"servers\":2,\"batch\":8,\"step_s\":{step_s}}}\n"
         )
     };
     // a machine with a GPU came after it
-    let measured = of(&format!("{NO_GPU}\n{}{}", step("direct", 1.0), step("host", 2.5)));
+    let both = |wire: &str| step(wire, "direct", 1.0) + &step(wire, "host", 2.5);
+    let measured = of(&format!("{NO_GPU}\n{}", both("verbs")));
     assert_eq!((measured.met, measured.short, measured.unmeasured), (1, 0, 5));
     assert!(all(&parsed(&measured), ".gap").is_empty());
+    // in memory of one host no NIC takes part, of which the claim is
+    let without = of(&both("shm"));
+    assert_eq!((without.figures, without.met, without.unmeasured), (1, 0, 6));
 }
 
 #[test]

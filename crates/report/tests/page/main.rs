@@ -183,8 +183,8 @@ fn captions_stand_alone() {
         assert!(facts.contains(&fact.to_string()), "{fact}: {facts:?}");
     }
     let csv = "kvstore-2-workers-1-server-tcp,Beside MXNet and ZeroMQ,\"2 workers, 1 server, tcp\",zmq,baseline,\
-               tensor,4096,B,,,a push and a pull,0.002,0.001,0.004,,,,,40,s,\"2 cores, A CPU, Linux 6.1\",node0,\
-               \"eth0, 10000 Mb/s\",2026-11-26,0123456789ab,\n";
+               tensor,4096,B,,,a push and a pull,0.002,0.001,0.004,,,40,s,\"2 cores, A CPU, Linux 6.1\",node0,\
+               \"eth0, 10000 Mb/s\",2026-11-26,0123456789ab,,,\n";
     assert_eq!(report.plots[0].csv.split_once('\n').unwrap().1, csv);
 }
 

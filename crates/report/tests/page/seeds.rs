@@ -54,7 +54,7 @@ fn runs_of_several_seeds_are_one_curve_with_its_deviation() {
     assert_eq!((bars, all(&page, "path.band").len()), (2, 0));
     let caption = &texts(&page, "#run-evaluation figcaption")[0];
     for said in
-        ["one curve, the mean of 2 to 3 seeds.", "Error bars: standard deviation, to either"]
+        ["one curve: the mean of 2 to 3 seeds.", "Error bars: standard deviation, to either"]
     {
         assert!(caption.contains(said), "{said}: {caption}");
     }
@@ -66,8 +66,24 @@ fn runs_of_several_seeds_are_one_curve_with_its_deviation() {
 fn along_many_steps_the_deviation_is_a_band() {
     let page = parsed(&report(&runs(1000)).unwrap());
     let bands = all(&page, "#run-loss svg path.band").len();
-    assert_eq!((bands, all(&page, "#run-loss svg path.spread").len()), (2, 0));
-    assert!(texts(&page, "#run-loss figcaption")[0].contains("Bands: standard deviation"));
+    // the peer has one step
+    assert_eq!((bands, all(&page, "#run-loss svg path.spread").len()), (1, 1));
+    let caption = &texts(&page, "#run-loss figcaption")[0];
+    assert!(caption.contains("Bands and error bars: standard deviation"), "{caption}");
+}
+
+#[test]
+fn seeds_without_a_step_in_common_are_drawn_apart() {
+    let run = |seed: u64, every: u32| {
+        let of = "\"loss\":1,\"samples_per_second\":9";
+        let at = |step: u32| format!("{{\"step\":{step},{of},\"seed\":{seed}}}\n");
+        let text: String = (1..=2).map(|number| at(every * number)).collect();
+        Line::read_all(&format!("ps-{seed}.jsonl"), &text).unwrap()
+    };
+    let apart = parsed(&report(&[run(1, 3), run(2, 5)].concat()).unwrap());
+    assert_eq!(texts(&apart, "#run-loss .legend text"), ["ps-1.jsonl", "ps-2.jsonl"]);
+    let alike = parsed(&report(&[run(1, 3), run(2, 6)].concat()).unwrap());
+    assert_eq!(texts(&alike, "#run-loss .legend text"), ["ps-*.jsonl, 2 seeds"]);
 }
 
 #[test]
@@ -76,16 +92,17 @@ fn tables_say_mean_and_deviation() {
     let mut reader = csv::Reader::from_reader(csv.as_bytes());
     let head = reader.headers().unwrap().clone();
     let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
-    let of = |series: &str| {
-        let is_of = |row: &&csv::StringRecord| row[0] == *"run-loss" && row[3] == *series;
+    let of = |plot: &str, series: &str| {
+        let is_of = |row: &&csv::StringRecord| row[0] == *plot && row[3] == *series;
         let row = rows.iter().find(is_of).unwrap_or_else(|| panic!("{series}: {csv}"));
         ["median", "mean", "sd", "n"].map(|name| {
             let column = head.iter().position(|one| one == name).unwrap();
             row[column].to_string()
         })
     };
-    assert_eq!(of(NAMES[1]), ["", "2", "1", "3"]);
-    assert_eq!(of(NAMES[2]), ["9", "", "", ""]);
+    assert_eq!(of("run-loss", NAMES[1]), ["", "2", "1", "3"]);
+    assert_eq!(of("run-loss", NAMES[2]), ["9", "", "", ""]);
+    assert_eq!(of("run-samples", NAMES[1]), ["", "100", "0", "3"], "all are as fast");
     let markdown = tables(&runs(1), TableFormat::Markdown).unwrap();
     assert!(markdown.contains("In brackets: standard deviation, to either side of the mean"));
 }
