@@ -251,7 +251,7 @@ impl FigureScope {
         Some(Case::NotMeasured(NotMeasured {
             figure,
             subject: vec![Transport::Verbs.name()],
-            why: format!("no RDMA: {why}"),
+            why: why.clone(),
             command: Some(format!("tensorwire bench evaluation --only {run}")),
         }))
     }

@@ -162,7 +162,7 @@ fn line(
 /// A bar a series, with its name and its number.
 pub(super) fn bars(y: Axis, plot: &Plot, looks: &Looks, caption: &str) -> Markup {
     const STEP: f64 = 36.0;
-    const NUMBER: f64 = 62.0;
+    const NUMBER: f64 = 72.0;
     let rows = || plot.series.iter().filter_map(|series| Some((series, series.dots.first()?)));
     let most = rows().flat_map(|(_, dot)| reached(dot)).fold(0.0, f64::max);
     let length = |value: f64| if most > 0.0 { value / most * (WIDTH - NUMBER) } else { 0.0 };
