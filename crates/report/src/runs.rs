@@ -103,7 +103,8 @@ fn point(series: &str, subject: &str, step: f64, y: f64) -> Point {
 type Run = Vec<(f64, f64)>;
 
 /// Returns a curve a file, or one of all files that differ only in their seed: their mean at the steps that each of them has. Where
-/// there is no such step each has its own. Of at most so many points: where there are more, one stands for several steps, at the last of them.
+/// there is no such step each has its own. Of at most so many points: where there are more, one stands for several steps, at the last
+/// of them.
 pub(crate) fn curves(points: &[Point], seeds: &Seeds) -> Vec<Point> {
     let mut curves: BTreeMap<(&str, &str), BTreeMap<&str, Vec<&Point>>> = BTreeMap::new();
     for point in points {
@@ -118,7 +119,10 @@ pub(crate) fn curves(points: &[Point], seeds: &Seeds) -> Vec<Point> {
         let are_one = count > 1 && !shared_steps(&runs).is_empty();
         let curves = match are_one {
             true => vec![(format!("{name}, {count} seeds"), runs)],
-            false => files.into_iter().map(|(file, run)| (file.to_string(), vec![run])).collect(),
+            false => files
+                .into_iter()
+                .map(|(file, run)| (seeds.short(file).to_string(), vec![run]))
+                .collect(),
         };
         curves.into_iter().map(move |(name, runs)| (subject, name, runs))
     });

@@ -29,6 +29,8 @@ const SETTINGS: [&str; 12] = [
 #[derive(Debug, Default)]
 pub(crate) struct Seeds {
     curves: BTreeMap<String, String>,
+    /// The folder that all files are in, with its slash, which says nothing of any of them.
+    folder: String,
 }
 
 /// What a file says of itself.
@@ -73,12 +75,19 @@ impl Seeds {
                 curves.extend(left.into_iter().map(|file| (file.to_string(), curve.clone())));
             }
         }
-        Seeds { curves }
+        let folder = common_folder(files.keys().copied()).to_string();
+        Seeds { curves, folder }
     }
 
     /// What a file and those that share its curve are called; its own name if there are no others.
     pub(crate) fn curve<'a>(&'a self, file: &'a str) -> &'a str {
-        self.curves.get(file).map_or(file, String::as_str)
+        self.short(self.curves.get(file).map_or(file, String::as_str))
+    }
+
+    /// Its name in the folder that all files are in.
+    pub(crate) fn short<'a>(&self, file: &'a str) -> &'a str {
+        // where the folder has the seed, its place has a star
+        file.strip_prefix(&self.folder).unwrap_or(file)
     }
 }
 
@@ -95,6 +104,16 @@ impl Said {
             self.settings = settings;
         }
     }
+}
+
+/// Up to the last slash that all have in common.
+fn common_folder<'a>(mut files: impl Iterator<Item = &'a str>) -> &'a str {
+    let folder = |file: &'a str| &file[..file.rfind('/').map_or(0, |at| at + 1)];
+    let first = files.next().map(folder).unwrap_or_default();
+    files.fold(first, |common, file| {
+        let same = common.chars().zip(file.chars()).take_while(|(a, b)| a == b);
+        folder(&common[..same.map(|(letter, _)| letter.len_utf8()).sum()])
+    })
 }
 
 /// The name with a star in the place of the seed, for each place where it may stand.
@@ -131,7 +150,7 @@ mod tests {
     fn runs_named_alike_but_for_their_seed_are_one_curve() {
         let all =
             curves(&[("a/ps-1.jsonl", 1, 8), ("a/ps-2.jsonl", 2, 8), ("a/ps-10.jsonl", 10, 8)]);
-        assert!(all.iter().all(|curve| curve == "a/ps-*.jsonl"), "{all:?}");
+        assert!(all.iter().all(|curve| curve == "ps-*.jsonl"), "{all:?}");
         // other settings, names, and numbers that are not the seed
         for others in [
             [("ps-1.jsonl", 1, 8), ("ps-2.jsonl", 2, 16)],
@@ -155,5 +174,19 @@ mod tests {
         // larger than what a floating-point number keeps apart
         let large = [((1 << 53) + 1, "s9007199254740993"), (1 << 53, "s9007199254740992")];
         assert_eq!(curves(&large.map(|(seed, file)| (file, seed, 8))), ["s*"; 2]);
+    }
+
+    #[test]
+    fn the_folder_that_all_are_in_is_left_out() {
+        for (files, wanted) in [
+            (&["a/b/ps.jsonl", "a/b/ddp.jsonl"][..], "a/b/"),
+            (&["a/text/ps.jsonl", "a/tests/ps.jsonl"], "a/"),
+            (&["/a/é/x", "/a/è/x"], "/a/"),
+            (&["runs/one.jsonl"], "runs/"),
+            (&["one.jsonl", "runs/one.jsonl"], ""),
+            (&[], ""),
+        ] {
+            assert_eq!(common_folder(files.iter().copied()), wanted, "{files:?}");
+        }
     }
 }

@@ -2,7 +2,8 @@
 
 use tensorwire_base::{human_bytes, human_seconds};
 use tensorwire_bench::{Curve, Machine, ModePoint, curve, in_mode};
-use tensorwire_train::Strategy;
+use tensorwire_launch::JobSpec;
+use tensorwire_train::{Strategy, TrainConfig};
 
 use super::{Lines, announce};
 use crate::Failure;
@@ -59,36 +60,70 @@ pub(super) fn run(args: &ModesArgs) -> Result<(), Failure> {
     let mut lines = Lines::open(args.json.as_deref())?;
     let job = job_spec()?;
     announce(&Machine::here());
-    let mut runs: Vec<(Strategy, Vec<Curve>)> =
-        modes.into_iter().map(|mode| (mode, Vec::new())).collect();
-    let (iterations, mut is_first) = (args.iterations.get(), true);
+    let mut runs: Vec<Runs> = modes.into_iter().map(Runs::new).collect();
+    let iterations = args.iterations.get();
+    let done = train_all(&mut runs, (&config, iterations), &job, &mut lines);
+    // what was done is not to be lost with what was not
+    let written = runs.iter_mut().try_for_each(|of| of.write(&mut lines));
+    done.and(written)?;
+    let together = |Runs { mode, mut curves, .. }: Runs| {
+        let last = curves.pop()?;
+        Some((mode, last.with(&curves)))
+    };
+    let curves: Vec<(Strategy, Curve)> = runs.into_iter().filter_map(together).collect();
+    show(&curves, iterations, args.target)
+}
+
+/// The runs of a mode that are over.
+struct Runs {
+    mode: Strategy,
+    curves: Vec<Curve>,
+    /// Its lines are in the file.
+    is_written: bool,
+}
+
+impl Runs {
+    fn new(mode: Strategy) -> Runs {
+        Runs { mode, curves: Vec::new(), is_written: false }
+    }
+
+    /// Writes what they say together, if nothing was written yet.
+    fn write(&mut self, lines: &mut Lines) -> Result<(), Failure> {
+        let Some((last, before)) = self.curves.split_last().filter(|_| !self.is_written) else {
+            return Ok(());
+        };
+        self.is_written = true;
+        last.points.iter().try_for_each(|point| lines.append(&point.with(before)))
+    }
+}
+
+/// All modes in turn, so many times.
+fn train_all(
+    runs: &mut [Runs],
+    (config, iterations): (&TrainConfig, usize),
+    job: &JobSpec,
+    lines: &mut Lines,
+) -> Result<(), Failure> {
+    let mut is_first = true;
     for iteration in 1..=iterations {
         if iterations > 1 {
             note(format_args!("run {iteration} of {iterations}"));
         }
-        for (mode, before) in &mut runs {
+        for Runs { mode, curves, is_written } in &mut *runs {
             let mut failure = None;
-            let found = curve(&in_mode(&config, *mode), &job, &mut |point| {
+            let found = curve(&in_mode(config, *mode), job, &mut |point| {
                 live(&HEADER, &row(point), std::mem::take(&mut is_first));
-                // what all of them say is known in the last
-                if iteration == iterations
-                    && let Err(error) = lines.append(&point.with(before))
-                {
-                    failure.get_or_insert(error);
+                // what all of them say is known behind the last
+                if iterations == 1 {
+                    *is_written = true;
+                    failure = failure.take().or_else(|| lines.append(point).err());
                 }
             })?;
-            if let Some(failure) = failure {
-                return Err(failure);
-            }
-            before.push(found);
+            failure.map_or(Ok(()), Err)?;
+            curves.push(found);
         }
     }
-    let together = |(mode, mut runs): (Strategy, Vec<Curve>)| {
-        let last = runs.pop()?;
-        Some((mode, last.with(&runs)))
-    };
-    let curves: Vec<(Strategy, Curve)> = runs.into_iter().filter_map(together).collect();
-    show(&curves, iterations, args.target)
+    Ok(())
 }
 
 fn show(curves: &[(Strategy, Curve)], runs: usize, target: f64) -> Result<(), Failure> {

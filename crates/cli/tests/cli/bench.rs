@@ -1,9 +1,11 @@
 //! The benchmarks with real processes: what they verify and count. Never a time: a test machine's
 //! speed is nobody's defect.
 
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
-use crate::support::{Ended, Job};
+use crate::support::{Ended, Job, send};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// What the program compares with is built in.
@@ -418,6 +420,29 @@ fn all_ways_of_training_are_run_as_often_as_is_said() {
         assert_eq!((&one["repetitions"], &one["loss"]), (&1.into(), &of_two["loss"]), "{one}");
         assert_eq!((&one["p10_seconds"], &one["p90_seconds"]), (&one["seconds"], &one["seconds"]));
     }
+}
+
+#[test]
+fn runs_that_are_over_are_not_lost_with_one_that_is_interrupted() {
+    let small = "--epochs 1 --data synthetic:64 --batch 8 --workers 2 --clients 1";
+    let program = env!("CARGO_BIN_EXE_tensorwire");
+    let modes = format!("bench modes {small} --modes mpi-sgd --iterations 1000 --json results");
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("exec {program} {modes} 2>said")]);
+    let job = Job::start_command(command);
+    let (file, until) = (job.folder().join("said"), Instant::now() + LIMIT);
+    let said = || std::fs::read_to_string(&file).unwrap_or_default();
+    while !said().contains("run 3 of 1000") {
+        assert!(Instant::now() < until, "{}", said());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    send(job.launcher(), Signal::INT);
+    let ended = job.end(LIMIT);
+    assert_eq!(ended.status.code(), Some(130), "{}", ended.stdout);
+    let lines = String::from_utf8(ended.read("results")).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0]["repetitions"].as_u64().unwrap() >= 2, "{lines:?}");
 }
 
 #[test]

@@ -277,9 +277,14 @@ fn training_runs_become_curves() {
     assert!(ended.status.success(), "{}", ended.stderr);
     assert_eq!(ended.stdout, "p.html: 2 training runs\n");
     let page = std::fs::read_to_string(folder.path().join("p.html")).unwrap();
-    for text in ["Loss by step", "Samples per second by step", "test accuracy", &first, &other] {
+    let curves = ["first.jsonl", "other.jsonl"];
+    for text in
+        ["Loss by step", "Samples per second by step", "test accuracy"].iter().chain(&curves)
+    {
         assert!(page.contains(text), "{text}");
     }
+    // the folder that both are in says nothing of either
+    assert!(!page.contains(&first) && !page.contains(&other));
 }
 
 #[test]
