@@ -24,23 +24,6 @@ const HEADER: [&str; 9] = [
     "with servers",
     "in clients",
 ];
-/// Of several runs, whose times have a spread. A narrow terminal has these columns in several tables: each says of what it is.
-const SPREAD: [&str; 13] = [
-    "mode",
-    "epoch",
-    "test accuracy",
-    "test loss",
-    "loss",
-    "epoch takes",
-    "epoch p10",
-    "epoch p90",
-    "since start",
-    "start p10",
-    "start p90",
-    "with servers",
-    "in clients",
-];
-
 pub(super) fn run(args: &ModesArgs) -> Result<(), Failure> {
     let config = args.config();
     let modes = args.modes();
@@ -136,7 +119,8 @@ fn show(curves: &[(Strategy, Curve)], runs: usize, target: f64) -> Result<(), Fa
         }
         runs => {
             let rows: Vec<Vec<String>> = points.map(row_with_spread).collect();
-            print(table_by(2, &SPREAD, &rows, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]))?;
+            let numbers: Vec<usize> = (1..HEADER.len() + 4).collect();
+            print(table_by(2, &head_with_spread(), &rows, &numbers))?;
             format!(
                 "medians of {runs} runs; p10 and p90: of the times of an epoch and since the start; "
             )
@@ -187,14 +171,23 @@ fn row(point: &ModePoint) -> Vec<String> {
     ]
 }
 
-/// The same, and how far the times of several runs are apart.
+/// The head of several runs. A narrow terminal has these columns in several tables: each says of what it is.
+fn head_with_spread() -> Vec<&'static str> {
+    with_spread(HEADER.to_vec(), ["epoch p10", "epoch p90"], ["start p10", "start p90"])
+}
+
+/// A row of several runs, with how far their times are apart.
 fn row_with_spread(point: &ModePoint) -> Vec<String> {
     let spread = |p10: f64, p90: f64| [human_seconds(p10), human_seconds(p90)];
-    let mut row = row(point);
-    let before_bytes = row.len() - 2;
-    row.splice(before_bytes..before_bytes, spread(point.p10_seconds, point.p90_seconds));
-    let before_start = before_bytes - 1;
     let epoch = spread(point.p10_epoch_seconds, point.p90_epoch_seconds);
+    with_spread(row(point), epoch, spread(point.p10_seconds, point.p90_seconds))
+}
+
+/// A row in which each time has its spread behind it: of an epoch, and since the start, which come before the two of bytes.
+fn with_spread<T>(mut row: Vec<T>, epoch: [T; 2], start: [T; 2]) -> Vec<T> {
+    let before_bytes = row.len() - 2;
+    row.splice(before_bytes..before_bytes, start);
+    let before_start = before_bytes - 1;
     row.splice(before_start..before_start, epoch);
     row
 }
