@@ -31,6 +31,8 @@ pub(super) const STORE: Figure = Figure {
         claim("over a link of 1 Gb/s, every number of workers", &["1gbit"], Wants::Least(1.11)),
         claim("their RDMA over their TCP, every number of workers", &["shm"], Wants::Least(16.0)),
         claim("their RDMA over their TCP, the best", &["shm"], Wants::Best(21.0)),
+        claim("RDMA over TCP, every number of workers", &["verbs"], Wants::Least(16.0)),
+        claim("RDMA over TCP, the best", &["verbs"], Wants::Best(21.0)),
         slow("their RDMA over their TCP of 1 Gb/s, every number of workers", Wants::Least(16.0)),
         slow("their RDMA over their TCP of 1 Gb/s, the best", Wants::Best(21.0)),
     ],
@@ -62,6 +64,8 @@ pub(super) const TRAINING: Figure = Figure {
             MNIST_SHM,
             Wants::At(8.0, 4.62),
         ),
+        trains("MNIST's size, RDMA over TCP, 2 workers", MNIST_VERBS, Wants::At(2.0, 3.13)),
+        trains("MNIST's size, RDMA over TCP, 8 workers", MNIST_VERBS, Wants::At(8.0, 4.62)),
         trains("CIFAR-10's size, the same wire, 2 workers", CIFAR_TCP, Wants::At(2.0, 1.14)),
         trains("CIFAR-10's size, the same wire, 8 workers", CIFAR_TCP, Wants::At(8.0, 1.31)),
         trains(
@@ -74,10 +78,14 @@ pub(super) const TRAINING: Figure = Figure {
             CIFAR_SHM,
             Wants::At(8.0, 9.0),
         ),
+        trains("CIFAR-10's size, RDMA over TCP, 2 workers", CIFAR_VERBS, Wants::At(2.0, 5.0)),
+        trains("CIFAR-10's size, RDMA over TCP, 8 workers", CIFAR_VERBS, Wants::At(8.0, 9.0)),
     ],
 };
 
 const MNIST_TCP: &[&str] = &["mlp", "28×28×1", "tcp"];
+const MNIST_VERBS: &[&str] = &["mlp", "28×28×1", "verbs"];
+const CIFAR_VERBS: &[&str] = &["mlp", "32×32×3", "verbs"];
 const MNIST_SHM: &[&str] = &["mlp", "28×28×1", "shm"];
 const CIFAR_TCP: &[&str] = &["mlp", "32×32×3", "tcp"];
 const CIFAR_SHM: &[&str] = &["mlp", "32×32×3", "shm"];

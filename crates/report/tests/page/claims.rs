@@ -156,9 +156,13 @@ fn a_slow_link_of_theirs_is_beside_our_shared_memory() {
     let lines = line("shm", "", "zero-copy", 1.0)
         + &line("shm", "", "zmq", 5.0)
         + &line("tcp", link, "zero-copy", 10.0)
-        + &line("tcp", link, "zmq", 20.0);
+        + &line("tcp", link, "zmq", 20.0)
+        + &line("verbs", "", "zero-copy", 1.0)
+        + &line("verbs", "", "zmq", 19.0);
     let page = parsed(&of(&lines));
     let says = |claim: &str| here(&page, "li-7", claim).concat();
+    let of_rdma = says("RDMA over TCP, every number of workers");
+    assert!(of_rdma.contains("met: 19× of 16×"), "{of_rdma}");
     assert!(says("their RDMA over their TCP, every").contains("5× of 16×"));
     let slow = says("their RDMA over their TCP of 1 Gb/s, every number of workers");
     assert!(slow.contains(", shm)") && slow.contains("met: 20× of 16×"), "{slow}");
