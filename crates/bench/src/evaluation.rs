@@ -165,8 +165,8 @@ pub struct Runner<'a> {
     local_ms: HashMap<String, f64>,
     /// By job, in milliseconds a step of workers who exchange nothing.
     computing_ms: HashMap<String, f64>,
-    /// By link, what bytes over it take of cores.
-    link_cores: HashMap<&'static str, LinkCores>,
+    /// By link and what is held against it, what bytes over it take of cores.
+    link_cores: HashMap<String, LinkCores>,
     /// How simulated steps compare with measured ones, until [`Runner::verdict`] is asked.
     link_rows: Vec<links::LinkRow>,
     /// This machine, once something was simulated on it.

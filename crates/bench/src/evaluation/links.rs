@@ -231,7 +231,7 @@ impl Runner<'_> {
         on_line: &mut dyn FnMut(Value),
     ) -> Result<(), BenchError> {
         let local_step_s = self.local_ms(&spec.config())? * 1e-3;
-        let core_gbs = self.core_gbs(spec.rate, &spec.scratch)?;
+        let core_gbs = self.cores(spec.rate, "", &spec.scratch)?.core_gbs();
         let arguments = |json: &Path| spec.arguments(self.repetitions, json);
         for line in self.measured_over(spec.rate, 1, &spec.scratch, &arguments)? {
             let network = spec.network(self.here()?, core_gbs);
@@ -288,14 +288,16 @@ impl Runner<'_> {
         self.said_over(&folder, &command, &json)
     }
 
-    /// What a core sends or receives in a second over such a link, in 10⁹ bytes.
-    fn core_gbs(&mut self, rate: LinkRate, scratch: &Path) -> Result<f64, BenchError> {
-        Ok(self.cores(rate, scratch)?.core_gbs())
-    }
-
-    /// What bytes over such a link take of cores, measured once for a rate.
-    fn cores(&mut self, rate: LinkRate, scratch: &Path) -> Result<LinkCores, BenchError> {
-        if let Some(took) = self.link_cores.get(rate.name) {
+    /// What bytes over such a link take of cores, measured once for a rate and what is held against it: an hour later a shared
+    /// machine is another.
+    fn cores(
+        &mut self,
+        rate: LinkRate,
+        beside: &str,
+        scratch: &Path,
+    ) -> Result<LinkCores, BenchError> {
+        let key = format!("{} {beside}", rate.name);
+        if let Some(took) = self.link_cores.get(&key) {
             return Ok(*took);
         }
         let folder = Folder::new(scratch).map_err(BenchError::Links)?;
@@ -308,7 +310,7 @@ impl Runner<'_> {
         let lines = self.said_over::<LinkCores>(&folder, &command, &json)?;
         let none = || BenchError::Links(io::Error::other("the sender said nothing of its cores"));
         let took = lines.first().copied().ok_or_else(none)?;
-        self.link_cores.insert(rate.name, took);
+        self.link_cores.insert(key, took);
         Ok(took)
     }
 

@@ -147,6 +147,11 @@ impl LinkJob {
         all
     }
 
+    /// What is measured once for jobs that differ in their strategy alone, right before the first of them.
+    fn beside(&self) -> String {
+        format!("{} {} {}", self.model.name(), self.batch, self.workers())
+    }
+
     /// As many replicas at once on this machine, with weights of their own.
     fn computing(&self) -> TrainConfig {
         let workers = self.workers().min(self.computing_max);
@@ -189,7 +194,7 @@ impl Runner<'_> {
         on_line: &mut dyn FnMut(Value),
     ) -> Result<(), BenchError> {
         let worker_s = self.worker_s(spec)?;
-        let core_gbs = self.core_gbs(spec.rate, &spec.scratch)?;
+        let core_gbs = self.cores(spec.rate, &spec.beside(), &spec.scratch)?.core_gbs();
         let repetitions = self.repetitions.min(spec.repetitions_max);
         let arguments = |json: &Path| spec.arguments(repetitions, json);
         for line in self.measured_over(spec.rate, spec.a_host, &spec.scratch, &arguments)? {
@@ -231,11 +236,11 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// What a step of one worker takes a host that has nothing else to do: measured once for a model, a batch and a number of
-    /// workers, who compute at the same time and take from each other what they take on hosts that share this machine.
+    /// What a step of one worker takes a host that has nothing else to do: measured once for a model, a batch, a link and a number
+    /// of workers, who compute at the same time and take from each other what they take on hosts that share this machine.
     fn worker_s(&mut self, spec: &LinkJob) -> Result<f64, BenchError> {
         let config = spec.computing();
-        let key = format!("{} {} {}", config.model, config.batch, config.workers);
+        let key = format!("{} {}", spec.beside(), spec.rate.name);
         let all_ms = match self.computing_ms.get(&key) {
             Some(ms) => *ms,
             None => {
