@@ -29,7 +29,7 @@ use crate::transfer::{TransferSpec, transfers};
 pub use data::{DataFolder, NoData};
 pub use figures::{FIGURES, Figure, FigureScope};
 pub use links::{
-    LinkBench, LinkCores, LinkJob, LinkRate, LinkSteps, no_links, receive_over_link, send_over_link,
+    Carried, LinkBench, LinkJob, LinkRate, LinkSteps, no_links, receive_over_link, send_over_link,
 };
 pub use nodes::{NodesDesign, NodesOf, SimulatedNodes};
 pub use turns::{NextCase, Turns};
@@ -163,10 +163,10 @@ pub struct Runner<'a> {
     weights: HashMap<String, String>,
     /// By job, in milliseconds a step of one worker alone.
     local_ms: HashMap<String, f64>,
-    /// By job, in milliseconds a step of workers who exchange nothing.
-    computing_ms: HashMap<String, f64>,
-    /// By link and what is held against it, what bytes over it take of cores.
-    link_cores: HashMap<String, LinkCores>,
+    /// By link and job, what its replicas compute and what bytes take of that.
+    computed: HashMap<String, links::Computed>,
+    /// By link, what it carries.
+    carried: HashMap<&'static str, Carried>,
     /// How simulated steps compare with measured ones, until [`Runner::verdict`] is asked.
     link_rows: Vec<links::LinkRow>,
     /// This machine, once something was simulated on it.
@@ -177,20 +177,10 @@ impl<'a> Runner<'a> {
     /// `job` says how to start members; its kind, roles, hosts and payload are filled in.
     pub fn new(job: &'a JobSpec, alone: &'a AtomicBool, quick: bool) -> Runner<'a> {
         let repetitions = if quick { 1 } else { REPETITIONS };
-        let [local_ms, computing_ms] = [HashMap::new(), HashMap::new()];
-        let (weights, link_cores) = (HashMap::new(), HashMap::new());
+        let (weights, local_ms) = (HashMap::new(), HashMap::new());
+        let (computed, carried) = (HashMap::new(), HashMap::new());
         let (link_rows, here) = (Vec::new(), None);
-        Runner {
-            job,
-            alone,
-            repetitions,
-            weights,
-            local_ms,
-            computing_ms,
-            link_cores,
-            link_rows,
-            here,
-        }
+        Runner { job, alone, repetitions, weights, local_ms, computed, carried, link_rows, here }
     }
 
     /// Does a case, and tells of each line that it gives.

@@ -77,8 +77,8 @@ fn run_sockets(args: &SocketsArgs) -> Result<(), Failure> {
     }
     if let Some(to) = args.send_to {
         let failed = |error| Failure::other(format!("sending to {to}: {error}"));
-        let took = send_over_link(to).map_err(failed)?;
-        Lines::open(args.json.as_deref())?.append(&took)?;
+        let carried = send_over_link(to, args.as_long_as.as_deref()).map_err(failed)?;
+        Lines::open(args.json.as_deref())?.append(&carried)?;
     }
     Ok(())
 }

@@ -36,9 +36,11 @@ use super::Runner;
 use crate::error::BenchError;
 use crate::job::QUIET_RATE;
 use crate::simulate::{Compute, SimulateSpec, simulate};
+use crate::step::compute;
 
 pub use benches::LinkBench;
-pub use cores::{LinkCores, receive_over_link, send_over_link};
+pub(super) use cores::Computed;
+pub use cores::{Carried, receive_over_link, send_over_link};
 pub use jobs::LinkJob;
 pub(super) use jobs::{LinkRow, verdict};
 
@@ -53,10 +55,11 @@ const LAST_WORDS: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Of what a link carries, what is not headers: 1,448 bytes of a frame of 1,514.
 const PAYLOAD: f64 = 1448.0 / 1514.0;
-/// Has this program ($1) receive on the second host and send on the first, which appends to a file ($2) what that took.
+/// Has this program ($1) receive on the second host and send on the first, as long as a file ($3) is there or for a moment; that
+/// appends to another ($2) what the link carried.
 const BOTH_ENDS: &str = r#"there=${LINK_HOSTS#*,}
 $LINK_RSH "$there" "exec '$1' bench sockets --receive-at $there:7777" &
-"$1" bench sockets --send-to "$there:7777" --json "$2" || exit
+"$1" bench sockets --send-to "$there:7777" --json "$2" ${3:+--as-long-as "$3"} || exit
 wait $!
 "#;
 
@@ -231,7 +234,9 @@ impl Runner<'_> {
         on_line: &mut dyn FnMut(Value),
     ) -> Result<(), BenchError> {
         let local_step_s = self.local_ms(&spec.config())? * 1e-3;
-        let core_gbs = self.cores(spec.rate, "", &spec.scratch)?.core_gbs();
+        let replicas = compute(&spec.config());
+        let Computed { core_gbs, .. } =
+            self.computed(&replicas, spec.rate, self.repetitions, &spec.scratch)?;
         let arguments = |json: &Path| spec.arguments(self.repetitions, json);
         for line in self.measured_over(spec.rate, 1, &spec.scratch, &arguments)? {
             let network = spec.network(self.here()?, core_gbs);
@@ -285,52 +290,26 @@ impl Runner<'_> {
             ["--rate", rate.name, "--slots", &slots, "--"].map(OsString::from).to_vec();
         command.push(self.job.program.clone().into());
         command.extend(arguments(&json));
-        self.said_over(&folder, &command, &json)
+        said_over(&folder, &command, &json, &self.job.interrupt)
     }
+}
 
-    /// What bytes over such a link take of cores, measured once for a rate and what is held against it: an hour later a shared
-    /// machine is another.
-    fn cores(
-        &mut self,
-        rate: LinkRate,
-        beside: &str,
-        scratch: &Path,
-    ) -> Result<LinkCores, BenchError> {
-        let key = format!("{} {beside}", rate.name);
-        if let Some(took) = self.link_cores.get(&key) {
-            return Ok(*took);
-        }
-        let folder = Folder::new(scratch).map_err(BenchError::Links)?;
-        let json = folder.0.path().join("cores.jsonl");
-        let mut command =
-            ["--rate", rate.name, "--plain", "--", "sh", "-c", BOTH_ENDS, "both-ends"]
-                .map(OsString::from)
-                .to_vec();
-        command.extend([self.job.program.clone().into(), json.clone().into()]);
-        let lines = self.said_over::<LinkCores>(&folder, &command, &json)?;
-        let none = || BenchError::Links(io::Error::other("the sender said nothing of its cores"));
-        let took = lines.first().copied().ok_or_else(none)?;
-        self.link_cores.insert(key, took);
-        Ok(took)
+/// The lines of JSON that a command in the script's hosts writes to a file.
+fn said_over<T: DeserializeOwned>(
+    folder: &Folder,
+    command: &[OsString],
+    json: &Path,
+    interrupt: &AtomicBool,
+) -> Result<Vec<T>, BenchError> {
+    let ended = folder.run(command, MEASUREMENT, interrupt);
+    let (status, said) = ended.map_err(BenchError::Links)?;
+    if !status.success() {
+        return Err(BenchError::Links(io::Error::other(reason(status, &said))));
     }
-
-    /// The lines of JSON that a command in the script's hosts writes to a file.
-    fn said_over<T: DeserializeOwned>(
-        &self,
-        folder: &Folder,
-        command: &[OsString],
-        json: &Path,
-    ) -> Result<Vec<T>, BenchError> {
-        let ended = folder.run(command, MEASUREMENT, &self.job.interrupt);
-        let (status, said) = ended.map_err(BenchError::Links)?;
-        if !status.success() {
-            return Err(BenchError::Links(io::Error::other(reason(status, &said))));
-        }
-        let text = std::fs::read_to_string(json).map_err(BenchError::Links)?;
-        let read = |line| serde_json::from_str(line);
-        let lines: Result<Vec<T>, _> = text.lines().map(read).collect();
-        lines.map_err(|error| BenchError::Links(io::Error::other(error)))
-    }
+    let text = std::fs::read_to_string(json).map_err(BenchError::Links)?;
+    let read = |line| serde_json::from_str(line);
+    let lines: Result<Vec<T>, _> = text.lines().map(read).collect();
+    lines.map_err(|error| BenchError::Links(io::Error::other(error)))
 }
 
 /// A quantile of a measured step.

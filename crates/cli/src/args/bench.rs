@@ -50,7 +50,7 @@ pub(crate) enum Scenario {
     /// For continuous integration.
     #[command(after_long_help = check::EXAMPLES)]
     Check(CheckArgs),
-    /// What bytes over a link cost cores (how `evaluation` measures between the hosts that it makes)
+    /// What a link carries (how `evaluation` measures between the hosts that it makes)
     #[command(hide = true)]
     Sockets(SocketsArgs),
 }
@@ -64,7 +64,10 @@ pub(crate) struct SocketsArgs {
     /// Send to who receives there
     #[arg(long, value_name = "ADDRESS", conflicts_with = "receive_at", requires = "json")]
     pub(crate) send_to: Option<SocketAddr>,
-    /// Append what that took to this file
+    /// Append what went in a second to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Send as long as this file is there, which is made when bytes begin to go [default: for a moment]
+    #[arg(long, value_name = "FILE", requires = "send_to")]
+    pub(crate) as_long_as: Option<PathBuf>,
 }

@@ -8,6 +8,10 @@ use tensorwire_testkit::long;
 use crate::device::{Driver, LIMIT, MODEL, SMALL, WEIGHTS, driver, hash, number, refused};
 use crate::support::Job;
 
+/// First values that are written though the processes share memory: 5·5·64 weights and 64 biases of the first layer, in bytes, which
+/// are what is left for a last round, too small for its receiver to fetch.
+const FEW: u64 = (5 * 5 * 64 + 64) * 4;
+
 /// So many GPUs.
 fn gpus(count: &'static str) -> [(&'static str, &'static str); 1] {
     [("FAKE_CUDA_DEVICES", count)]
@@ -93,11 +97,10 @@ fn each_design_gives_the_same_bits_and_moves_what_its_formula_says() {
         let fetched = number(&ring, "bytes_copied_between_devices") - copied;
         assert!(fetched.abs_diff(WEIGHTS / 2) <= WEIGHTS / 8, "{way}: {fetched}");
         for written in [&ring, &reg].map(|result| number(result, "bytes_written")) {
-            // from GPU to GPU nothing is written by the host; else of each vector a half is given, and the mean of a half, and
-            // first of all the weights, in rounds of the largest vector
-            let first = written.checked_sub(if way.contains("tcp") { 3 * 2 * WEIGHTS } else { 0 });
-            let at_most = if way.contains("tcp") { WEIGHTS..3 * WEIGHTS } else { 0..1 };
-            assert!(first.is_some_and(|first| at_most.contains(&first)), "{way}: {written}");
+            // from GPU to GPU nothing is written by the host but few of the first values; else all of them, and then of each vector
+            // a half is given, and the mean of a half
+            let expected = if way.contains("tcp") { WEIGHTS + 3 * 2 * WEIGHTS } else { FEW };
+            assert_eq!(written, expected, "{way}");
         }
     }
 }
@@ -152,7 +155,7 @@ fn gpus_that_are_late_or_out_of_reach_change_no_bit() {
         assert_eq!(hash(&result), expected, "{way}");
         if way.starts_with("allreduce") {
             // in each step a half of each vector, and the mean of a half, by each of two workers
-            assert_eq!(number(&result, "bytes_written"), 3 * 2 * WEIGHTS, "{way}");
+            assert_eq!(number(&result, "bytes_written"), FEW + 3 * 2 * WEIGHTS, "{way}");
         }
     }
 }

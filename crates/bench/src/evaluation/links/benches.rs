@@ -60,7 +60,7 @@ impl Runner<'_> {
         spec: &LinkBench,
         on_line: &mut dyn FnMut(Value),
     ) -> Result<(), BenchError> {
-        let carried_gbs = self.cores(spec.rate, "", &spec.scratch)?.carried_gbs;
+        let carried_gbs = self.carried(spec.rate, &spec.scratch)?.gbs;
         if let Some(missing) = spec.missing(carried_gbs) {
             return tell_missing(on_line, &missing);
         }

@@ -1,51 +1,52 @@
-//! What a link costs cores: their work for bytes that go over it, at both ends and, where the link is the system's own, in between.
-//! One process sends and another receives, while a thread a core counts: what cannot be counted meanwhile is what bytes took. So it is
-//! what computing loses. Cores that are idle meanwhile would be woken for every few packets, which a core that computes is not, and
-//! the price of a byte would be too high.
+//! What a link costs cores. Replicas compute that exchange nothing, alone and while bytes go over the link, from a process of one
+//! host to one of another: by what their steps take longer then, bytes take of cores. That is the system's work at both ends and,
+//! where the link is the system's own, in between, and what kernels lose of caches and memory to it.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Deadline;
+use tensorwire_train::{Budget, Prepared, TrainConfig, launch_train};
 
+use super::{BOTH_ENDS, Folder, LOOK_AGAIN, LinkRate, said_over};
+use crate::by_name::ByName;
+use crate::error::BenchError;
+use crate::evaluation::Runner;
 use crate::machine::cores;
+use crate::statistics::Quantiles;
+use crate::step::step_ms;
 
 /// More than caches hold, sent in pieces as a fabric does.
 const BYTES: usize = 64 << 20;
 const PIECE: usize = 1 << 20;
-/// Bytes are sent for so long, behind those that warm up: while nobody else does anything, and while all cores count. These count for
-/// as long by themselves, half of it before and half of it behind, so that what else the machine does meets both.
+/// Bytes are sent for so long where nobody says how long.
 const CARRIES: Duration = Duration::from_millis(500);
-const LASTS: Duration = Duration::from_millis(1500);
-/// So often that is done: of a slow link bytes take little, and what else a machine does for a moment hides it, or adds to it.
-const TRIES: usize = 3;
-/// Between two looks at how far it has come.
-const COUNTED: u64 = 1 << 16;
+/// Steps beside bytes take so long together, at least: those are sent while a job starts, too.
+const COMPUTES_MS: f64 = 3e3;
 /// Of one read or write, over a link of 10 Mb/s too, and until the other end is there.
 const PATIENCE: Duration = Duration::from_secs(60);
 const COMES: Duration = Duration::from_secs(20);
+/// 10⁹ bytes a second of a core that nobody has seen do anything for bytes: few go over a slow link in a step.
+const UNSEEN_GBS: f64 = 1e3;
 
-/// What bytes over a link took the machine.
+/// What a link carries, from one process to another by the system's sockets.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct LinkCores {
-    pub bytes: u64,
-    pub seconds: f64,
-    /// Of all cores, what bytes took of them.
-    pub busy_s: f64,
-    /// 10⁹ bytes a second, where cores do nothing else.
-    pub carried_gbs: f64,
+pub struct Carried {
+    /// 10⁹ bytes a second, the median of some.
+    pub gbs: f64,
 }
 
-impl LinkCores {
+/// What replicas compute that exchange nothing, and what bytes over a link take of that.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::evaluation) struct Computed {
+    /// A step of all of them at once.
+    pub(super) step_ms: f64,
     /// 10⁹ bytes that a core sends, or receives, in a second in which it does nothing else: half of the work is that of each end.
-    pub(super) fn core_gbs(self) -> f64 {
-        // fits: bytes of some seconds
-        2.0 * self.bytes as f64 / self.busy_s / 1e9
-    }
+    pub(super) core_gbs: f64,
 }
 
 /// Receives what one sender sends to this address, until it ends.
@@ -80,19 +81,11 @@ fn receive(listener: &TcpListener) -> io::Result<()> {
     }
 }
 
-/// Sends to who receives there for a while, and returns what that took.
+/// Sends to who receives there: as long as a file is there, which it makes when bytes begin to go, or for a moment.
 ///
 /// # Errors
-/// When the receiver is not there or is lost, or other work of the machine hides what bytes took.
-pub fn send_over_link(to: SocketAddr) -> io::Result<LinkCores> {
-    let took = sent(to)?;
-    match took.busy_s > 0.0 {
-        true => Ok(took),
-        false => Err(io::Error::other("cores counted as fast while bytes went as without them")),
-    }
-}
-
-fn sent(to: SocketAddr) -> io::Result<LinkCores> {
+/// When the receiver is not there or is lost, or the file cannot be made.
+pub fn send_over_link(to: SocketAddr, as_long_as: Option<&Path>) -> io::Result<Carried> {
     let comes = Deadline::after(COMES);
     let mut stream = loop {
         match TcpStream::connect(to) {
@@ -102,85 +95,24 @@ fn sent(to: SocketAddr) -> io::Result<LinkCores> {
     };
     patient(&stream)?;
     let data = vec![1; BYTES];
-    let mut round = || -> io::Result<()> {
+    let mut round = || -> io::Result<f64> {
+        let start = Instant::now();
         data.chunks(PIECE).try_for_each(|piece| stream.write_all(piece))?;
         // until all of them have come
-        stream.read_exact(&mut [0])
+        stream.read_exact(&mut [0])?;
+        Ok(start.elapsed().as_secs_f64())
     };
     round()?;
-    let mut rounds = |lasts: Duration| -> io::Result<(u64, f64)> {
-        let (start, mut rounds) = (Instant::now(), 0);
-        while start.elapsed() < lasts {
-            round()?;
-            rounds += 1;
-        }
-        // fits: usize is 64 bits wide
-        Ok((rounds * BYTES as u64, start.elapsed().as_secs_f64()))
-    };
-    let (carried, carried_s) = rounds(CARRIES)?;
-    let (cores, counters) = (cores(), Counters::default());
-    let mut beside_counters = || -> io::Result<LinkCores> {
-        let before = counters.alone();
-        let from = counters.now();
-        let (bytes, seconds) = rounds(LASTS)?;
-        let meanwhile = counters.now() - from;
-        // fits: counts of some seconds
-        let rate = (before + counters.alone()) as f64 / LASTS.as_secs_f64();
-        let busy_s = lost_s(cores, seconds, meanwhile as f64 / rate);
-        // fits: bytes of some seconds
-        Ok(LinkCores { bytes, seconds, busy_s, carried_gbs: carried as f64 / carried_s / 1e9 })
-    };
-    thread::scope(|scope| {
-        for _ in 0..cores {
-            scope.spawn(|| counters.count());
-        }
-        let all: io::Result<Vec<LinkCores>> = (0..TRIES).map(|_| beside_counters()).collect();
-        counters.enough.store(true, Ordering::Relaxed);
-        Ok(median(all?))
-    })
-}
-
-/// The one of which a byte took neither more nor less than of most others.
-fn median(mut all: Vec<LinkCores>) -> LinkCores {
-    // fits: bytes of some seconds
-    let a_byte = |took: &LinkCores| took.busy_s / took.bytes as f64;
-    all.sort_by(|one, other| a_byte(one).total_cmp(&a_byte(other)));
-    all[all.len() / 2]
-}
-
-/// Seconds of cores that were lost in such a time, in which all of them together counted as far as they do by themselves in another.
-fn lost_s(cores: usize, seconds: f64, counted_s: f64) -> f64 {
-    // fits: cores of a machine
-    cores as f64 * (seconds - counted_s)
-}
-
-/// How far threads have counted that do nothing else.
-#[derive(Debug, Default)]
-struct Counters {
-    sum: AtomicU64,
-    enough: AtomicBool,
-}
-
-impl Counters {
-    fn count(&self) {
-        while !self.enough.load(Ordering::Relaxed) {
-            (0..COUNTED).for_each(|at| {
-                std::hint::black_box(at);
-            });
-            self.sum.fetch_add(COUNTED, Ordering::Relaxed);
-        }
+    if let Some(file) = as_long_as {
+        std::fs::write(file, [])?;
     }
-
-    fn now(&self) -> u64 {
-        self.sum.load(Ordering::Relaxed)
+    let (start, mut all_s) = (Instant::now(), Vec::new());
+    while as_long_as.map_or(start.elapsed() < CARRIES, Path::exists) || all_s.is_empty() {
+        all_s.push(round()?);
     }
-
-    /// How far they come in half of the time in which bytes are sent.
-    fn alone(&self) -> u64 {
-        let from = self.now();
-        thread::sleep(LASTS / 2);
-        self.now() - from
-    }
+    let median_s = Quantiles::of(all_s).map_or(f64::INFINITY, |s| s.median);
+    // fits: a count of bytes
+    Ok(Carried { gbs: BYTES as f64 / median_s / 1e9 })
 }
 
 fn patient(stream: &TcpStream) -> io::Result<()> {
@@ -189,46 +121,153 @@ fn patient(stream: &TcpStream) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))
 }
 
+/// 10⁹ bytes that a core sends, or receives, in a second, where so many go over the link in one and all cores do a step in
+/// `beside_ms` then, which they do in `alone_ms` without.
+fn core_gbs(carried: Carried, cores: usize, alone_ms: f64, beside_ms: f64) -> f64 {
+    // fits: cores of a machine
+    let busy = cores as f64 * (1.0 - alone_ms / beside_ms);
+    match busy > 0.0 {
+        true => (2.0 * carried.gbs / busy).min(UNSEEN_GBS),
+        false => UNSEEN_GBS,
+    }
+}
+
+impl Runner<'_> {
+    /// What a link of this rate carries while cores do nothing else: measured once.
+    pub(super) fn carried(
+        &mut self,
+        rate: LinkRate,
+        scratch: &Path,
+    ) -> Result<Carried, BenchError> {
+        if let Some(carried) = self.carried.get(rate.name) {
+            return Ok(*carried);
+        }
+        let folder = Folder::new(scratch).map_err(BenchError::Links)?;
+        let carried = over_link(self, rate, &folder, None)?;
+        self.carried.insert(rate.name, carried);
+        Ok(carried)
+    }
+
+    /// What replicas of such a job compute, who exchange nothing, and what bytes over such a link take of that. Measured once for
+    /// a job and a link, right before what is held against it: an hour later a shared machine is another.
+    pub(super) fn computed(
+        &mut self,
+        config: &TrainConfig,
+        rate: LinkRate,
+        repetitions: usize,
+        scratch: &Path,
+    ) -> Result<Computed, BenchError> {
+        let TrainConfig { model, batch, workers, threads, .. } = config;
+        let key = format!("{} {model} {batch} {workers} {threads:?}", rate.name);
+        if let Some(computed) = self.computed.get(&key) {
+            return Ok(*computed);
+        }
+        let alone_ms = steps_ms(self, config, repetitions)?;
+        // fits: seconds over a millisecond at least
+        let enough = (COMPUTES_MS / alone_ms.max(1.0)).ceil() as u64;
+        let budget = match config.budget {
+            Budget::Steps(steps) => Budget::Steps(steps.max(enough)),
+            other => other,
+        };
+        let longer = TrainConfig { budget, ..config.clone() };
+        let folder = Folder::new(scratch).map_err(BenchError::Links)?;
+        let go = folder.0.path().join("go");
+        let (carried, beside_ms) = thread::scope(|scope| {
+            let runner: &Runner<'_> = self;
+            let bytes = scope.spawn(|| over_link(runner, rate, &folder, Some(&go)));
+            while !go.exists() && !bytes.is_finished() {
+                thread::sleep(LOOK_AGAIN);
+            }
+            let beside_ms = match go.exists() {
+                true => steps_ms(runner, &longer, repetitions),
+                // why, the other says
+                false => Ok(alone_ms),
+            };
+            let _ = std::fs::remove_file(&go);
+            let panicked =
+                |_| Err(BenchError::Links(io::Error::other("a thread that sends panicked")));
+            let carried = bytes.join().unwrap_or_else(panicked);
+            Ok::<_, BenchError>((carried?, beside_ms?))
+        })?;
+        let core_gbs = core_gbs(carried, cores(), alone_ms, beside_ms);
+        let computed = Computed { step_ms: alone_ms, core_gbs };
+        self.computed.insert(key, computed);
+        Ok(computed)
+    }
+}
+
+/// Sends over such a link, as long as a file is there or for a moment.
+fn over_link(
+    runner: &Runner<'_>,
+    rate: LinkRate,
+    folder: &Folder,
+    as_long_as: Option<&Path>,
+) -> Result<Carried, BenchError> {
+    let json = folder.0.path().join("carried.jsonl");
+    let mut command = ["--rate", rate.name, "--plain", "--", "sh", "-c", BOTH_ENDS, "both-ends"]
+        .map(std::ffi::OsString::from)
+        .to_vec();
+    command.extend([runner.job.program.clone().into(), json.clone().into()]);
+    command.extend(as_long_as.map(|file| file.as_os_str().to_owned()));
+    let lines = said_over::<Carried>(folder, &command, &json, &runner.job.interrupt)?;
+    let none = || BenchError::Links(io::Error::other("the sender said nothing of its bytes"));
+    lines.first().copied().ok_or_else(none)
+}
+
+/// A step of such a job in milliseconds, the median of several runs.
+fn steps_ms(
+    runner: &Runner<'_>,
+    config: &TrainConfig,
+    repetitions: usize,
+) -> Result<f64, BenchError> {
+    let prepared = Prepared::new(config.clone(), &ByName)?;
+    let mut all_ms = Vec::new();
+    for _ in 0..repetitions {
+        let outcome = launch_train(&prepared, &ByName, runner.job, &mut |_| {})?;
+        all_ms.push(step_ms(&outcome));
+    }
+    let median = Quantiles::of(all_ms).map(|ms| ms.median);
+    median.ok_or(BenchError::Zero { what: "repetitions" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_bytes_take_is_what_cannot_be_counted_meanwhile() {
-        // all cores of two counted half as far in 2 s as they would have
-        assert!((lost_s(2, 2.0, 1.0) - 2.0).abs() < 1e-9);
-        assert!(lost_s(2, 2.0, 2.0).abs() < 1e-9);
-        let counters = Counters::default();
-        thread::scope(|scope| {
-            scope.spawn(|| counters.count());
-            let counted = counters.alone();
-            counters.enough.store(true, Ordering::Relaxed);
-            assert!(counted > 0 && counted.is_multiple_of(COUNTED));
-        });
+    fn bytes_take_what_steps_take_longer() {
+        let carried = Carried { gbs: 1.5 };
+        // of two cores a half each second, and half of that at each end
+        assert!((core_gbs(carried, 2, 3.0, 4.0) - 6.0).abs() < 1e-9);
+        // what nobody sees
+        for beside_ms in [3.0, 2.9, 3.000_001] {
+            assert!((core_gbs(carried, 2, 3.0, beside_ms) - UNSEEN_GBS).abs() < 1e-9);
+        }
     }
 
     #[test]
-    fn both_ends_do_half_of_the_work() {
-        let took = LinkCores { bytes: 3_000_000_000, seconds: 4.0, busy_s: 2.0, carried_gbs: 1.0 };
-        assert!((took.core_gbs() - 3.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn what_was_disturbed_is_left_aside() {
-        let took = |busy_s| LinkCores { bytes: 1 << 30, seconds: 1.5, busy_s, carried_gbs: 1.0 };
-        let found = median([0.4, -0.1, 0.3].map(took).to_vec());
-        assert!((found.busy_s - 0.3).abs() < 1e-9, "{found:?}");
-    }
-
-    #[test]
-    fn bytes_over_a_connection_are_counted() {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let at = listener.local_addr().unwrap();
-        let receiving = std::thread::spawn(move || receive(&listener));
-        // what it took of the cores is for a machine that does nothing else
-        let took = sent(at).unwrap();
-        receiving.join().unwrap().unwrap();
-        assert!(took.bytes >= BYTES as u64 && took.seconds >= LASTS.as_secs_f64());
-        assert!(took.busy_s.is_finite() && took.carried_gbs > 0.0, "{took:?}");
+    fn bytes_go_for_a_moment_or_as_long_as_a_file_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let go = folder.path().join("go");
+        for as_long_as in [None, Some(go.as_path())] {
+            let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+            let at = listener.local_addr().unwrap();
+            let carried = thread::scope(|scope| {
+                let receiving = scope.spawn(|| receive(&listener));
+                let sending = scope.spawn(|| send_over_link(at, as_long_as));
+                if let Some(file) = as_long_as {
+                    let soon = Deadline::after(PATIENCE);
+                    while !file.exists() && !soon.passed() {
+                        thread::sleep(LOOK_AGAIN);
+                    }
+                    assert!(!sending.is_finished());
+                    std::fs::remove_file(file).unwrap();
+                }
+                let carried = sending.join().unwrap().unwrap();
+                receiving.join().unwrap().unwrap();
+                carried
+            });
+            assert!(carried.gbs.is_finite() && carried.gbs > 0.0, "{carried:?}");
+        }
     }
 }

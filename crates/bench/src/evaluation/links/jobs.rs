@@ -10,18 +10,16 @@ use serde_json::Value;
 use tensorwire_launch::Transport;
 use tensorwire_nn::Optimizer;
 use tensorwire_simulate::{Estimate, SimulatedExchange, SimulatedStrategy};
-use tensorwire_train::{Budget, Prepared, Strategy, TrainConfig, launch_train};
+use tensorwire_train::{Budget, Strategy, TrainConfig};
 use tensorwire_zoo::Shipped;
 
-use super::{HOSTS, LinkRate, step_s};
-use crate::by_name::ByName;
+use super::{Computed, HOSTS, LinkRate, step_s};
 use crate::error::BenchError;
 use crate::evaluation::{Runner, tell};
 use crate::job::QUIET_RATE;
 use crate::machine::{Machine, cores};
 use crate::simulate::{Compute, SimulateSpec, simulate};
-use crate::statistics::Quantiles;
-use crate::step::{compute, step_ms};
+use crate::step::compute;
 
 /// Processes are more than there are cores, and may say nothing for long; a step over a slow link takes its time. In seconds.
 const DEADLINE_S: u64 = 50;
@@ -147,11 +145,6 @@ impl LinkJob {
         all
     }
 
-    /// What is measured once for jobs that differ in their strategy alone, right before the first of them.
-    fn beside(&self) -> String {
-        format!("{} {} {}", self.model.name(), self.batch, self.workers())
-    }
-
     /// As many replicas at once on this machine, with weights of their own.
     fn computing(&self) -> TrainConfig {
         let workers = self.workers().min(self.computing_max);
@@ -193,9 +186,12 @@ impl Runner<'_> {
         spec: &LinkJob,
         on_line: &mut dyn FnMut(Value),
     ) -> Result<(), BenchError> {
-        let worker_s = self.worker_s(spec)?;
-        let core_gbs = self.cores(spec.rate, &spec.beside(), &spec.scratch)?.core_gbs();
         let repetitions = self.repetitions.min(spec.repetitions_max);
+        let replicas = spec.computing();
+        let computed = self.computed(&replicas, spec.rate, repetitions, &spec.scratch)?;
+        let Computed { step_ms, core_gbs } = computed;
+        // a step of one worker of a host that has nothing else to do: of those on a host, one after the other
+        let worker_s = step_ms * 1e-3 * f64::from(HOSTS) / f64::from(replicas.workers.max(HOSTS));
         let arguments = |json: &Path| spec.arguments(repetitions, json);
         for line in self.measured_over(spec.rate, spec.a_host, &spec.scratch, &arguments)? {
             // fits: servers are few
@@ -234,30 +230,6 @@ impl Runner<'_> {
             tell(on_line, &line)?;
         }
         Ok(())
-    }
-
-    /// What a step of one worker takes a host that has nothing else to do: measured once for a model, a batch, a link and a number
-    /// of workers, who compute at the same time and take from each other what they take on hosts that share this machine.
-    fn worker_s(&mut self, spec: &LinkJob) -> Result<f64, BenchError> {
-        let config = spec.computing();
-        let key = format!("{} {}", spec.beside(), spec.rate.name);
-        let all_ms = match self.computing_ms.get(&key) {
-            Some(ms) => *ms,
-            None => {
-                let prepared = Prepared::new(config.clone(), &ByName)?;
-                let mut all_ms = Vec::new();
-                for _ in 0..self.repetitions.min(spec.repetitions_max) {
-                    let outcome = launch_train(&prepared, &ByName, self.job, &mut |_| {})?;
-                    all_ms.push(step_ms(&outcome));
-                }
-                let median = Quantiles::of(all_ms).map(|ms| ms.median);
-                let median = median.ok_or(BenchError::Zero { what: "repetitions" })?;
-                self.computing_ms.insert(key, median);
-                median
-            }
-        };
-        // of those on a host, one after the other
-        Ok(all_ms * 1e-3 * f64::from(HOSTS) / f64::from(config.workers.max(HOSTS)))
     }
 }
 
