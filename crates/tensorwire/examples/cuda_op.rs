@@ -1,5 +1,5 @@
 //! An operator of one's own that also brings CUDA C: the same checks on the host and on a GPU, and two workers that train with it,
-//! on the host or each on a GPU: `cargo run --release --example cuda_op [cuda [DRIVER LIBRARIES]]`
+//! on the host or each on a GPU: `cargo run --release -p tensorwire --example cuda_op [cuda [DRIVER LIBRARIES]]`
 #![allow(clippy::print_stdout)] // a program for people
 
 use std::path::PathBuf;

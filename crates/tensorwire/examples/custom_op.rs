@@ -1,5 +1,5 @@
 //! An operator of one's own, with its gradient and kernel, checked as ours are and trained with on two workers:
-//! `cargo run --release --example custom_op`
+//! `cargo run --release -p tensorwire --example custom_op`
 #![allow(clippy::print_stdout)] // a program for people
 
 use tensorwire::graph::{Backward, CustomOperator, Gradient, Refusal};

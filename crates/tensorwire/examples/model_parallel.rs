@@ -1,5 +1,5 @@
 //! A model that is cut over two processes: one holds the first layers, the other the rest, and each has only its own
-//! weights. A third process has the data and the loss: `cargo run --release --example model_parallel`
+//! weights. A third process has the data and the loss: `cargo run --release -p tensorwire --example model_parallel`
 #![allow(clippy::print_stdout)] // a program for people
 
 use tensorwire::prelude::*;

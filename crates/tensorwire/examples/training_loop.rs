@@ -1,5 +1,5 @@
 //! The parts below `Training`: a program is planned for one task and run step by step in a session of this process:
-//! `cargo run --release --example training_loop`
+//! `cargo run --release -p tensorwire --example training_loop`
 #![allow(clippy::print_stdout)] // a program for people
 
 use std::sync::Arc;

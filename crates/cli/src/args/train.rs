@@ -41,8 +41,8 @@ Examples:
       if a process dies, all start again from the newest
   tensorwire train --workers 2..8 --checkpoint runs/digits
       goes on with fewer workers where some are lost
-  tensorwire train --val-every 50 --early-stop 5 --checkpoint runs/best \\
-      --keep-best
+  tensorwire train --epochs 100 --val-every 11 --early-stop 5 \\
+      --checkpoint runs/best --keep-best
       ends when it learns no more; runs/best/best is the best
   tensorwire train --val-every 50 --tensorboard runs
       evaluate on the way; `tensorboard --logdir runs` shows it
