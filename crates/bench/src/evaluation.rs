@@ -29,7 +29,7 @@ use crate::transfer::{TransferSpec, transfers};
 pub use data::{DataFolder, NoData};
 pub use figures::{FIGURES, Figure, FigureScope};
 pub use links::{
-    Carried, LinkBench, LinkJob, LinkRate, LinkSteps, no_links, receive_over_link, send_over_link,
+    LinkBench, LinkJob, LinkRate, LinkSpeed, LinkSteps, no_links, receive_over_link, send_over_link,
 };
 pub use nodes::{NodesDesign, NodesOf, SimulatedNodes};
 pub use turns::{NextCase, Turns};
@@ -166,7 +166,7 @@ pub struct Runner<'a> {
     /// By link and job, what its replicas compute and what bytes take of that.
     computed: HashMap<String, links::Computed>,
     /// By link, what it carries.
-    carried: HashMap<&'static str, Carried>,
+    carried: HashMap<&'static str, LinkSpeed>,
     /// How simulated steps compare with measured ones, until [`Runner::verdict`] is asked.
     link_rows: Vec<links::LinkRow>,
     /// This machine, once something was simulated on it.

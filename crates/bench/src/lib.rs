@@ -31,7 +31,7 @@ pub use allreduce::{
 pub use by_name::ByName;
 pub use error::BenchError;
 pub use evaluation::{
-    Carried, Case, DataFolder, FIGURES, Figure, FigureScope, LinkBench, LinkJob, LinkRate,
+    Case, DataFolder, FIGURES, Figure, FigureScope, LinkBench, LinkJob, LinkRate, LinkSpeed,
     LinkSteps, NextCase, NoData, NodesDesign, NodesOf, NotMeasured, Runner, SimulatedNodes, Turns,
     no_links, receive_over_link, send_over_link,
 };

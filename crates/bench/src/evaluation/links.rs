@@ -40,7 +40,7 @@ use crate::step::compute;
 
 pub use benches::LinkBench;
 pub(super) use cores::Computed;
-pub use cores::{Carried, receive_over_link, send_over_link};
+pub use cores::{LinkSpeed, receive_over_link, send_over_link};
 pub use jobs::LinkJob;
 pub(super) use jobs::{LinkRow, verdict};
 

@@ -33,9 +33,9 @@ const COMES: Duration = Duration::from_secs(20);
 /// 10⁹ bytes a second of a core that nobody has seen do anything for bytes: few go over a slow link in a step.
 const UNSEEN_GBS: f64 = 1e3;
 
-/// What a link carries, from one process to another by the system's sockets.
+/// How fast bytes go over a link, from one process to another by the system's sockets.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Carried {
+pub struct LinkSpeed {
     /// 10⁹ bytes a second, the median of some.
     pub gbs: f64,
 }
@@ -85,7 +85,7 @@ fn receive(listener: &TcpListener) -> io::Result<()> {
 ///
 /// # Errors
 /// When the receiver is not there or is lost, or the file cannot be made.
-pub fn send_over_link(to: SocketAddr, as_long_as: Option<&Path>) -> io::Result<Carried> {
+pub fn send_over_link(to: SocketAddr, as_long_as: Option<&Path>) -> io::Result<LinkSpeed> {
     let comes = Deadline::after(COMES);
     let mut stream = loop {
         match TcpStream::connect(to) {
@@ -112,7 +112,7 @@ pub fn send_over_link(to: SocketAddr, as_long_as: Option<&Path>) -> io::Result<C
     }
     let median_s = Quantiles::of(all_s).map_or(f64::INFINITY, |s| s.median);
     // fits: a count of bytes
-    Ok(Carried { gbs: BYTES as f64 / median_s / 1e9 })
+    Ok(LinkSpeed { gbs: BYTES as f64 / median_s / 1e9 })
 }
 
 fn patient(stream: &TcpStream) -> io::Result<()> {
@@ -123,7 +123,7 @@ fn patient(stream: &TcpStream) -> io::Result<()> {
 
 /// 10⁹ bytes that a core sends, or receives, in a second, where so many go over the link in one and all cores do a step in
 /// `beside_ms` then, which they do in `alone_ms` without.
-fn core_gbs(carried: Carried, cores: usize, alone_ms: f64, beside_ms: f64) -> f64 {
+fn core_gbs(carried: LinkSpeed, cores: usize, alone_ms: f64, beside_ms: f64) -> f64 {
     // fits: cores of a machine
     let busy = cores as f64 * (1.0 - alone_ms / beside_ms);
     match busy > 0.0 {
@@ -138,7 +138,7 @@ impl Runner<'_> {
         &mut self,
         rate: LinkRate,
         scratch: &Path,
-    ) -> Result<Carried, BenchError> {
+    ) -> Result<LinkSpeed, BenchError> {
         if let Some(carried) = self.carried.get(rate.name) {
             return Ok(*carried);
         }
@@ -202,14 +202,14 @@ fn over_link(
     rate: LinkRate,
     folder: &Folder,
     as_long_as: Option<&Path>,
-) -> Result<Carried, BenchError> {
+) -> Result<LinkSpeed, BenchError> {
     let json = folder.0.path().join("carried.jsonl");
     let mut command = ["--rate", rate.name, "--plain", "--", "sh", "-c", BOTH_ENDS, "both-ends"]
         .map(std::ffi::OsString::from)
         .to_vec();
     command.extend([runner.job.program.clone().into(), json.clone().into()]);
     command.extend(as_long_as.map(|file| file.as_os_str().to_owned()));
-    let lines = said_over::<Carried>(folder, &command, &json, &runner.job.interrupt)?;
+    let lines = said_over::<LinkSpeed>(folder, &command, &json, &runner.job.interrupt)?;
     let none = || BenchError::Links(io::Error::other("the sender said nothing of its bytes"));
     lines.first().copied().ok_or_else(none)
 }
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn bytes_take_what_steps_take_longer() {
-        let carried = Carried { gbs: 1.5 };
+        let carried = LinkSpeed { gbs: 1.5 };
         // of two cores a half each second, and half of that at each end
         assert!((core_gbs(carried, 2, 3.0, 4.0) - 6.0).abs() < 1e-9);
         // what nobody sees
