@@ -1,5 +1,5 @@
-//! Four processes all-reduce a vector, two ways: `cargo run --release -p tensorwire --example allreduce`. A job of a kind of its own, launched by the
-//! program itself: each process is this program again.
+//! Four processes all-reduce a vector, two ways: `cargo run --release -p tensorwire --example allreduce`. A job of a kind of its
+//! own, launched by the program itself: each process is this program again.
 #![allow(clippy::print_stdout)] // a program for people
 
 use std::sync::Arc;

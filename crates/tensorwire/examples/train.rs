@@ -1,4 +1,5 @@
-//! Trains a model of its own on data of its own, with two workers: `cargo run --release -p tensorwire --example train [STRATEGY [TRANSPORT]]`
+//! Trains a model of its own on data of its own, with two workers:
+//! `cargo run --release -p tensorwire --example train [STRATEGY [TRANSPORT]]`
 #![allow(clippy::print_stdout)] // a program for people
 use tensorwire::prelude::*;
 

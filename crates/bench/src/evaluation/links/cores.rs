@@ -2,6 +2,7 @@
 //! host to one of another: by what their steps take longer then, bytes take of cores. That is the system's work at both ends and,
 //! where the link is the system's own, in between, and what kernels lose of caches and memory to it.
 
+use std::ffi::OsString;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -157,8 +158,7 @@ impl Runner<'_> {
         repetitions: usize,
         scratch: &Path,
     ) -> Result<Computed, BenchError> {
-        let TrainConfig { model, batch, workers, threads, .. } = config;
-        let key = format!("{} {model} {batch} {workers} {threads:?}", rate.name);
+        let key = format!("{} {config:?}", rate.name);
         if let Some(computed) = self.computed.get(&key) {
             return Ok(*computed);
         }
@@ -205,7 +205,7 @@ fn over_link(
 ) -> Result<LinkSpeed, BenchError> {
     let json = folder.0.path().join("carried.jsonl");
     let mut command = ["--rate", rate.name, "--plain", "--", "sh", "-c", BOTH_ENDS, "both-ends"]
-        .map(std::ffi::OsString::from)
+        .map(OsString::from)
         .to_vec();
     command.extend([runner.job.program.clone().into(), json.clone().into()]);
     command.extend(as_long_as.map(|file| file.as_os_str().to_owned()));
