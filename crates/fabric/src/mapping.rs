@@ -19,6 +19,10 @@ const PAGE_BYTES: u64 = 4096;
 /// The unit of `st_blocks`.
 const BLOCK_BYTES: u64 = 512;
 
+/// Advice that makes large pages of small ones, whatever the system's settings give: Linux 6.1 and later, and not all C libraries
+/// name it.
+const MADV_COLLAPSE: libc::c_int = 25;
+
 /// Why memory that a peer shared is not mapped.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PeerMemoryError {
@@ -74,7 +78,7 @@ impl Mapping {
             )
         }?;
         let mut mapping = Mapping::new(not_null(start)?, bytes, mapped);
-        if !mapping.take_pages("enabled")? {
+        if !mapping.take_pages(gives_large_pages("enabled"))? {
             // fits: a page
             let pages = (0..mapped).step_by(PAGE_BYTES as usize);
             // SAFETY: each byte lies in memory that was just mapped, is zero, and known to nobody else
@@ -100,16 +104,20 @@ impl Mapping {
         Mapping::map(fd, bytes, MapFlags::POPULATE)
     }
 
+    /// Begins where large pages begin, if it is as large as one: a file's are mapped as such nowhere else.
     fn map(fd: BorrowedFd<'_>, bytes: u64, populate: MapFlags) -> Result<Mapping, Errno> {
         let mapped = whole_pages(bytes)?;
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases no Rust memory; that
-        // other processes share the pages is why only raw and atomic accesses are made to them.
+        let begins_at = if mapped >= HUGE_PAGE { HUGE_PAGE } else { 1 };
+        // if nothing can be mapped there, they stay reserved: somebody else may have them by then
+        let start = reserve(mapped, begins_at)?;
+        // SAFETY: it takes the place of memory that was just reserved, which nobody uses and which is as long; that other processes
+        // share the pages is why only raw and atomic accesses are made to them.
         let start = unsafe {
             rustix::mm::mmap(
-                std::ptr::null_mut(),
+                start.as_ptr().cast(),
                 mapped,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | populate,
+                MapFlags::SHARED | MapFlags::FIXED | populate,
                 fd,
                 0,
             )
@@ -121,10 +129,10 @@ impl Mapping {
         Mapping { start, bytes, mapped, has_large_pages: false, of_device: None }
     }
 
-    /// Has the pages of fresh memory there. Where it is as large as a large page, those are large if the system's `setting` has any:
+    /// Has the pages of fresh memory there. Where it is as large as a large page, those are large if the system has or `gives` such:
     /// there are fewer to clear, and fewer to find for who computes, copies or sends.
     /// False: the system does not do that.
-    fn take_pages(&mut self, setting: &str) -> Result<bool, Errno> {
+    fn take_pages(&mut self, gives: bool) -> Result<bool, Errno> {
         // Miri knows no pages
         if cfg!(miri) {
             return Ok(true);
@@ -134,9 +142,8 @@ impl Mapping {
             unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.mapped, advice) }
         };
         // a system without them refuses, and the memory is as good, though slower to touch
-        self.has_large_pages = self.mapped >= HUGE_PAGE
-            && advise(Advice::LinuxHugepage).is_ok()
-            && has_large_pages(setting);
+        self.has_large_pages =
+            self.mapped >= HUGE_PAGE && advise(Advice::LinuxHugepage).is_ok() && gives;
         match rustix::io::retry_on_intr(|| advise(Advice::LinuxPopulateWrite)) {
             // Linux before 5.14, and a filter of calls
             Err(Errno::INVAL | Errno::NOSYS | Errno::PERM) => Ok(false),
@@ -144,6 +151,18 @@ impl Mapping {
             Err(Errno::FAULT) => Err(Errno::NOMEM),
             taken => taken.map(|()| true),
         }
+    }
+
+    /// Has large pages made of the small ones of memory whose pages are there; true if all of them that may be are.
+    fn gather_pages(&self) -> bool {
+        if cfg!(miri) || self.mapped < HUGE_PAGE {
+            return false;
+        }
+        // SAFETY: of memory that this value mapped. Such advice changes none of its bytes.
+        let gathered =
+            unsafe { libc::madvise(self.start.as_ptr().cast(), self.mapped, MADV_COLLAPSE) };
+        // an older system refuses, and one that has no room for another large page stops there
+        gathered == 0
     }
 
     /// True if it was given large pages, at least where some were free.
@@ -254,31 +273,66 @@ impl Mapping {
 
 impl SharedMapping {
     /// Zeroed memory in a memfd that can neither shrink nor grow, its pages already there, large ones where the system gives
-    /// them to files in memory: running out of memory is an error here and never a SIGBUS later.
+    /// them to files in memory or makes them of small ones: running out of memory is an error here and never a SIGBUS later.
     pub(crate) fn create(name: &str, bytes: u64) -> Result<SharedMapping, Errno> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create(name, flags)?;
         let mapped = whole_pages(bytes)? as u64;
         rustix::fs::ftruncate(&fd, mapped)?;
         let mut mapping = Mapping::map(fd.as_fd(), bytes, MapFlags::empty())?;
-        // large pages come only by way of memory that is mapped
-        mapping.take_pages("shmem_enabled")?;
-        // those that did not come so
-        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, mapped)?;
+        let hold = || rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, mapped);
+        if gives_large_pages("shmem_enabled") {
+            // they come only by way of memory that is mapped; then those that did not come so
+            mapping.take_pages(true)?;
+            hold()?;
+        } else {
+            // of pages that nothing maps yet it takes a moment
+            hold()?;
+            let are_large = mapping.gather_pages();
+            mapping.take_pages(are_large)?;
+        }
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok(SharedMapping { mapping, fd })
     }
 }
 
+/// Keeps addresses free for a mapping of so many bytes, of whole pages, which begins at a multiple of `begins_at`.
+fn reserve(bytes: usize, begins_at: usize) -> Result<NonNull<u8>, Errno> {
+    let room = bytes.checked_add(begins_at - 1).ok_or(Errno::NOMEM)?;
+    let room = whole_pages(room as u64)?; // fits: usize is 64 bits wide
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a fresh private mapping at an address of the kernel's choice aliases nothing.
+    let reserved = unsafe {
+        rustix::mm::mmap_anonymous(std::ptr::null_mut(), room, ProtFlags::empty(), flags)
+    }?;
+    let reserved = not_null(reserved)?;
+    let before = reserved.align_offset(begins_at);
+    // SAFETY: all three lie in what was just reserved, one behind the other, and nobody uses them.
+    unsafe {
+        let start = reserved.add(before);
+        release(reserved, before);
+        release(start.add(bytes), room - before - bytes);
+        Ok(start)
+    }
+}
+
+/// Unmaps whole pages, or nothing.
+///
+/// # Safety
+/// They were mapped, and nobody uses them any more.
+unsafe fn release(start: NonNull<u8>, bytes: usize) {
+    if bytes > 0 {
+        // SAFETY: as the caller promises
+        let unmapped = unsafe { rustix::mm::munmap(start.as_ptr().cast(), bytes) };
+        debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if self.mapped == 0 {
-            return;
-        }
-        // SAFETY: mapped by this value's constructor with this length, and unmapped only here; every
+        // SAFETY: mapped by this value's constructor with this length, if at all, and unmapped only here; every
         // address that was given out is bound to this value's life.
-        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.mapped) };
-        debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
+        unsafe { release(self.start, self.mapped) };
     }
 }
 
@@ -307,7 +361,7 @@ fn check_peer_memory(
 }
 
 /// True if the system gives large pages to memory that asks for them: the word in brackets of that setting says so.
-fn has_large_pages(setting: &str) -> bool {
+fn gives_large_pages(setting: &str) -> bool {
     let settings = std::path::Path::new("/sys/kernel/mm/transparent_hugepage");
     let words = std::fs::read_to_string(settings.join(setting)).unwrap_or_default();
     !words.is_empty() && !words.contains("[never]") && !words.contains("[deny]")
@@ -337,6 +391,36 @@ mod tests {
         Mapping::copy((&source, 0), (&peer, 4900), 100);
         // SAFETY: as above.
         assert_eq!(unsafe { shared.mapping.at(4999).read() }, 7);
+    }
+
+    /// How many bytes the system finds by large pages in the mapping that begins there.
+    fn found_by_large_pages(mapping: &Mapping) -> usize {
+        let begins = format!("{:x}-", mapping.start().addr());
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let its = maps.lines().skip_while(|line| !line.starts_with(&begins));
+        let found = its.filter_map(|line| line.strip_prefix("ShmemPmdMapped:")).next().unwrap();
+        1024 * found.trim().trim_end_matches(" kB").parse::<usize>().unwrap()
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
+    fn shared_memory_lies_in_large_pages_at_both_ends() {
+        let bytes = 3 * HUGE_PAGE + 5000;
+        let shared = SharedMapping::create("test", bytes as u64).unwrap();
+        let peer = Mapping::of_peer(shared.fd.as_fd(), bytes as u64).unwrap();
+        for mapping in [&shared.mapping, &peer] {
+            assert!(mapping.start().addr().get().is_multiple_of(HUGE_PAGE));
+            assert_eq!(mapping.bytes_at(0, bytes as u64), vec![0; bytes]);
+        }
+        shared.mapping.fill_at(bytes as u64 - 3, &[1, 2, 3]);
+        assert_eq!(peer.bytes_at(bytes as u64 - 3, 3), [1, 2, 3]);
+        if !shared.mapping.has_large_pages() {
+            let reason = "this system makes no large pages of files in memory";
+            return tensorwire_testkit::skip::skip(None, &reason);
+        }
+        for mapping in [&shared.mapping, &peer] {
+            assert_eq!(found_by_large_pages(mapping), 3 * HUGE_PAGE);
+        }
     }
 
     #[test]
