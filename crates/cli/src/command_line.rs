@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, ColorChoice, Command, CommandFactory, FromArgMatches};
+use tensorwire_bench::ByName;
+use tensorwire_train::Supply;
 
 use super::args::{Arguments, PROGRAM};
 use super::worked_out::worked_out;
@@ -58,6 +60,10 @@ pub(crate) fn read(line: Vec<OsString>) -> Result<Option<Arguments>, Failure> {
     let (chosen, of_it) = innermost(&command, &matches);
     if has_config(chosen) && of_it.get_flag(config::PRINT) {
         let config = Arguments::from_arg_matches(&matches).ok().and_then(Arguments::job);
+        if let Some(config) = &config {
+            // a file with another name for it helps nobody
+            ByName.model(config)?;
+        }
         let worked_out = config.as_ref().map(worked_out).unwrap_or_default();
         output::print(config::printed(chosen, of_it, &worked_out)?.trim_end())?;
         return Ok(None);

@@ -4,6 +4,7 @@
 mod clusters;
 mod gpu;
 mod licences;
+mod peers;
 mod release;
 mod soft_roce;
 mod tidy;

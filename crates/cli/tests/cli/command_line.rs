@@ -267,6 +267,7 @@ fn a_job_is_as_its_file_says() {
 fn what_was_meant_is_suggested() {
     for (arguments, says) in [
         ("train --model resent50", "did you mean 'resnet50'?"),
+        ("train --model resent50 --print-config", "did you mean 'resnet50'?"),
         ("train --data digts", "did you mean 'digits'?"),
         ("train --optimizer adm", "'adam'"),
         ("train --strategy alreduce", "'allreduce'"),
