@@ -5,10 +5,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, Stat};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use tensorwire_base::Deadline;
 use tensorwire_memory::{HUGE_PAGE, Keepalive, Slab};
 
 use crate::streaming;
@@ -22,6 +24,14 @@ const BLOCK_BYTES: u64 = 512;
 /// Advice that makes large pages of small ones, whatever the system's settings give: Linux 6.1 and later, and not all C libraries
 /// name it.
 const MADV_COLLAPSE: libc::c_int = 25;
+
+/// Pages of a file are taken, and large ones made of them, so many bytes at a time: a signal undoes what it interrupts, and a system
+/// that has to look for room is found out.
+const SLICE_BYTES: usize = 64 << 20;
+/// A slice takes a tenth of a second where there is room for large pages.
+const GATHER_PATIENCE: Duration = Duration::from_secs(1);
+/// As somebody who looks at a page keeps it from being moved.
+const GATHER_TRIES: usize = 3;
 
 /// Why memory that a peer shared is not mapped.
 #[derive(Debug, thiserror::Error)]
@@ -104,20 +114,19 @@ impl Mapping {
         Mapping::map(fd, bytes, MapFlags::POPULATE)
     }
 
-    /// Begins where large pages begin, if it is as large as one: a file's are mapped as such nowhere else.
     fn map(fd: BorrowedFd<'_>, bytes: u64, populate: MapFlags) -> Result<Mapping, Errno> {
         let mapped = whole_pages(bytes)?;
-        let begins_at = if mapped >= HUGE_PAGE { HUGE_PAGE } else { 1 };
-        // if nothing can be mapped there, they stay reserved: somebody else may have them by then
-        let start = reserve(mapped, begins_at)?;
-        // SAFETY: it takes the place of memory that was just reserved, which nobody uses and which is as long; that other processes
-        // share the pages is why only raw and atomic accesses are made to them.
+        // the large pages of a file are found as such only where such pages begin
+        let wish = if mapped >= HUGE_PAGE { free_place(mapped, HUGE_PAGE) } else { None };
+        let wish = wish.map_or(std::ptr::null_mut(), |start| start.as_ptr().cast());
+        // SAFETY: a fresh mapping at an address of the kernel's choice, which is free, aliases no Rust memory; that
+        // other processes share the pages is why only raw and atomic accesses are made to them.
         let start = unsafe {
             rustix::mm::mmap(
-                start.as_ptr().cast(),
+                wish,
                 mapped,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::FIXED | populate,
+                MapFlags::SHARED | populate,
                 fd,
                 0,
             )
@@ -153,16 +162,40 @@ impl Mapping {
         }
     }
 
-    /// Has large pages made of the small ones of memory whose pages are there; true if all of them that may be are.
-    fn gather_pages(&self) -> bool {
-        if cfg!(miri) || self.mapped < HUGE_PAGE {
+    /// Takes the pages of a file that is mapped here, and has large ones made of them as far as the system does. Returns whether it did
+    /// for all but what is none at the end.
+    fn hold_pages(&self, fd: &OwnedFd) -> Result<bool, Errno> {
+        let (mut at, mut gathers) = (0, self.mapped >= HUGE_PAGE);
+        while at < self.mapped {
+            let bytes = SLICE_BYTES.min(self.mapped - at);
+            // fits both: usize is 64 bits wide
+            let hold =
+                || rustix::fs::fallocate(fd, FallocateFlags::empty(), at as u64, bytes as u64);
+            rustix::io::retry_on_intr(hold)?;
+            gathers = gathers && (bytes < HUGE_PAGE || self.gather_pages(at, bytes));
+            at += bytes;
+        }
+        Ok(gathers)
+    }
+
+    /// Has large pages made of the small ones of a slice; true if that was done, and took no longer than it may.
+    fn gather_pages(&self, at: usize, bytes: usize) -> bool {
+        if cfg!(miri) {
             return false;
         }
-        // SAFETY: of memory that this value mapped. Such advice changes none of its bytes.
-        let gathered =
-            unsafe { libc::madvise(self.start.as_ptr().cast(), self.mapped, MADV_COLLAPSE) };
-        // an older system refuses, and one that has no room for another large page stops there
-        gathered == 0
+        let soon = Deadline::after(GATHER_PATIENCE);
+        for _ in 0..GATHER_TRIES {
+            let start = self.start.as_ptr().wrapping_add(at);
+            // SAFETY: of memory that this value mapped. Such advice changes none of its bytes.
+            if unsafe { libc::madvise(start.cast(), bytes, MADV_COLLAPSE) } == 0 {
+                return !soon.passed();
+            }
+            // somebody looked at a page just then; else an older system refuses, or there is no room for another large page
+            if std::io::Error::last_os_error().raw_os_error() != Some(libc::EAGAIN) {
+                return false;
+            }
+        }
+        false
     }
 
     /// True if it was given large pages, at least where some were free.
@@ -280,59 +313,47 @@ impl SharedMapping {
         let mapped = whole_pages(bytes)? as u64;
         rustix::fs::ftruncate(&fd, mapped)?;
         let mut mapping = Mapping::map(fd.as_fd(), bytes, MapFlags::empty())?;
-        let hold = || rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, mapped);
-        if gives_large_pages("shmem_enabled") {
+        let gives = gives_large_pages("shmem_enabled");
+        if gives {
             // they come only by way of memory that is mapped; then those that did not come so
             mapping.take_pages(true)?;
-            hold()?;
-        } else {
-            // of pages that nothing maps yet it takes a moment
-            hold()?;
-            let are_large = mapping.gather_pages();
-            mapping.take_pages(are_large)?;
+        }
+        let gathered = mapping.hold_pages(&fd)?;
+        if !gives {
+            // behind that: it takes longer to gather pages that are mapped one by one
+            mapping.take_pages(gathered)?;
         }
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok(SharedMapping { mapping, fd })
     }
 }
 
-/// Keeps addresses free for a mapping of so many bytes, of whole pages, which begins at a multiple of `begins_at`.
-fn reserve(bytes: usize, begins_at: usize) -> Result<NonNull<u8>, Errno> {
-    let room = bytes.checked_add(begins_at - 1).ok_or(Errno::NOMEM)?;
-    let room = whole_pages(room as u64)?; // fits: usize is 64 bits wide
+/// Where so many bytes are free, at a multiple of `begins_at`; None if nowhere. Another thread may take the place meanwhile.
+fn free_place(bytes: usize, begins_at: usize) -> Option<NonNull<u8>> {
+    let room = bytes.checked_add(begins_at)?;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: a fresh private mapping at an address of the kernel's choice aliases nothing.
-    let reserved = unsafe {
-        rustix::mm::mmap_anonymous(std::ptr::null_mut(), room, ProtFlags::empty(), flags)
-    }?;
-    let reserved = not_null(reserved)?;
-    let before = reserved.align_offset(begins_at);
-    // SAFETY: all three lie in what was just reserved, one behind the other, and nobody uses them.
-    unsafe {
-        let start = reserved.add(before);
-        release(reserved, before);
-        release(start.add(bytes), room - before - bytes);
-        Ok(start)
-    }
-}
-
-/// Unmaps whole pages, or nothing.
-///
-/// # Safety
-/// They were mapped, and nobody uses them any more.
-unsafe fn release(start: NonNull<u8>, bytes: usize) {
-    if bytes > 0 {
-        // SAFETY: as the caller promises
-        let unmapped = unsafe { rustix::mm::munmap(start.as_ptr().cast(), bytes) };
-        debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
-    }
+    // SAFETY: a fresh private mapping at an address of the kernel's choice aliases nothing, and is gone before anybody knows of it.
+    let start = unsafe {
+        let start =
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), room, ProtFlags::empty(), flags)
+                .ok()?;
+        rustix::mm::munmap(start, room).ok()?;
+        start
+    };
+    let start = not_null(start).ok()?;
+    std::num::NonZero::new(start.addr().get().next_multiple_of(begins_at))
+        .map(NonNull::without_provenance)
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by this value's constructor with this length, if at all, and unmapped only here; every
+        if self.mapped == 0 {
+            return;
+        }
+        // SAFETY: mapped by this value's constructor with this length, and unmapped only here; every
         // address that was given out is bound to this value's life.
-        unsafe { release(self.start, self.mapped) };
+        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.mapped) };
+        debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
     }
 }
 
@@ -407,20 +428,21 @@ mod tests {
     fn shared_memory_lies_in_large_pages_at_both_ends() {
         let bytes = 3 * HUGE_PAGE + 5000;
         let shared = SharedMapping::create("test", bytes as u64).unwrap();
-        let peer = Mapping::of_peer(shared.fd.as_fd(), bytes as u64).unwrap();
-        for mapping in [&shared.mapping, &peer] {
-            assert!(mapping.start().addr().get().is_multiple_of(HUGE_PAGE));
-            assert_eq!(mapping.bytes_at(0, bytes as u64), vec![0; bytes]);
-        }
+        let is_placed = |mapping: &Mapping| mapping.start().addr().get().is_multiple_of(HUGE_PAGE);
+        // other threads of this program take places, too
+        let peers =
+            std::iter::repeat_with(|| Mapping::of_peer(shared.fd.as_fd(), bytes as u64).unwrap());
+        let peer = peers.take(100).find(is_placed).unwrap();
+        assert_eq!(peer.bytes_at(0, bytes as u64), vec![0; bytes]);
         shared.mapping.fill_at(bytes as u64 - 3, &[1, 2, 3]);
         assert_eq!(peer.bytes_at(bytes as u64 - 3, 3), [1, 2, 3]);
-        if !shared.mapping.has_large_pages() {
-            let reason = "this system makes no large pages of files in memory";
+        if !is_placed(&shared.mapping) || found_by_large_pages(&shared.mapping) < 3 * HUGE_PAGE {
+            let reason =
+                "this system makes no large pages of files in memory, or has no room for three";
             return tensorwire_testkit::skip::skip(None, &reason);
         }
-        for mapping in [&shared.mapping, &peer] {
-            assert_eq!(found_by_large_pages(mapping), 3 * HUGE_PAGE);
-        }
+        assert!(shared.mapping.has_large_pages());
+        assert_eq!(found_by_large_pages(&peer), 3 * HUGE_PAGE);
     }
 
     #[test]

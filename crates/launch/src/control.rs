@@ -3,6 +3,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tensorwire_base::Rank;
@@ -11,6 +12,9 @@ use tensorwire_fabric::seal::{Opener, Sealer, Seals, TAG_BYTES};
 use crate::negotiate::Offer;
 use crate::standing::Still;
 use crate::transport::Transport;
+
+/// So long at most members are held, whatever some of them do meanwhile: one that does something for ever holds up no end.
+pub(crate) const HELD_AT_MOST: Duration = Duration::from_secs(3600);
 
 /// Largest frame: a report with counters, never a tensor.
 const FRAME_BYTES_MAX: usize = 4 << 20;

@@ -35,6 +35,7 @@ use tensorwire_zoo::Shipped;
 use super::Runner;
 use crate::error::BenchError;
 use crate::job::QUIET_RATE;
+use crate::machine::cores;
 use crate::simulate::{Compute, SimulateSpec, simulate};
 use crate::step::compute;
 
@@ -56,11 +57,16 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Of what a link carries, what is not headers: 1,448 bytes of a frame of 1,514.
 const PAYLOAD: f64 = 1448.0 / 1514.0;
 /// Has this program ($1) receive on the second host and send on the first, as long as a file ($3) is there or for a moment; that
-/// appends to another ($2) what the link carried.
+/// appends to another ($2) what the link carried. Neither outlives the shell.
 const BOTH_ENDS: &str = r#"there=${LINK_HOSTS#*,}
+trap 'kill $receiver $sender 2>/dev/null' EXIT
+trap 'exit 143' TERM
 $LINK_RSH "$there" "exec '$1' bench sockets --receive-at $there:7777" &
-"$1" bench sockets --send-to "$there:7777" --json "$2" ${3:+--as-long-as "$3"} || exit
-wait $!
+receiver=$!
+"$1" bench sockets --send-to "$there:7777" --json "$2" ${3:+--as-long-as "$3"} &
+sender=$!
+wait $sender || exit
+wait $receiver
 "#;
 
 /// How fast a link is.
@@ -143,6 +149,8 @@ struct LinkLine<'a> {
     local_step_s: f64,
     /// The same on hosts that have half of this machine each; none: what is exchanged so is not simulated.
     simulated_step_s: Option<f64>,
+    /// 10⁹ bytes that a core sends or receives over the link in a second: measured, and told to the simulator.
+    core_gbs: f64,
     weights_sha256: &'a Value,
     #[serde(skip_serializing_if = "Value::is_null")]
     versions: &'a Value,
@@ -234,7 +242,9 @@ impl Runner<'_> {
         on_line: &mut dyn FnMut(Value),
     ) -> Result<(), BenchError> {
         let local_step_s = self.local_ms(&spec.config())? * 1e-3;
-        let replicas = compute(&spec.config());
+        // all cores: what bytes take is not to come of one that has nothing to do
+        let threads = Some((cores() / HOSTS as usize).max(1));
+        let replicas = compute(&TrainConfig { threads, ..spec.config() });
         let Computed { core_gbs, .. } =
             self.computed(&replicas, spec.rate, self.repetitions, &spec.scratch)?;
         let arguments = |json: &Path| spec.arguments(self.repetitions, json);
@@ -265,6 +275,7 @@ impl Runner<'_> {
                     p90_s: step_s("p90")?,
                     local_step_s,
                     simulated_step_s,
+                    core_gbs,
                     weights_sha256: &line["weights_sha256"],
                     versions: &line["versions"],
                     machine: &line["machine"],

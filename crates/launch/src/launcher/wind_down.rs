@@ -2,12 +2,12 @@
 //! begun, since it waits for the others there.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tensorwire_base::Rank;
 
 use super::{Launcher, MemberState, OnUpdate};
-use crate::control::{Behind, ToMember};
+use crate::control::{Behind, HELD_AT_MOST, ToMember};
 use crate::job::{JobError, JobUpdate};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,9 +19,6 @@ pub(super) enum WindDown {
     /// They were told behind which step they end.
     Last { begun: Instant, moved: Instant, step: u64 },
 }
-
-/// So long at most, whatever they do: one that does something for ever holds up no end.
-const AT_MOST: Duration = Duration::from_secs(3600);
 
 impl Launcher<'_> {
     /// True if whoever started the members has told one of them to end, as hosts are drained: the job ends with it, and keeps what
@@ -101,7 +98,7 @@ impl Launcher<'_> {
                 (begun, moved)
             }
         };
-        let has_time = now.saturating_duration_since(begun) < AT_MOST;
+        let has_time = now.saturating_duration_since(begun) < HELD_AT_MOST;
         Ok(has_time && (moves || now.saturating_duration_since(moved) < patience))
     }
 }
@@ -111,6 +108,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::process::Command;
     use std::sync::mpsc::channel;
+    use std::time::Duration;
 
     use super::super::acceptor::Event;
     use super::super::process::Process;

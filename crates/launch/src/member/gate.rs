@@ -1,12 +1,14 @@
 //! Which steps of a job may begin: as far as the launcher lets all members go. So all of them end behind the same step, where a
 //! job whose state is to be kept is told to end, or has learned all there is to learn.
 
+use std::time::Duration;
+
 use parking_lot::{Condvar, Mutex};
 use tensorwire_base::Deadline;
 use tensorwire_fabric::pulse;
 
 use super::StepWord;
-use crate::control::Behind;
+use crate::control::{Behind, HELD_AT_MOST};
 
 #[derive(Debug)]
 pub(super) struct Gate {
@@ -32,16 +34,23 @@ impl Gate {
         Gate { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Waits until it is known whether `step` begins; if so, it has begun.
+    /// Waits until it is known whether `step` begins; if so, it has begun. One that is held waits as long as its launcher may, for
+    /// others that do something yet; once it is let go, the time to the deadline begins anew.
     ///
     /// # Errors
-    /// When nobody says so by the deadline.
+    /// When nobody says so by the deadline, or for longer than a launcher waits.
     pub(super) fn begin(&self, step: u64, deadline: Deadline) -> std::io::Result<StepWord> {
+        let (patience, mut deadline, mut is_held) = (deadline.remaining(), deadline, false);
         let mut state = self.state.lock();
         loop {
             if step <= state.until {
                 state.begun = state.begun.max(step);
                 return Ok(StepWord::Begins);
+            }
+            if state.held.is_some() != is_held {
+                is_held = !is_held;
+                let more = if is_held { HELD_AT_MOST } else { Duration::ZERO };
+                deadline = Deadline::after(patience.saturating_add(more));
             }
             match state.behind {
                 Behind::Unknown if deadline.passed() => {
@@ -106,8 +115,6 @@ impl Gate {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -116,9 +123,11 @@ mod tests {
         assert_eq!(gate.begin(1, now).unwrap(), StepWord::Begins);
         assert_eq!(gate.hold(), 1);
         assert!(gate.begins(1) && !gate.begins(2));
-        assert_eq!(gate.begin(2, now).unwrap_err().kind(), std::io::ErrorKind::TimedOut);
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| gate.begin(2, Deadline::after(Duration::from_secs(60))));
+            // however long the launcher waits for others
+            let waits = scope.spawn(|| gate.begin(2, now));
+            std::thread::sleep(2 * pulse::BEAT);
+            assert!(!waits.is_finished());
             gate.allow(3, Behind::Interrupted);
             assert_eq!(waits.join().unwrap().unwrap(), StepWord::Begins);
         });
@@ -139,6 +148,8 @@ mod tests {
         gate.let_go();
         assert!(!gate.is_held());
         assert!(gate.begins(2) && !gate.begins(3));
+        let now = Deadline::after(Duration::ZERO);
+        assert_eq!(gate.begin(3, now).unwrap_err().kind(), std::io::ErrorKind::TimedOut);
         gate.hold();
         gate.allow(3, Behind::Unknown);
         gate.let_go();

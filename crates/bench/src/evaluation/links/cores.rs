@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tempfile::TempPath;
 use tensorwire_base::Deadline;
 use tensorwire_train::{Budget, Prepared, TrainConfig, launch_train};
 
@@ -21,12 +22,13 @@ use crate::machine::cores;
 use crate::statistics::Quantiles;
 use crate::step::step_ms;
 
-/// More than caches hold, sent in pieces as a fabric does.
+/// More than caches hold, copied to the socket in pieces. A fabric, which sends large pages without that copy, takes as much of cores:
+/// its receivers then copy out of memory that no cache has.
 const BYTES: usize = 64 << 20;
 const PIECE: usize = 1 << 20;
 /// Bytes are sent for so long where nobody says how long.
 const CARRIES: Duration = Duration::from_millis(500);
-/// Steps beside bytes take so long together, at least: those are sent while a job starts, too.
+/// Steps beside bytes take so long together, at least, but for those of less than a millisecond: bytes are sent while a job starts, too.
 const COMPUTES_MS: f64 = 3e3;
 /// Of one read or write, over a link of 10 Mb/s too, and until the other end is there.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -50,10 +52,10 @@ pub(in crate::evaluation) struct Computed {
     pub(super) core_gbs: f64,
 }
 
-/// Receives what one sender sends to this address, until it ends.
+/// Receives what one sender sends to this address, until it ends, however it does.
 ///
 /// # Errors
-/// When nobody may listen there, or the sender does not come, says nothing, or is lost.
+/// When nobody may listen there, or the sender does not come or says nothing.
 pub fn receive_over_link(at: SocketAddr) -> io::Result<()> {
     receive(&TcpListener::bind(at)?)
 }
@@ -174,6 +176,8 @@ impl Runner<'_> {
         let go = folder.0.path().join("go");
         let (carried, beside_ms) = thread::scope(|scope| {
             let runner: &Runner<'_> = self;
+            // however this ends, bytes end with it
+            let ends = TempPath::try_from_path(&go).map_err(BenchError::Links)?;
             let bytes = scope.spawn(|| over_link(runner, rate, &folder, Some(&go)));
             while !go.exists() && !bytes.is_finished() {
                 thread::sleep(LOOK_AGAIN);
@@ -183,11 +187,19 @@ impl Runner<'_> {
                 // why, the other says
                 false => Ok(alone_ms),
             };
-            let _ = std::fs::remove_file(&go);
+            let have_gone_throughout = go.exists();
+            drop(ends);
             let panicked =
                 |_| Err(BenchError::Links(io::Error::other("a thread that sends panicked")));
             let carried = bytes.join().unwrap_or_else(panicked);
-            Ok::<_, BenchError>((carried?, beside_ms?))
+            let (beside_ms, carried) = (beside_ms?, carried?);
+            match have_gone_throughout {
+                true => Ok((carried, beside_ms)),
+                false => {
+                    let why = "bytes no longer went over the link when steps had ended";
+                    Err(BenchError::Links(io::Error::other(why)))
+                }
+            }
         })?;
         let core_gbs = core_gbs(carried, cores(), alone_ms, beside_ms);
         let computed = Computed { step_ms: alone_ms, core_gbs };
@@ -232,6 +244,10 @@ fn steps_ms(
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
+    use rustix::process::{Pid, Signal, kill_process};
+
     use super::*;
 
     #[test]
@@ -242,6 +258,40 @@ mod tests {
         // what nobody sees
         for beside_ms in [3.0, 2.9, 3.000_001] {
             assert!((core_gbs(carried, 2, 3.0, beside_ms) - UNSEEN_GBS).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn neither_end_outlives_the_shell_that_began_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let pids = folder.path().join("pids");
+        // the program is a shell that reads this
+        std::fs::write(folder.path().join("bench"), "echo $$ >>pids; exec sleep 600\n").unwrap();
+        std::fs::write(folder.path().join("rsh"), "exec sh -c \"$2\"\n").unwrap();
+        let mut shell = Command::new("sh")
+            .args(["-c", BOTH_ENDS, "both-ends", "/bin/sh", "none.jsonl"])
+            .envs([("LINK_HOSTS", "here,there"), ("LINK_RSH", "sh rsh")])
+            .current_dir(&folder)
+            .spawn()
+            .unwrap();
+        let soon = Deadline::after(PATIENCE);
+        let both = loop {
+            let said = std::fs::read_to_string(&pids).unwrap_or_default();
+            if said.matches('\n').count() == 2 {
+                break said;
+            }
+            assert!(!soon.passed(), "{said}");
+            thread::sleep(LOOK_AGAIN);
+        };
+        kill_process(Pid::from_child(&shell), Signal::TERM).unwrap();
+        assert_eq!(shell.wait().unwrap().code(), Some(143));
+        for pid in both.lines() {
+            // one that nobody has waited for yet has no words left
+            let words = || std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            while !words().is_empty() {
+                assert!(!soon.passed(), "{pid} is left");
+                thread::sleep(LOOK_AGAIN);
+            }
         }
     }
 

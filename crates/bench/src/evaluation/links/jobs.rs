@@ -77,6 +77,8 @@ struct LinkJobLine<'a> {
     /// What the workers compute in a step, all of them at once, if nothing is exchanged: measured.
     local_step_s: f64,
     simulated_step_s: f64,
+    /// 10⁹ bytes that a core sends or receives over the link in a second: measured, and told to the simulator.
+    core_gbs: f64,
     /// Simulated over measured.
     ratio: f64,
     #[serde(flatten)]
@@ -222,6 +224,7 @@ impl Runner<'_> {
                 p90_s: step_s(&line, "p90")?,
                 local_step_s: worker_s * f64::from(spec.a_host),
                 simulated_step_s: simulated.step_s,
+                core_gbs,
                 ratio: row.ratio,
                 simulated: Parts { way_s, cores_s, bottleneck, utilization },
                 weights_sha256: &line["weights_sha256"],
