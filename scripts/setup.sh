@@ -89,8 +89,9 @@ has() { PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin" command -v "$1" >/dev/null 
 # Somebody who points to one with LIBCLANG_PATH is believed.
 has_libclang() {
   [ -z "${LIBCLANG_PATH:-}" ] || return 0
-  compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null ||
-    compgen -G '/usr/lib*/libclang*.so*' >/dev/null || return 1
+  # libclang-cpp, which other programs bring, is another library
+  compgen -G '/usr/lib/llvm-*/lib/libclang[.-][s0-9]*' >/dev/null ||
+    compgen -G '/usr/lib*/libclang[.-][s0-9]*' >/dev/null || return 1
   compgen -G '/usr/lib/llvm-*/lib/clang/*/include/stddef.h' >/dev/null ||
     compgen -G '/usr/lib*/clang/*/include/stddef.h' >/dev/null
 }
@@ -126,7 +127,8 @@ install() {
     fail "this system has no apt-get; install by hand what Debian calls: $*"
   say "installing with apt-get: $*"
   as_root apt-get update
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "$@"
+  # a machine that has just begun installs by itself, too
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install --yes --no-install-recommends "$@"
 }
 
 # True if the dynamic linker finds oneDNN, as it will for the program. (grep -q would leave at the first

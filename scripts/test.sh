@@ -48,8 +48,8 @@ fi
 features=tensorwire-cli/baselines
 # MPI's headers come with another package than its launcher, and its bindings are built by libclang.
 if has mpicc && printf '#include <mpi.h>\n' | mpicc -fsyntax-only -x c - 2>/dev/null &&
-  { [ -n "${LIBCLANG_PATH:-}" ] || compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null ||
-    compgen -G '/usr/lib*/libclang*.so*' >/dev/null; }; then
+  { [ -n "${LIBCLANG_PATH:-}" ] || compgen -G '/usr/lib/llvm-*/lib/libclang[.-][s0-9]*' >/dev/null ||
+    compgen -G '/usr/lib*/libclang[.-][s0-9]*' >/dev/null; }; then
   features+=,tensorwire/mpi
 fi
 features=(--features "$features")
