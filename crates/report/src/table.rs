@@ -96,7 +96,9 @@ fn heads<'a>(first: &str, series: impl Iterator<Item = &'a Series>) -> Vec<Strin
 fn over_x(figure: &Figure, x: Axis, plot: &Plot) -> (Vec<String>, Vec<Vec<Cell>>) {
     let comparisons = comparisons(figure, plot);
     let mut head = heads(x.title, plot.series.iter());
-    head.extend(comparisons.iter().map(|one| format!("{} over {}", one.ours, one.against)));
+    head.extend(
+        comparisons.iter().map(|one| format!("{}: times as good as {}", one.ours, one.against)),
+    );
     let row = |key: f64| {
         let measured = plot.series.iter().map(|series| {
             let dot = series.dots.iter().find(|dot| dot.key == key);

@@ -149,7 +149,10 @@ pub(super) fn label(
     // nine tenths of the bytes
     let most = amounts.first().filter(|(_, amount)| amount.bytes / 9 >= bytes - amount.bytes);
     let mostly = most.map(|(how, _)| format!("{all} mostly {how}")).unwrap_or_default();
-    let in_ways = format!("{all} in {} ways", hows.len());
+    let in_ways = match hows.len() {
+        1 => all.clone(),
+        ways => format!("{all} in {ways} ways"),
+    };
     let tries = [
         format!("{name} {}", parts.join(", ")),
         format!("{all} {}", hows.join(", ")),
