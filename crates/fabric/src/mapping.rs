@@ -138,7 +138,7 @@ impl Mapping {
         Mapping { start, bytes, mapped, has_large_pages: false, of_device: None }
     }
 
-    /// Has the pages of fresh memory there. Where it is as large as a large page, those are large if the system has or `gives` such:
+    /// Has the pages of fresh memory there. Where it is as large as a large page, those are large, if the system `gives` such:
     /// there are fewer to clear, and fewer to find for who computes, copies or sends.
     /// False: the system does not do that.
     fn take_pages(&mut self, gives: bool) -> Result<bool, Errno> {
@@ -162,8 +162,8 @@ impl Mapping {
         }
     }
 
-    /// Takes the pages of a file that is mapped here, and has large ones made of them as far as the system does. Returns whether it did
-    /// for all but what is none at the end.
+    /// Takes the pages of a file that is mapped here, and has large ones made of them until the system refuses. True: it did not, so
+    /// that all is in large pages but an end that is less than one.
     fn hold_pages(&self, fd: &OwnedFd) -> Result<bool, Errno> {
         let (mut at, mut gathers) = (0, self.mapped >= HUGE_PAGE);
         while at < self.mapped {
