@@ -126,8 +126,11 @@ install() {
   command -v apt-get >/dev/null 2>&1 ||
     fail "this system has no apt-get; install by hand what Debian calls: $*"
   say "installing with apt-get: $*"
-  as_root apt-get update
-  # a machine that has just begun installs by itself, too
+  # a machine that has just begun installs by itself, too: that is waited for
+  for _ in {1..12}; do
+    as_root apt-get update && break
+    sleep 5
+  done
   as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install --yes --no-install-recommends "$@"
 }
 

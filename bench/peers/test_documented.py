@@ -1,5 +1,5 @@
-"""What the comparisons write as JSON has its schema in docs/command-line.md: each key is in the row of its lines, and what that
-row names is a key. Run it with `python3 -m unittest discover bench/peers`.
+"""What the comparisons write as JSON has its schema in docs/command-line.md: each field of what is compared is in the row of its
+lines, and what that row names is such a field. Run it with `python3 -m unittest discover bench/peers`.
 """
 
 import re

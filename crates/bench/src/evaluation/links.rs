@@ -59,7 +59,7 @@ const PAYLOAD: f64 = 1448.0 / 1514.0;
 /// Has this program ($1) receive on the second host and send on the first, as long as a file ($3) is there or for a moment; that
 /// appends to another ($2) what the link carried. Neither outlives the shell.
 const BOTH_ENDS: &str = r#"there=${LINK_HOSTS#*,}
-trap 'kill $receiver $sender 2>/dev/null' EXIT
+trap 'kill $receiver $! 2>/dev/null' EXIT
 trap 'exit 143' TERM
 $LINK_RSH "$there" "exec '$1' bench sockets --receive-at $there:7777" &
 receiver=$!
