@@ -69,7 +69,7 @@ impl fmt::Display for TransportChoice {
             let name = transport.name();
             write!(
                 f,
-                "warning: {name} instead of verbs: {why}. With --transport {name} this is no surprise"
+                "warning: {name} instead of verbs: {why}. A job that is told to take {name} says nothing of it"
             )
         } else {
             write!(f, "transport {}: {why}", transport.name())

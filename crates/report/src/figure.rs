@@ -74,7 +74,8 @@ pub(crate) enum Better {
 pub(crate) struct Point {
     /// What is measured (a model, a size): plots are of one subject each.
     pub(crate) subject: String,
-    /// On which wire, with how many processes. None, as of a peer: beside every place of its subject.
+    /// On which wire, with how many processes. None, as of a peer: beside every place of its subject where its series has no
+    /// points of that place.
     pub(crate) place: Option<String>,
     pub(crate) series: String,
     pub(crate) role: Role,

@@ -143,10 +143,12 @@ fn plot(points: &[Point], subject: &str, place: Option<&str>) -> (String, Vec<Se
             found.entry((point.role, &point.series)).or_default().push(point);
         }
     }
-    let series = found.into_iter().map(|((role, name), points)| Series {
-        name: name.to_string(),
-        role,
-        dots: dots(points),
+    let series = found.into_iter().map(|((role, name), mut points)| {
+        // what was measured in this very place counts before what has none
+        if points.iter().any(|point| point.place.is_some()) {
+            points.retain(|point| point.place.is_some());
+        }
+        Series { name: name.to_string(), role, dots: dots(points) }
     });
     let words = [subject, place.unwrap_or_default()];
     let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
@@ -217,6 +219,10 @@ mod tests {
         assert!(plots.iter().all(|plot| plot.series("peer").is_some()));
         assert!(plots[0].is_about("shm") && !plots[0].is_about("tcp"));
         assert_eq!(super::plots("f", &points[2..]).len(), 1, "alone it has a plot of its own");
+        let own = [&points[..], &[point(Some("tcp"), "peer", 1.0, 9.0)]].concat();
+        let of_peer = |plot: &Plot| plot.series("peer").unwrap().dots[0].y.median;
+        let found: Vec<f64> = super::plots("f", &own).iter().map(of_peer).collect();
+        assert_eq!(found, [3.0, 9.0], "but where it was measured in a place");
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::program::{self, Lead};
 use crate::strategies::IntoStrategy;
 use ending::UnderWay;
 use events::Events;
-use told::{is_shown, say_what_happened};
+use told::{is_shown, say_what_happened, say_where};
 
 /// Jobs that this process has run, or has left to the process that started it.
 static RUNS: AtomicUsize = AtomicUsize::new(0);
@@ -479,6 +479,7 @@ impl Training {
             };
             let mut how = program::job_spec_until(TRAIN, Vec::new(), interrupt)?;
             let hears_another = gathering.is_none();
+            say_where(&prepared);
             how.gathering = gathering;
             how.payload = match self.members.take() {
                 // their program has run no job before

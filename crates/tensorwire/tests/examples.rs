@@ -9,11 +9,17 @@ use tensorwire_testkit::shim::cuda_shim;
 use tensorwire_testkit::skip::skip;
 
 /// What an example prints, which must end well.
-fn said(mut command: Command) -> String {
+fn said(command: Command) -> String {
+    all_said(command).0
+}
+
+/// The same, and what it says to standard error.
+fn all_said(mut command: Command) -> (String, String) {
     let output = command.stdin(Stdio::null()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    said
+    let [said, beside] =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    assert!(output.status.success(), "{said}{beside}");
+    (said, beside)
 }
 
 fn example(name: &str, arguments: &[&str]) -> String {
@@ -83,8 +89,17 @@ fn on_two_hosts_whose_shell_keeps_the_environment_it_has_the_same_bits() {
     }
     let one = example("train", &["ps"]);
     let program = program::example("train");
-    let two = said(link(&[program.as_os_str(), "ps".as_ref()]));
+    let (two, beside) = all_said(link(&[program.as_os_str(), "ps".as_ref()]));
     assert_eq!(after(&two, "weights "), after(&one, "weights "));
+    // one of them is where the program was started
+    let hosts: Vec<&str> = after(&beside, "hosts: ").split("; ").collect();
+    assert_eq!(hosts.len(), 2, "{beside}");
+    assert!(hosts[0].ends_with(": worker 0, server 0"), "{beside}");
+    assert!(hosts[1].ends_with(": worker 1, server 1"), "{beside}");
+    let transport = |line: &&str| {
+        line.starts_with("warning: tcp instead of verbs: ") || line.starts_with("transport verbs: ")
+    };
+    assert_eq!(beside.lines().filter(transport).count(), 1, "{beside}");
 }
 
 #[test]

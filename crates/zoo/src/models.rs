@@ -160,10 +160,11 @@ fn check_image(model: &dyn Shipped, data: &Description) -> Result<()> {
                 |[height, width, channels]: [usize; 3]| format!("{height}×{width}×{channels}");
             Err(Error::Mismatch(format!(
                 "{} takes images of {}, and the data's are {}; choose other data, such as \
-                 synthetic, or a model for any image: cifar, mlp, fcn5",
+                 synthetic or digits:1438,{}, or a model for any image: cifar, mlp, fcn5",
                 model.name(),
                 size(wanted),
-                size(found)
+                size(found),
+                size(wanted).replace('×', "x")
             )))
         }
         _ => Ok(()),

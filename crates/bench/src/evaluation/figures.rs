@@ -214,7 +214,8 @@ impl Figure {
 
     /// True if it is measured on hosts with links of a given rate.
     pub fn has_links(&self) -> bool {
-        ["transfer-links", "links", "links-simulated", "store"].contains(&self.name)
+        ["transfer-links", "links", "links-simulated", "store", "store-training"]
+            .contains(&self.name)
     }
 
     /// True if its cases say something together ([`Runner::verdict`](super::Runner::verdict)).
@@ -437,6 +438,11 @@ mod tests {
         let values = commands("store", false);
         assert_eq!(values.len(), 1);
         assert!(values[0].1.contains("--exchange zero-copy,zmq"), "{values:?}");
+        let trained = commands("store-training", true);
+        assert_eq!(trained.len(), 2, "of the size of each data set");
+        let job = "step --model mlp --data synthetic:4096,32x32x3 --strategy dist-sgd --workers 2";
+        assert!(trained[1].1.starts_with(job), "{trained:?}");
+        assert!(trained.iter().all(|(rate, it)| *rate == "1gbit" && it.ends_with("--against zmq")));
     }
 
     /// What each figure says of itself that it was not measured: figure, subject, and why.
@@ -490,17 +496,31 @@ mod tests {
             "verbs",
         ];
         assert_eq!(subjects, all);
-        assert!(data_of(&without, "modes").iter().all(|data| data == "digits"));
+        let digits = |scope: &FigureScope, name: &str| {
+            let data = data_of(scope, name);
+            let count = |of: &str| data.iter().filter(|data| *data == of).count();
+            assert!(data.iter().all(|data| data.starts_with("digits")), "{data:?}");
+            [count("digits"), count("digits:320,224x224x3")]
+        };
+        assert_eq!(digits(&without, "modes"), [6, 6]);
+        assert_eq!(digits(&without, "batches"), [3, 3]);
+        // a quick run has no time for ResNet-50 to learn
+        assert_eq!(digits(&scope(true), "modes"), [6, 0]);
+        assert_eq!(digits(&scope(true), "batches"), [3, 0]);
         let (no_gpu, no_links) = (Some("no driver".to_string()), Some("no tc".to_string()));
         let said = missing(&FigureScope { no_gpu, no_links, ..without });
-        for (figure, subject) in
-            [("links", ""), ("links-simulated", ""), ("xue-8", "1gbit"), ("li-7", "1gbit")]
-        {
+        for (figure, subject) in [
+            ("links", ""),
+            ("links-simulated", ""),
+            ("xue-8", "1gbit"),
+            ("li-7", "1gbit"),
+            ("li-8", "1gbit"),
+        ] {
             let no_hosts = (figure, subject.to_string(), "no such hosts: no tc".to_string());
             assert!(said.contains(&no_hosts), "{figure}");
         }
         let of_links = FIGURES.iter().filter(|figure| figure.has_links());
-        assert_eq!(of_links.count(), 4);
+        assert_eq!(of_links.count(), 5);
         assert!(said.contains(&("xue-table-3", String::new(), "no GPU: no driver".to_string())));
     }
 

@@ -34,7 +34,7 @@ fn numbers_and_names_that_make_no_sense() {
         ("--model perceptron", "there is no model 'perceptron'; known models: mlp"),
         (
             "--data cifar",
-            "unknown data 'cifar'; did you mean 'cifar10'? known are: digits, mnist:DIR",
+            "unknown data 'cifar'; did you mean 'cifar10'? known are: digits, digits:N, mnist:DIR",
         ),
         ("--workers 0", "--workers must be at least 1"),
         ("--batch 0", "--batch must be at least 1"),

@@ -15,16 +15,19 @@ pub(super) fn learned_from(line: &Line, papers: Option<&str>) -> Option<String> 
 pub(super) fn image_size(line: &Line) -> Option<String> {
     let data = line.optional_text("data")?;
     match kind(data) {
+        ("digits" | "synthetic", sized) if sized.contains(',') => {
+            Some(sized.split_once(',')?.1.replace('x', "×"))
+        }
         ("digits", _) => Some("8×8×1".to_string()),
         ("mnist", _) => Some("28×28×1".to_string()),
         ("cifar10", _) => Some("32×32×3".to_string()),
-        ("synthetic", made) => Some(made.split_once(',')?.1.replace('x', "×")),
         _ => None,
     }
 }
 
 fn name(line: &Line) -> Option<String> {
     let name = match kind(line.optional_text("data")?) {
+        ("digits", sized) if sized.contains(',') => "enlarged digits",
         ("digits", _) => "digits (8×8)",
         ("mnist", _) => "MNIST",
         ("cifar10", _) => "CIFAR-10",

@@ -171,3 +171,30 @@ fn a_slow_link_of_theirs_is_beside_our_shared_memory() {
     let loopback = says("the same wire, every number of workers");
     assert!(!loopback.contains("short"), "{loopback}");
 }
+
+#[test]
+fn a_slow_link_of_theirs_is_beside_our_shared_memory_where_a_store_trains() {
+    let line = |bench: &str, transport: &str, exchange: &str, step: &str| {
+        format!(
+            "{{\"bench\":\"{bench}\",\"model\":\"mlp\",\"data\":\"synthetic:4096,28x28x1\",\"exchange\":\"{exchange}\",\
+             \"transport\":\"{transport}\",\"strategy\":\"dist-sgd\",\"workers\":2,\"batch\":64,{step}}}\n"
+        )
+    };
+    let over_link = |median_ms: f64| {
+        format!(
+            "\"hosts\":2,\"link\":\"1gbit\",\"ps_ms\":{{\"median\":{median_ms},\"p10\":{median_ms},\"p90\":{median_ms}}}"
+        )
+    };
+    let lines = line("throughput", "shm", "zero-copy", "\"step_s\":0.05")
+        + &line("throughput", "tcp", "zmq", "\"step_s\":0.1")
+        + &line("step", "tcp", "zero-copy", &over_link(200.0))
+        + &line("step", "tcp", "zmq", &over_link(250.0));
+    let page = parsed(&of(&lines));
+    let says = |claim: &str| here(&page, "li-8", claim).concat();
+    let slow = says("MNIST's size, their RDMA over their TCP of 1 Gb/s, 2 workers");
+    assert!(slow.contains(", shm)") && slow.contains("met: 5× of 3.13×"), "{slow}");
+    let loopback = says("MNIST's size, their RDMA over their TCP, 2 workers");
+    assert!(loopback.contains("short: 2× of 3.13×"), "{loopback}");
+    let same = says("MNIST's size, the same wire, 2 workers");
+    assert!(same.contains(", tcp, 1gbit)") && same.contains("met: 1.25× of 1.06×"), "{same}");
+}

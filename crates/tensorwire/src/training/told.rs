@@ -1,13 +1,22 @@
 //! What a job says on the screen while it runs.
 
-use tensorwire_launch::{JobUpdate, ending_behind, nothing_moves, restarting};
-use tensorwire_train::{FinishedStep, TrainUpdate};
+use tensorwire_launch::{JobUpdate, RanksByHost, ending_behind, nothing_moves, restarting};
+use tensorwire_train::{FinishedStep, Prepared, TrainUpdate};
 
 use crate::program;
+
+/// Says who runs where, if any of them runs on another machine.
+pub(super) fn say_where(prepared: &Prepared) {
+    let (hosts, roles) = (&prepared.config.hosts, &prepared.roles());
+    if hosts.any_remote() {
+        program::say(&format!("hosts: {}", RanksByHost { hosts, roles }));
+    }
+}
 
 /// Says what happens to a job beside its steps. `hears_another`: a second Ctrl-C ends it at once.
 pub(super) fn say_what_happened(update: &TrainUpdate, hears_another: bool) {
     match update {
+        JobUpdate::Transport(choice) => program::say(&choice.to_string()),
         JobUpdate::Restarting { why, step, restart, most, pause } => {
             program::say(&restarting(why, *step, (*restart, *most), *pause));
         }

@@ -13,9 +13,15 @@ pub enum DataError {
     #[error("'{given}' does not name its files; write {name}:{form}, with no comma in any name")]
     NoFiles { given: String, name: &'static str, form: &'static str },
     #[error(
-        "'{given}' does not say how many samples; write {name} or {name}:N with N from 1 to 1000000"
+        "'{given}' does not say how many samples; write {name} or {name}:N with N from 1 to {most}{size}",
+        size = if *.sized { format!(", or {name}:N,HxWxC where images are to have that height, width and channels") } else { String::new() }
     )]
-    NoSampleCount { given: String, name: &'static str },
+    NoSampleCount { given: String, name: &'static str, most: usize, sized: bool },
+    #[error(
+        "images of {}x{}x{} cannot be made; each dimension must be at least 1, and an image has at most {most} values",
+        .dims[0], .dims[1], .dims[2]
+    )]
+    NoSuchSize { dims: [usize; 3], most: usize },
     #[error(
         "'{given}' gives images a size, and this model learns from {wanted}; leave the size out"
     )]

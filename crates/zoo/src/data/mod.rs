@@ -8,6 +8,7 @@ mod characters;
 mod cifar;
 mod crop;
 mod decode;
+mod enlarged;
 mod error;
 mod folder;
 #[doc(hidden)]

@@ -22,7 +22,7 @@ const MADE_SAMPLES_MAX: usize = 1_000_000;
 /// All sources. A source is a row here and a file that reads or generates its data.
 #[rustfmt::skip]
 const SOURCES: [Row; 15] = [
-    Row { name: "digits", has: images, opens: Opens::Itself(|_, _| Ok(Images::digits()?.into())) },
+    Row { name: "digits", has: images, opens: Opens::Part(1438, |count, dims| Ok(Images::some_digits(count, dims)?.into())) },
     Row { name: "mnist", has: images, opens: Opens::Folder("where MNIST's four files lie", |folder| Ok(Images::mnist(folder)?.into())) },
     Row { name: "cifar10", has: images, opens: Opens::Folder("where CIFAR-10's .bin files lie", |folder| Ok(Images::cifar10(folder)?.into())) },
     Row { name: "synthetic", has: |_| true, opens: Opens::Made(1024, synthetic) },
@@ -56,6 +56,8 @@ pub(super) type Opened = Result<Data, DataError>;
 enum Opens {
     /// Nothing. Opened with the kind and the seed.
     Itself(fn(SampleKind, u64) -> Opened),
+    /// A number of samples, all of which are so many, and the size that images are enlarged to.
+    Part(usize, fn(usize, Option<[usize; 3]>) -> Opened),
     /// A number of samples, and its default. Opened with the number, the kind and the seed.
     Made(usize, fn(usize, SampleKind, u64) -> Opened),
     /// A folder. The text says which.
@@ -157,7 +159,8 @@ fn text(given: &Given, kind: SampleKind, _: u64) -> Opened {
 
 /// A source of data, as a user names it:
 ///
-/// - `digits`: 8×8 images that are part of the program;
+/// - `digits`: 8×8 images that are part of the program; `digits:N`: the first N, and a quarter as many for the test;
+///   `digits:N,HxWxC`: enlarged to that size;
 /// - `mnist:DIR`: MNIST's four idx files in a folder, unpacked;
 /// - `cifar10:DIR`: the six files of CIFAR-10's binary version in a folder, unpacked;
 /// - `synthetic` or `synthetic:N`: N random train samples for any model; of images, sequences and running text
@@ -221,6 +224,8 @@ impl Source {
         }
         match (row.opens, argument) {
             (Opens::Itself(open), _) => open(wanted, seed),
+            (Opens::Part(_, open), Argument::Made { count, dims }) => open(*count, *dims),
+            (Opens::Part(all, open), _) => open(all, None),
             (Opens::Made(_, open), Argument::Made { count, dims }) => match (*dims, wanted) {
                 (None, wanted) => open(*count, wanted, seed),
                 (Some(dims), SampleKind::Images { classes, .. }) => {
@@ -264,10 +269,37 @@ impl Row {
         let name = self.name;
         match self.opens {
             Opens::Itself(_) => name.to_string(),
-            Opens::Made(..) => format!("{name}, {name}:N"),
+            Opens::Part(..) | Opens::Made(..) => format!("{name}, {name}:N"),
             Opens::Folder(..) => format!("{name}:DIR"),
             Opens::Files { form, .. } => format!("{name}:{form}"),
         }
+    }
+
+    /// Most samples that may be asked for.
+    fn samples_max(&self) -> usize {
+        match self.opens {
+            Opens::Part(all, _) => all,
+            _ => MADE_SAMPLES_MAX,
+        }
+    }
+
+    fn has_images(&self) -> bool {
+        (self.has)(SampleKind::Images { dims: [1; 3], classes: 1 })
+    }
+
+    /// Reads what stands behind the ':' of data of any number: how many samples and, where there may be images, their size.
+    fn made(&self, text: &str) -> Option<Argument> {
+        let (count, dims) = match text.split_once(',') {
+            Some((count, dims)) => (count, Some(dims)),
+            None => (text, None),
+        };
+        let counts = 1..=self.samples_max();
+        let count = count.parse().ok().filter(|count| counts.contains(count))?;
+        let Some(dims) = dims else { return Some(Argument::Made { count, dims: None }) };
+        let dims: Vec<usize> = dims.split('x').map(str::parse).collect::<Result<_, _>>().ok()?;
+        let dims: [usize; 3] = dims.try_into().ok()?;
+        (self.has_images() && dims.iter().all(|dim| *dim > 0))
+            .then_some(Argument::Made { count, dims: Some(dims) })
     }
 }
 
@@ -311,18 +343,14 @@ impl FromStr for Source {
         };
         let row = SOURCES.iter().find(|row| row.name == name).ok_or_else(unknown)?;
         let argument = match (row.opens, argument) {
-            (Opens::Itself(_), None) => Argument::Nothing,
+            (Opens::Itself(_) | Opens::Part(..), None) => Argument::Nothing,
             (Opens::Itself(_), Some(_)) => return Err(unknown()),
             (Opens::Made(default, _), None) => Argument::Made { count: default, dims: None },
-            (Opens::Made(..), Some(text)) => match made(text, row) {
-                Some((count, dims)) => Argument::Made { count, dims },
-                None => {
-                    return Err(DataError::NoSampleCount {
-                        given: given.to_owned(),
-                        name: row.name,
-                    });
-                }
-            },
+            (Opens::Part(..) | Opens::Made(..), Some(text)) => row.made(text).ok_or_else(|| {
+                let (given, name) = (given.to_owned(), row.name);
+                let (most, sized) = (row.samples_max(), row.has_images());
+                DataError::NoSampleCount { given, name, most, sized }
+            })?,
             (Opens::Folder(..), Some(folder)) if !folder.is_empty() => {
                 Argument::Folder(folder.into())
             }
@@ -340,20 +368,6 @@ impl FromStr for Source {
         };
         Ok(Source { row, argument })
     }
-}
-
-/// Reads what stands behind the ':' of data that are made up: a number of samples and, where there may be images, their size.
-fn made(text: &str, row: &Row) -> Option<(usize, Option<[usize; 3]>)> {
-    let (count, dims) = match text.split_once(',') {
-        Some((count, dims)) => (count, Some(dims)),
-        None => (text, None),
-    };
-    let count = count.parse().ok().filter(|count| (1..=MADE_SAMPLES_MAX).contains(count))?;
-    let Some(dims) = dims else { return Some((count, None)) };
-    let makes_images = (row.has)(SampleKind::Images { dims: [1; 3], classes: 1 });
-    let dims: Vec<usize> = dims.split('x').map(str::parse).collect::<Result<_, _>>().ok()?;
-    let dims: [usize; 3] = dims.try_into().ok()?;
-    (makes_images && dims.iter().all(|dim| *dim > 0)).then_some((count, Some(dims)))
 }
 
 /// Writes it in the form that [`FromStr`] reads.
@@ -380,6 +394,8 @@ mod tests {
     fn sources_parse_as_they_print() {
         for text in [
             "digits",
+            "digits:320",
+            "digits:1438,224x224x3",
             "mnist:/data/m",
             "mnist:a:b",
             "cifar10:/c",
@@ -410,7 +426,7 @@ mod tests {
 
     #[test]
     fn bad_sources_say_what_is_known() {
-        let known = "digits, mnist:DIR, cifar10:DIR, synthetic, synthetic:N, reverse, reverse:N, \
+        let known = "digits, digits:N, mnist:DIR, cifar10:DIR, synthetic, synthetic:N, reverse, reverse:N, \
                      grammar, grammar:N, text:SOURCE,TARGET, images:DIR[,skip-bad], kjv, chars:FILE, \
                      lm:FILE[,TOKENIZER], tokens:FILE[,TEST][,vocab=N], npz:FILE, \
                      npy:X,Y[,XTEST,YTEST], csv:FILE[,TEST]";
@@ -426,8 +442,6 @@ mod tests {
             ("x.npy", "npy:x.npy,Y.npy"),
             ("book.txt", "chars:book.txt"),
             ("Digits", "digits"),
-            ("digits:x", "digits"),
-            ("digits:", "digits"),
             ("minst:there", "mnist"),
             ("cifar100:there", "cifar10"),
         ] {
@@ -443,6 +457,12 @@ mod tests {
                 let line = message(&format!("{name}:{count}"));
                 assert!(line.contains(&format!("{name}:N")), "{line}");
             }
+        }
+        for text in ["digits:", "digits:x", "digits:1439", "digits:0", "digits:7,8x8"] {
+            assert!(
+                message(text).contains("digits:N with N from 1 to 1438, or digits:N,HxWxC"),
+                "{text}"
+            );
         }
         for text in ["synthetic:7,", "synthetic:7,8x8", "synthetic:7,0x8x1", "reverse:7,8x8x1"] {
             assert!(message(text).contains(":N with N from 1"), "{text}");

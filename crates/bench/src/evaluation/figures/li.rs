@@ -26,7 +26,7 @@ pub(super) fn store(scope: &FigureScope) -> Vec<Case> {
     all
 }
 
-/// The paper's perceptron on both data sets, as many servers as workers.
+/// The paper's perceptron on both data sets, as many servers as workers, and over their slower link.
 pub(super) fn training(scope: &FigureScope) -> Vec<Case> {
     let steps = Budget::Steps(if scope.quick { 20 } else { 200 });
     let counts: &[u32] = if scope.quick { &[2] } else { &[2, 4, 8] };
@@ -47,6 +47,8 @@ pub(super) fn training(scope: &FigureScope) -> Vec<Case> {
             let config = TrainConfig { workers: nodes, servers: nodes, ..config };
             let jobs = scope.by_exchange(&scope.exchanges, &config);
             all.extend(jobs.into_iter().map(Case::Throughput));
+            // the paper's own contrast, as of figure 7
+            all.push(links::store_training(scope, &source, nodes));
         }
     }
     all

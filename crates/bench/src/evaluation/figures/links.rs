@@ -41,8 +41,7 @@ fn over_link(
     rate: LinkRate,
     arguments: &[&str],
 ) -> Case {
-    let quick = scope.quick.then_some("--quick");
-    let arguments = arguments.iter().copied().chain(quick).map(str::to_string).collect();
+    let arguments = arguments.iter().copied().map(str::to_string).collect();
     let scratch = scope.scratch.clone();
     missing_part(scope, (figure, only), vec![rate.name]).unwrap_or(Case::LinkBench(LinkBench {
         figure,
@@ -51,6 +50,11 @@ fn over_link(
         arguments,
         scratch,
     }))
+}
+
+/// What a benchmark is given that has fewer repetitions of its own.
+fn quickly(scope: &FigureScope) -> &'static [&'static str] {
+    if scope.quick { &["--quick"] } else { &[] }
 }
 
 /// Names of those of `exchanges` that there are, with commas between.
@@ -66,7 +70,8 @@ pub(super) fn transfers(scope: &FigureScope) -> Vec<Case> {
     let of = |rate| {
         let arguments = ["transfer", "--transport", "tcp", "--kind", "static"];
         let more = ["--exchange", &exchanges, "--sizes", "64KiB,1MiB,16MiB"];
-        over_link(scope, ("xue-8", "transfer-links"), rate, &[&arguments[..], &more].concat())
+        let all = [&arguments[..], &more, quickly(scope)].concat();
+        over_link(scope, ("xue-8", "transfer-links"), rate, &all)
     };
     [SLOW, FAST, FASTEST].map(of).to_vec()
 }
@@ -80,7 +85,23 @@ pub(super) fn store(scope: &FigureScope) -> Case {
     let workers = if scope.quick { "1,2" } else { "1,2,4,8" };
     let arguments = ["kvstore", "--transport", "tcp", "--pull", "filled"];
     let more = ["--workers", workers, "--exchange", exchanges];
-    over_link(scope, ("li-7", "store"), SLOW, &[&arguments[..], &more].concat())
+    let all = [&arguments[..], &more, quickly(scope)].concat();
+    over_link(scope, ("li-7", "store"), SLOW, &all)
+}
+
+/// Figure 8 of Li et al. over their slower link, of images of this size.
+pub(super) fn store_training(scope: &FigureScope, data: &str, workers: u32) -> Case {
+    let (steps, repetitions) = if scope.quick { ("8", "1") } else { ("30", "3") };
+    let workers = workers.to_string();
+    let job = ["step", "--model", "mlp", "--data", data, "--strategy", "dist-sgd"];
+    let size = ["--workers", &workers, "--servers", &workers, "--batch", "64"];
+    let much = ["--steps", steps, "--repetitions", repetitions, "--transport", "tcp"];
+    let against: &[&str] = match scope.exchanges.contains(&Exchange::Zmq) {
+        true => &["--against", "zmq"],
+        false => &[],
+    };
+    let all = [&job[..], &size, &much, against].concat();
+    over_link(scope, ("li-8", "store-training"), SLOW, &all)
 }
 
 /// What crosses of a small model, and of one of the paper's that sends much.
