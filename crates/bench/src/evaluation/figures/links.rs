@@ -7,6 +7,7 @@ use tensorwire_zoo::{Fcn5, Mlp, Shipped, Vgg16};
 use super::FigureScope;
 use super::xue::SMALL_BATCH;
 use crate::evaluation::{Case, LinkBench, LinkJob, LinkRate, LinkSteps, NotMeasured};
+use crate::machine::cores;
 
 const SLOW: LinkRate = LinkRate { name: "1gbit", bits_per_second: 1e9 };
 const FAST: LinkRate = LinkRate { name: "10gbit", bits_per_second: 1e10 };
@@ -92,9 +93,12 @@ pub(super) fn store(scope: &FigureScope) -> Case {
 /// Figure 8 of Li et al. over their slower link, of images of this size.
 pub(super) fn store_training(scope: &FigureScope, data: &str, workers: u32) -> Case {
     let (steps, repetitions) = if scope.quick { ("8", "1") } else { ("30", "3") };
+    // hosts do not know that they share this machine's cores
+    let threads = (cores() / workers as usize).max(1).to_string();
     let workers = workers.to_string();
     let job = ["step", "--model", "mlp", "--data", data, "--strategy", "dist-sgd"];
-    let size = ["--workers", &workers, "--servers", &workers, "--batch", "64"];
+    let size =
+        ["--workers", &workers, "--servers", &workers, "--batch", "64", "--threads", &threads];
     let much = ["--steps", steps, "--repetitions", repetitions, "--transport", "tcp"];
     let against: &[&str] = match scope.exchanges.contains(&Exchange::Zmq) {
         true => &["--against", "zmq"],

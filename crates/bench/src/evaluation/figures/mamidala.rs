@@ -25,13 +25,13 @@ const RECIPE_EPOCHS: u64 = 95;
 /// What stands in ImageNet's place: images of its shape, and few, for processors are to learn them.
 const STAND_IN: &str = "digits:320,224x224x3";
 const STAND_IN_IMAGES: u64 = 320;
-const STAND_IN_BATCH: usize = 8;
-const STAND_IN_EPOCHS: u64 = 12;
+const STAND_IN_BATCH: usize = 4;
+const STAND_IN_EPOCHS: u64 = 6;
 /// In steps of so few images, the rates of the paper's own batches end in numbers that are none.
 const STAND_IN_RATE: f64 = 0.01;
 const STAND_IN_WORKERS: u32 = 4;
 /// Steps between meetings on it: two an epoch.
-const STAND_IN_INTERVAL: u64 = 5;
+const STAND_IN_INTERVAL: u64 = 10;
 /// Steps between meetings of elastic SGD.
 const INTERVAL: u64 = 64;
 /// The same in a quick measurement, which has one meeting in its steps.
@@ -264,7 +264,7 @@ pub(super) fn batches(scope: &FigureScope) -> Vec<Case> {
     let mut all: Vec<Case> = missing.into_iter().collect();
     all.extend([16, 32, 64].map(digits));
     if let Some(learned) = learned {
-        // 128 samples of each, or 8
+        // 128 samples of each, or 4
         let (rate, workers) = match learned.is_imagenet {
             true => (0.5, [8, 16, 32]),
             false => (STAND_IN_RATE, [1, 2, 4]),
