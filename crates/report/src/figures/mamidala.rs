@@ -39,7 +39,7 @@ pub(super) const CURVES: Figure = Figure {
     title: "Learning curves of the six modes",
     says: "mpi-sgd learns faster than dist-sgd, mpi-asgd than dist-asgd; mpi-esgd converges more than 2× as fast as all other \
            modes. The same machines, ResNet-50 on ImageNet; validation accuracy. Where ImageNet is not here, a perceptron \
-           learns digits.",
+           learns digits of 8×8, and in a whole run ResNet-50 some of them that are enlarged to 224×224.",
     kinds: &["modes"],
     run: "tensorwire bench evaluation --only modes --json FILE",
     take: curves,
@@ -123,7 +123,8 @@ pub(super) const BATCHES: Figure = Figure {
     source: "Mamidala et al., Fig. 16",
     title: "Learning curves by batch",
     says: "ResNet-50 on ImageNet by mpi-SGD without servers, batches of 1024, 2048 and 4096 of the whole job, an initial rate of \
-           0.5: a validation accuracy above 0.72. Where ImageNet is not here, a perceptron learns digits.",
+           0.5: a validation accuracy above 0.72. Where ImageNet is not here, a perceptron learns digits of 8×8, and in a whole \
+           run ResNet-50 some of them that are enlarged to 224×224.",
     kinds: &["modes"],
     run: "tensorwire bench evaluation --only batches --json FILE",
     take: batches,
