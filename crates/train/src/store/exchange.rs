@@ -163,12 +163,14 @@ struct Asked {
     at_ns: u64,
 }
 
-/// How far a step is with a variable that is read where its server has it. Once it is pushed and nothing
-/// reads it any more, the next step's is asked for.
+/// How far the runs are with a variable that is read where its server has it. Once one run has pushed it, and nothing reads it
+/// any more in that run, the next run's is asked for. What an evaluation alone reads is not: nobody would let go of it, and its
+/// server waits for that.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progressed {
-    is_pushed: bool,
-    is_released: bool,
+    /// In which epochs it was last pushed, and read to the end.
+    pushed: Option<u64>,
+    released: Option<u64>,
 }
 
 impl StoreExchange {
@@ -294,12 +296,18 @@ impl StoreExchange {
         }
     }
 
-    fn push(&mut self, edge: EdgeId, key: Key, tensor: &Buffer) -> Result<Sending, ExchangeError> {
+    fn push(
+        &mut self,
+        edge: EdgeId,
+        epoch: u64,
+        key: Key,
+        tensor: &Buffer,
+    ) -> Result<Sending, ExchangeError> {
         self.carried.to_store(tensor.bytes());
         let priority = self.priority(key);
         let handle = self.worker.lock().push(&[key], &[vec![tensor.clone()]], priority);
         self.pushes.insert(handle.map_err(store_error)?, edge);
-        self.progressed.entry(key).or_default().is_pushed = true;
+        self.progressed.entry(key).or_default().pushed = Some(epoch);
         self.ask_ahead(key);
         // it is started as soon as it is there: nothing is gained by waiting for the rest
         self.progress();
@@ -312,8 +320,6 @@ impl StoreExchange {
     /// Asks for the tensor of an epoch.
     fn ask(&mut self, edge: EdgeId, epoch: u64) {
         let Some(Inbound { key, bytes, into, wide, .. }) = self.inbound.get(&edge) else { return };
-        // who reads it anew is not done with it: that an evaluation was, between two steps, says nothing of this one
-        self.progressed.remove(key);
         self.carried.to_store(*bytes);
         let priority = self.priority(*key);
         let mut worker = self.worker.lock();
@@ -340,7 +346,7 @@ impl StoreExchange {
     /// Asks for the next step's value of a variable as soon as this step is done with it.
     fn ask_ahead(&mut self, key: Key) {
         let progressed = self.progressed.get(&key).copied().unwrap_or_default();
-        if !progressed.is_pushed || !progressed.is_released {
+        if progressed.pushed.is_none() || progressed.pushed != progressed.released {
             return;
         }
         self.progressed.remove(&key);
@@ -367,7 +373,7 @@ impl TensorExchange for StoreExchange {
         match (self.outbound.get(&edge), tensor) {
             (Some((_, key, Sent::Whole)), Some(tensor)) => {
                 let key = *key;
-                let sending = self.push(edge, key, tensor)?;
+                let sending = self.push(edge, epoch, key, tensor)?;
                 let made =
                     |(_, inbound): &(&EdgeId, &Inbound)| inbound.follows && inbound.key == key;
                 if let Some(made) = self.inbound.iter().find(made).map(|(edge, _)| *edge) {
@@ -388,7 +394,7 @@ impl TensorExchange for StoreExchange {
     fn announce(
         &mut self,
         edge: EdgeId,
-        _epoch: u64,
+        epoch: u64,
         spec: &TensorSpec,
         tensor: &Buffer,
     ) -> Result<Sending, ExchangeError> {
@@ -398,7 +404,7 @@ impl TensorExchange for StoreExchange {
         };
         let (key, sent) = (*key, *sent);
         if sent == Sent::Whole {
-            return self.push(edge, key, tensor);
+            return self.push(edge, epoch, key, tensor);
         }
         let here = (edge, sent, spec.clone(), tensor.clone());
         let Some(other) = self.halves.remove(&key) else {
@@ -487,7 +493,8 @@ impl TensorExchange for StoreExchange {
         let Some(Inbound { key, into: None, .. }) = self.inbound.get(&edge) else { return };
         let key = *key;
         self.worker.lock().release(key);
-        self.progressed.entry(key).or_default().is_released = true;
+        let read = self.pulls.get(&edge).map(|asked| asked.epoch);
+        self.progressed.entry(key).or_default().released = read;
         self.ask_ahead(key);
         self.progress();
     }

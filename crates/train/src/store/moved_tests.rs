@@ -139,6 +139,51 @@ fn what_shares_memory_with_its_servers_needs_no_thread() {
     serving.join().unwrap();
 }
 
+/// As statistics of a batch normalisation: pushed in every step, and read by evaluations alone.
+#[test]
+fn what_an_evaluation_alone_reads_keeps_no_later_push_from_its_server() {
+    let (worker, serving) = store(|| Backend::Shm);
+    let (mut exchange, tensors) = exchange(&worker);
+    let (push, pull) = (EdgeId(0), EdgeId(PIECES));
+    let inbound = Inbound {
+        name: String::new(),
+        key: Key(0),
+        bytes: 4 * ELEMENTS,
+        into: None,
+        follows: false,
+        wide: None,
+    };
+    exchange.inbound.insert(pull, inbound);
+    let late = soon();
+    let train = |exchange: &mut StoreExchange, epoch: u64| {
+        exchange.send(push, epoch, Some(&tensors[0])).unwrap();
+        let mut finished = Vec::new();
+        while finished.is_empty() {
+            exchange.finished(&mut finished).unwrap();
+            assert!(!late.passed(), "epoch {epoch}: {}", worker.lock().missing());
+        }
+    };
+    let read = |exchange: &mut StoreExchange, epoch: u64| {
+        while !exchange.arrived(pull, epoch).unwrap() {
+            assert!(!late.passed(), "epoch {epoch}: {}", worker.lock().missing());
+        }
+        exchange.released(pull);
+    };
+    train(&mut exchange, 1);
+    read(&mut exchange, 2);
+    (3..6).for_each(|epoch| train(&mut exchange, epoch));
+    read(&mut exchange, 6);
+    (7..9).for_each(|epoch| train(&mut exchange, epoch));
+    assert_eq!(exchange.pulls[&pull].epoch, 6);
+    // what a step reads and pushes is asked for ahead
+    read(&mut exchange, 9);
+    train(&mut exchange, 9);
+    assert_eq!(exchange.pulls[&pull].epoch, 10);
+    drop(exchange);
+    worker.lock().close(soon()).unwrap();
+    serving.join().unwrap();
+}
+
 #[test]
 fn what_the_thread_meets_is_told_to_whoever_moves_the_store_next() {
     let (worker, serving) = store(|| Backend::Tcp);
