@@ -18,10 +18,10 @@ pub enum DataError {
     )]
     NoSampleCount { given: String, name: &'static str, most: usize, sized: bool },
     #[error(
-        "images of {}x{}x{} cannot be made; each dimension must be at least 1, and an image has at most {most} values",
+        "{samples} digits of {}x{}x{} cannot be made; samples and each dimension must be at least 1, and an image has at most {most} values",
         .dims[0], .dims[1], .dims[2]
     )]
-    NoSuchSize { dims: [usize; 3], most: usize },
+    NoDigits { samples: usize, dims: [usize; 3], most: usize },
     #[error(
         "'{given}' gives images a size, and this model learns from {wanted}; leave the size out"
     )]

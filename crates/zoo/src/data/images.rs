@@ -10,10 +10,10 @@ use tensorwire_nn::{
     Sample,
 };
 
-use super::enlarged::Enlarged;
 use super::error::DataError;
 use super::idx::{self, LABELS_HEADER};
 use super::kind::SampleKind;
+use super::scaled::Scaled;
 use super::synthetic::Recipe;
 
 /// Images with their classes, split into train and test.
@@ -61,8 +61,8 @@ enum Pixels {
     Stored(Vec<u8>),
     /// Nowhere: each sample is generated when it is asked for.
     Made(Recipe),
-    /// Nowhere: each is a smaller image, enlarged when it is asked for.
-    Enlarged(Enlarged),
+    /// Nowhere: each is an image of another size, scaled when it is asked for.
+    Scaled(Scaled),
 }
 
 /// The bytes of one idx file, and how errors name it.
@@ -223,9 +223,9 @@ impl Split {
         Split { features: recipe.features(), pixels: Pixels::Made(recipe), labels }
     }
 
-    /// A split of smaller images, each enlarged when it is asked for. Labels are of the first of them.
-    pub(super) fn enlarged(enlarged: Enlarged, labels: Vec<i32>) -> Split {
-        Split { features: enlarged.features(), pixels: Pixels::Enlarged(enlarged), labels }
+    /// A split of images of another size, each scaled when it is asked for. Labels are of the first of them.
+    pub(super) fn scaled(scaled: Scaled, labels: Vec<i32>) -> Split {
+        Split { features: scaled.features(), pixels: Pixels::Scaled(scaled), labels }
     }
 
     /// A split from a file of images and the file of their labels, each in `0..classes`; with it
@@ -272,7 +272,7 @@ impl Split {
         match &self.pixels {
             Pixels::Stored(all) => Cow::Borrowed(&all[sample * self.features..][..self.features]),
             Pixels::Made(recipe) => Cow::Owned(recipe.make(sample, self.labels[sample])),
-            Pixels::Enlarged(enlarged) => Cow::Owned(enlarged.make(sample)),
+            Pixels::Scaled(scaled) => Cow::Owned(scaled.make(sample)),
         }
     }
 

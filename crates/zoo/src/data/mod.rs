@@ -8,7 +8,6 @@ mod characters;
 mod cifar;
 mod crop;
 mod decode;
-mod enlarged;
 mod error;
 mod folder;
 #[doc(hidden)]
@@ -23,6 +22,7 @@ mod npy_files;
 mod pairs;
 mod photos;
 mod reverse;
+mod scaled;
 mod sentences;
 mod sheets;
 mod sources;

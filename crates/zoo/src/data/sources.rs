@@ -22,7 +22,7 @@ const MADE_SAMPLES_MAX: usize = 1_000_000;
 /// All sources. A source is a row here and a file that reads or generates its data.
 #[rustfmt::skip]
 const SOURCES: [Row; 15] = [
-    Row { name: "digits", has: images, opens: Opens::Part(1438, |count, dims| Ok(Images::some_digits(count, dims)?.into())) },
+    Row { name: "digits", has: images, opens: Opens::Part(1438, digits) },
     Row { name: "mnist", has: images, opens: Opens::Folder("where MNIST's four files lie", |folder| Ok(Images::mnist(folder)?.into())) },
     Row { name: "cifar10", has: images, opens: Opens::Folder("where CIFAR-10's .bin files lie", |folder| Ok(Images::cifar10(folder)?.into())) },
     Row { name: "synthetic", has: |_| true, opens: Opens::Made(1024, synthetic) },
@@ -56,8 +56,8 @@ pub(super) type Opened = Result<Data, DataError>;
 enum Opens {
     /// Nothing. Opened with the kind and the seed.
     Itself(fn(SampleKind, u64) -> Opened),
-    /// A number of samples, all of which are so many, and the size that images are enlarged to.
-    Part(usize, fn(usize, Option<[usize; 3]>) -> Opened),
+    /// Nothing, or a number of samples, all of which are so many, and the size that images are to have.
+    Part(usize, fn(Option<(usize, Option<[usize; 3]>)>) -> Opened),
     /// A number of samples, and its default. Opened with the number, the kind and the seed.
     Made(usize, fn(usize, SampleKind, u64) -> Opened),
     /// A folder. The text says which.
@@ -128,6 +128,14 @@ fn running_text(kind: SampleKind) -> bool {
     matches!(kind, SampleKind::Tokens { .. })
 }
 
+fn digits(part: Option<(usize, Option<[usize; 3]>)>) -> Opened {
+    let images = match part {
+        Some((samples, dims)) => Images::some_digits(samples, dims),
+        None => Images::digits(),
+    };
+    Ok(images?.into())
+}
+
 fn synthetic(samples: usize, kind: SampleKind, seed: u64) -> Opened {
     Ok(match kind {
         SampleKind::Images { dims, classes } => {
@@ -160,7 +168,7 @@ fn text(given: &Given, kind: SampleKind, _: u64) -> Opened {
 /// A source of data, as a user names it:
 ///
 /// - `digits`: 8×8 images that are part of the program; `digits:N`: the first N, and a quarter as many for the test;
-///   `digits:N,HxWxC`: enlarged to that size;
+///   `digits:N,HxWxC`: scaled to that size;
 /// - `mnist:DIR`: MNIST's four idx files in a folder, unpacked;
 /// - `cifar10:DIR`: the six files of CIFAR-10's binary version in a folder, unpacked;
 /// - `synthetic` or `synthetic:N`: N random train samples for any model; of images, sequences and running text
@@ -224,8 +232,8 @@ impl Source {
         }
         match (row.opens, argument) {
             (Opens::Itself(open), _) => open(wanted, seed),
-            (Opens::Part(_, open), Argument::Made { count, dims }) => open(*count, *dims),
-            (Opens::Part(all, open), _) => open(all, None),
+            (Opens::Part(_, open), Argument::Made { count, dims }) => open(Some((*count, *dims))),
+            (Opens::Part(_, open), _) => open(None),
             (Opens::Made(_, open), Argument::Made { count, dims }) => match (*dims, wanted) {
                 (None, wanted) => open(*count, wanted, seed),
                 (Some(dims), SampleKind::Images { classes, .. }) => {

@@ -39,6 +39,7 @@ pub(super) fn training(scope: &FigureScope) -> Vec<Case> {
         .iter()
         .filter_map(|(data, _)| scope.without("li-8", "mlp", *data, "store-training"))
         .chain(scope.without_rdma("li-8", "store-training"))
+        .chain(links::no_store_training(scope))
         .collect();
     for &nodes in counts {
         for (data, made_up) in sets {
@@ -48,7 +49,7 @@ pub(super) fn training(scope: &FigureScope) -> Vec<Case> {
             let jobs = scope.by_exchange(&scope.exchanges, &config);
             all.extend(jobs.into_iter().map(Case::Throughput));
             // the paper's own contrast, as of figure 7
-            all.push(links::store_training(scope, &source, nodes));
+            all.extend(links::store_training(scope, &source, nodes));
         }
     }
     all

@@ -90,8 +90,16 @@ pub(super) fn store(scope: &FigureScope) -> Case {
     over_link(scope, ("li-7", "store"), SLOW, &all)
 }
 
-/// Figure 8 of Li et al. over their slower link, of images of this size.
-pub(super) fn store_training(scope: &FigureScope, data: &str, workers: u32) -> Case {
+/// Why figure 8 of Li et al. is not measured over their slower link.
+pub(super) fn no_store_training(scope: &FigureScope) -> Option<Case> {
+    missing_part(scope, ("li-8", "store-training"), vec![SLOW.name])
+}
+
+/// Figure 8 of Li et al. over their slower link, of images of this size, if there can be such.
+pub(super) fn store_training(scope: &FigureScope, data: &str, workers: u32) -> Option<Case> {
+    if scope.no_links.is_some() {
+        return None;
+    }
     let (steps, repetitions) = if scope.quick { ("8", "1") } else { ("30", "3") };
     // hosts do not know that they share this machine's cores
     let threads = (cores() / workers as usize).max(1).to_string();
@@ -105,7 +113,7 @@ pub(super) fn store_training(scope: &FigureScope, data: &str, workers: u32) -> C
         false => &[],
     };
     let all = [&job[..], &size, &much, against].concat();
-    over_link(scope, ("li-8", "store-training"), SLOW, &all)
+    Some(over_link(scope, ("li-8", "store-training"), SLOW, &all))
 }
 
 /// What crosses of a small model, and of one of the paper's that sends much.

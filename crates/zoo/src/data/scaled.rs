@@ -1,4 +1,4 @@
-//! The digits that ship in another number and size, for models whose images are larger. Each image is enlarged when it is asked
+//! The digits that ship in another number and size, for models whose images are larger. Each image is scaled when it is asked
 //! for.
 
 use std::error::Error;
@@ -15,9 +15,9 @@ use super::images::{Images, Split};
 /// Most values of an image.
 const FEATURES_MAX: usize = 256 << 20;
 
-/// How each sample of a split is enlarged.
+/// How each sample of a split is scaled.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Enlarged {
+pub(super) struct Scaled {
     /// Images of one channel.
     small: Arc<Split>,
     /// Their height and width.
@@ -26,7 +26,7 @@ pub(super) struct Enlarged {
     dims: [usize; 3],
 }
 
-impl Enlarged {
+impl Scaled {
     /// Values of a sample.
     pub(super) fn features(&self) -> usize {
         self.dims.iter().product()
@@ -54,27 +54,31 @@ impl Enlarged {
 
 impl Images {
     /// The first `samples` of the [digits](Images::digits) to train with, and a quarter as many (at least one) to test with; all
-    /// of either where there are no more. With `dims` = `[height, width, channels]` they are enlarged to that by a bilinear
-    /// filter, and all channels are alike.
+    /// of either where there are no more. With `dims` = `[height, width, channels]` they are scaled to that by a bilinear filter,
+    /// and all channels are alike.
     ///
     /// # Errors
-    /// When an image is to have no values, or more than 2²⁸.
+    /// When there are to be no samples, or an image is to have no values or more than 2²⁸.
     pub fn some_digits(samples: usize, dims: Option<[usize; 3]>) -> Result<Images, DataError> {
-        let Images { name, train, test, dims: own, classes, .. } = Images::digits()?;
-        let [height, width, _] = own;
+        let Images { name, train, test, dims: own, features, classes } = Images::digits()?;
         let dims = dims.unwrap_or(own);
-        let features = dims.iter().try_fold(1usize, |all, &dim| all.checked_mul(dim));
-        if !features.is_some_and(|features| (1..=FEATURES_MAX).contains(&features)) {
-            return Err(DataError::NoSuchSize { dims, most: FEATURES_MAX });
+        let values = dims.iter().try_fold(1usize, |all, &dim| all.checked_mul(dim));
+        if samples == 0 || !values.is_some_and(|values| (1..=FEATURES_MAX).contains(&values)) {
+            return Err(DataError::NoDigits { samples, dims, most: FEATURES_MAX });
         }
-        let part = |split: Arc<Split>, samples: usize| {
-            let labels = split.labels().iter().copied().take(samples).collect();
-            Split::enlarged(Enlarged { small: split, size: [height, width], dims }, labels)
-        };
-        // as many of the test as there are train samples for each of it
+        // who trains with all is tested with all
         let tests = match samples < train.samples() {
             true => (samples / 4).max(1),
             false => test.samples(),
+        };
+        let part = |split: Arc<Split>, samples: usize| {
+            let labels: Vec<i32> = split.labels().iter().copied().take(samples).collect();
+            if dims == own {
+                let pixels = (0..labels.len()).flat_map(|at| split.pixels(at).into_owned());
+                return Split::new(features, pixels.collect(), labels);
+            }
+            let [height, width, _] = own;
+            Split::scaled(Scaled { small: split, size: [height, width], dims }, labels)
         };
         Ok(Images::new(&name, part(train, samples), part(test, tests), dims, classes))
     }
@@ -85,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_enlarged_digit_is_the_small_one_between_whose_pixels_others_lie() {
+    fn a_larger_digit_is_the_small_one_between_whose_pixels_others_lie() {
         let (small, large) = (Images::digits().unwrap(), Images::some_digits(8, Some([24, 40, 3])));
         let large = large.unwrap();
         assert_eq!((large.dims, large.features, large.classes), ([24, 40, 3], 2880, 10));
@@ -118,10 +122,12 @@ mod tests {
     }
 
     #[test]
-    fn images_of_no_size_are_refused() {
-        for dims in [[0, 8, 1], [1 << 20, 1 << 20, 1], [usize::MAX, 2, 2]] {
-            let refused = Images::some_digits(4, Some(dims));
-            assert!(matches!(refused, Err(DataError::NoSuchSize { .. })), "{dims:?}");
+    fn no_samples_and_images_of_no_size_are_refused() {
+        for (samples, dims) in
+            [(4, [0, 8, 1]), (4, [1 << 20, 1 << 20, 1]), (4, [usize::MAX, 2, 2]), (0, [8, 8, 1])]
+        {
+            let refused = Images::some_digits(samples, Some(dims));
+            assert!(matches!(refused, Err(DataError::NoDigits { .. })), "{samples} of {dims:?}");
         }
     }
 }
