@@ -12,10 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import statistics
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -238,7 +240,14 @@ def machine(load: float | None) -> Row:
             if field.strip() == "model name":
                 cpu = value.strip()
                 break
-    return {"cpu": cpu, "cores": len(os.sched_getaffinity(0)), "load_before": load}
+    return {
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "host": platform.node(),
+        "kernel": platform.release(),
+        "cpu": cpu,
+        "cores": len(os.sched_getaffinity(0)),
+        "load_before": load,
+    }
 
 
 def read_rows(file: Path) -> list[Row]:

@@ -44,6 +44,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
             ReportFormat::Markdown => written(args, output, TableFormat::Markdown)?,
             ReportFormat::Csv => written(args, output, TableFormat::Csv)?,
             ReportFormat::Claims => written(args, output, TableFormat::Claims)?,
+            ReportFormat::ClaimsJson => written(args, output, TableFormat::ClaimsJson)?,
         }),
     };
     args.plots.as_deref().zip(report).map(|(folder, of)| save(folder, &of.plots)).transpose()?;

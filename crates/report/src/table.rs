@@ -26,6 +26,8 @@ pub enum TableFormat {
     Csv,
     /// What the papers claim and what was found, a table a figure, in GitHub's.
     Claims,
+    /// The same, a line of JSON a claim.
+    ClaimsJson,
 }
 
 /// Of a plot.
@@ -51,6 +53,7 @@ pub(crate) fn tables(evaluation: &Evaluation, format: TableFormat) -> String {
         TableFormat::Latex => each(evaluation, latex::PREAMBLE, latex::of_plot),
         TableFormat::Markdown => each(evaluation, "", markdown::of_plot),
         TableFormat::Claims => claims::of_all(evaluation),
+        TableFormat::ClaimsJson => claims::json_of_all(evaluation),
     }
 }
 

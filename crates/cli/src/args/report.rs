@@ -26,10 +26,10 @@ pub(crate) struct ReportArgs {
     pub(crate) lines: Vec<PathBuf>,
     /// Where it goes: one file that needs no other
     ///
-    /// [default: report.html, .tex, .md or .csv; claims.md; with --plots or --compare and no --format: nowhere]
+    /// [default: report.html, .tex, .md or .csv; claims.md, .jsonl; with --plots or --compare and no --format: nowhere]
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// One of: html, latex, markdown, csv, claims
+    /// html, latex, markdown, csv, claims, claims-json
     ///
     /// A page with all plots, or what they show as tables. [default: as the name of --output ends: .tex, .md, .csv; else html]
     #[arg(long, value_enum)]
@@ -68,6 +68,8 @@ pub(crate) enum ReportFormat {
     Csv,
     /// What is claimed and what was found, in Markdown
     Claims,
+    /// The same, a line of JSON a claim
+    ClaimsJson,
 }
 
 impl ReportFormat {
@@ -76,7 +78,7 @@ impl ReportFormat {
         match self {
             ReportFormat::Html => "a page",
             ReportFormat::Latex | ReportFormat::Markdown | ReportFormat::Csv => "tables",
-            ReportFormat::Claims => "claims",
+            ReportFormat::Claims | ReportFormat::ClaimsJson => "claims",
         }
     }
 }
@@ -107,6 +109,7 @@ impl ReportArgs {
             ReportFormat::Markdown => "report.md",
             ReportFormat::Csv => "report.csv",
             ReportFormat::Claims => "claims.md",
+            ReportFormat::ClaimsJson => "claims.jsonl",
         };
         Some(self.output.clone().unwrap_or_else(|| PathBuf::from(usual)))
     }

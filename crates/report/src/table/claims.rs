@@ -1,10 +1,12 @@
 //! What the papers claim, and what became of it here: where that was measured, and a table a figure, as GitHub reads it, for a text
-//! that says the same as the page.
+//! that says the same as the page; or a line of JSON a claim.
+
+use serde_json::{Value, json};
 
 use super::markdown::escaped;
 use crate::figure::{Claim, Figure};
 use crate::section::{Evaluation, Gap, Section};
-use crate::verdict::Verdict;
+use crate::verdict::{State, Verdict};
 
 /// All figures with claims or gaps, those without lines among them.
 pub(super) fn of_all(evaluation: &Evaluation) -> String {
@@ -25,6 +27,67 @@ pub(super) fn of_all(evaluation: &Evaluation) -> String {
         true => String::new(),
         false => format!("{}\n\n{}", escaped(&evaluation.provenance.sentence()), tables.join("\n")),
     }
+}
+
+/// All claims and gaps, a line of JSON each.
+pub(super) fn json_of_all(evaluation: &Evaluation) -> String {
+    let about = |figure: &Figure, claim: &str, subject: &str| {
+        json!({
+            "figure": figure.id,
+            "source": figure.source,
+            "title": figure.title,
+            "command": figure.run,
+            "claim": claim,
+            "subject": subject,
+        })
+    };
+    let with = |mut line: Value, more: Value| -> Value {
+        if let (Value::Object(line), Value::Object(more)) = (&mut line, more) {
+            line.extend(more);
+        }
+        line
+    };
+    let of_claim = |figure: &Figure, claim: &Claim, verdict: Option<&Verdict>| {
+        let subject = verdict.map_or_else(|| claim.only.join(", "), |it| it.title.clone());
+        let wanted = claim.wants.says();
+        let Some(Verdict { found, .. }) = verdict else {
+            let more = json!({ "wanted": wanted, "verdict": "not measured" });
+            return with(about(figure, claim.says, &subject), more);
+        };
+        let state = match found.state {
+            State::Met => "met",
+            State::Short => "short",
+            State::Unclear => "unclear",
+            State::Elsewhere => "not measured there",
+        };
+        let more = json!({
+            "wanted": wanted,
+            "verdict": state,
+            "value": found.figure,
+            "p10": found.spread.map(|spread| spread[0]),
+            "p90": found.spread.map(|spread| spread[1]),
+            "at": found.place(figure),
+        });
+        with(about(figure, claim.says, &subject), more)
+    };
+    let of_section = |section: &Section| -> Vec<Value> {
+        let figure = section.figure;
+        let gap = |gap: &Gap| {
+            let more = json!({ "verdict": "not measurable here", "why": gap.why });
+            with(about(figure, "", &gap.subject.join(", ")), more)
+        };
+        let claims = section.claims.iter().flat_map(|(claim, verdicts)| match &verdicts[..] {
+            [] => vec![of_claim(figure, claim, None)],
+            some => some.iter().map(|verdict| of_claim(figure, claim, Some(verdict))).collect(),
+        });
+        section.gaps.iter().map(gap).chain(claims).collect()
+    };
+    let of_missing = |figure: &&'static Figure| -> Vec<Value> {
+        figure.claims.iter().map(|claim| of_claim(figure, claim, None)).collect()
+    };
+    let sections = evaluation.sections.iter().flat_map(of_section);
+    let lines = sections.chain(evaluation.missing.iter().flat_map(of_missing));
+    lines.map(|line| format!("{line}\n")).collect()
 }
 
 /// None where nothing is claimed.

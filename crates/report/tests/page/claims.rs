@@ -34,6 +34,31 @@ fn their_tcp_is_beside_each_transport_of_ours_where_a_store_trains() {
 }
 
 #[test]
+fn claims_are_lines_of_json_as_well() {
+    let lines = "{\"bench\":\"kvstore\",\"transport\":\"tcp\",\"exchange\":\"zero-copy\",\"pull\":\"filled\",\"workers\":1,\
+                 \"servers\":1,\"bytes\":400000,\"median_s\":1.0}\n\
+                 {\"bench\":\"kvstore\",\"transport\":\"tcp\",\"exchange\":\"zmq\",\"workers\":1,\"servers\":1,\"bytes\":400000,\
+                 \"median_s\":2.0}\n\
+                 {\"bench\":\"not-measured\",\"figure\":\"xue-table-3\",\"subject\":[],\"why\":\"no GPU\"}\n";
+    let lines = Line::read_all("f", lines).unwrap();
+    let text = tables(&lines, TableFormat::ClaimsJson).unwrap();
+    let claims: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |figure: &str, claim: &str| {
+        let found = claims.iter().find(|one| one["figure"] == figure && one["claim"] == claim);
+        found.unwrap_or_else(|| panic!("no '{claim}' of {figure} in {text}")).clone()
+    };
+    let met = of("li-7", "the same wire, every number of workers");
+    assert_eq!((&met["verdict"], &met["value"]), (&"met".into(), &2.0.into()), "{met}");
+    assert_eq!(met["wanted"], "at least 1.11×");
+    let elsewhere = of("li-7", "the same wire, 32 workers");
+    assert_eq!(elsewhere["verdict"], "not measured there", "{elsewhere}");
+    let gap = of("xue-table-3", "");
+    assert_eq!((&gap["verdict"], &gap["why"]), (&"not measurable here".into(), &"no GPU".into()));
+    assert_eq!(of("xue-8", "not slower than TensorFlow here")["verdict"], "not measured");
+}
+
+#[test]
 fn how_many_simulated_steps_are_near_is_a_claim() {
     let line = |rows: u32, within: u32| {
         let ratio = f64::from(within) / f64::from(rows);

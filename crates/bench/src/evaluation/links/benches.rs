@@ -1,5 +1,6 @@
 //! Another benchmark of this program over links of a given rate: its own command, on two hosts, whose lines say which link it was. A
-//! link of which this machine's cores carry less than half is no such link: what they carry is said in its place.
+//! link of which this machine's cores carry less than half is no such link: that is said, and what is measured over it is of a link
+//! as cores carry it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,8 @@ use crate::evaluation::{NotMeasured, Runner, tell_missing};
 
 /// Of a link's rate, what cores carry at least.
 const CARRIED: f64 = 0.5;
+/// What a link is called that they do not fill.
+const AS_CARRIED: &str = "as cores carry";
 
 /// A benchmark over such links.
 #[derive(Clone, Debug)]
@@ -61,14 +64,22 @@ impl Runner<'_> {
         on_line: &mut dyn FnMut(Value),
     ) -> Result<(), BenchError> {
         let carried_gbs = self.carried(spec.rate, &spec.scratch)?.gbs;
-        if let Some(missing) = spec.missing(carried_gbs) {
-            return tell_missing(on_line, &missing);
-        }
+        let missing = spec.missing(carried_gbs);
+        missing.iter().try_for_each(|missing| tell_missing(on_line, missing))?;
         let command = |json: &Path| spec.command(json);
-        let lines: Vec<Value> = self.measured_over(spec.rate, 1, &spec.scratch, &command)?;
-        lines.into_iter().for_each(on_line);
+        for line in self.measured_over(spec.rate, 1, &spec.scratch, &command)? {
+            on_line(of_link(line, missing.is_some()));
+        }
         Ok(())
     }
+}
+
+/// A line with the link that it is of.
+fn of_link(mut line: Value, is_as_carried: bool) -> Value {
+    if let (Value::Object(line), true) = (&mut line, is_as_carried) {
+        line.insert("link".to_string(), AS_CARRIED.into());
+    }
+    line
 }
 
 #[cfg(test)]
@@ -76,7 +87,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_that_cores_do_not_carry_is_not_measured_and_what_they_carry_is_said() {
+    fn lines_of_a_link_that_cores_do_not_fill_do_not_claim_its_rate() {
+        let line = serde_json::json!({ "bench": "transfer", "link": "100gbit" });
+        assert_eq!(of_link(line.clone(), true)["link"], "as cores carry");
+        assert_eq!(of_link(line, false)["link"], "100gbit");
+    }
+
+    #[test]
+    fn a_link_that_cores_do_not_carry_is_missing_and_what_they_carry_is_said() {
         let spec = LinkBench {
             figure: "xue-8",
             only: "transfer-links",
