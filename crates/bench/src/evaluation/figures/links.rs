@@ -100,7 +100,8 @@ pub(super) fn store_training(scope: &FigureScope, data: &str, workers: u32) -> O
     if scope.no_links.is_some() {
         return None;
     }
-    let (steps, repetitions) = if scope.quick { ("8", "1") } else { ("30", "3") };
+    // workers begin one after the other, and take some steps to come together
+    let (steps, repetitions) = if scope.quick { ("20", "1") } else { ("30", "3") };
     // hosts do not know that they share this machine's cores
     let threads = (cores() / workers as usize).max(1).to_string();
     let workers = workers.to_string();
