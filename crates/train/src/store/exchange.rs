@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tensorwire_base::{Clock, Deadline};
-use tensorwire_graph::{Edge, EdgeId, Node, Op, Output, Plan, Transfer};
+use tensorwire_graph::{Edge, EdgeId, Node, NodeId, Op, Output, Plan, Transfer};
 use tensorwire_kvstore::{Key, KvHandle, KvProgress, KvWorker, StoreError, ValueSpec};
 use tensorwire_memory::{Buffer, Slab};
 use tensorwire_nn::Program;
@@ -120,6 +120,9 @@ struct Inbound {
     into: Option<Vec<Buffer>>,
     /// It is made of what is pushed in the same step, and asked for behind that.
     follows: bool,
+    /// A run that pushes it reads it, too. What an evaluation alone reads is never asked for ahead: nobody would let go of it, and
+    /// its server waits for that.
+    is_read_where_pushed: bool,
     /// What the value in the store is rounded from, of this type.
     wide: Option<DType>,
 }
@@ -163,14 +166,12 @@ struct Asked {
     at_ns: u64,
 }
 
-/// How far the runs are with a variable that is read where its server has it. Once one run has pushed it, and nothing reads it
-/// any more in that run, the next run's is asked for. What an evaluation alone reads is not: nobody would let go of it, and its
-/// server waits for that.
+/// How far a step is with a variable that is read where its server has it. Once it is pushed and nothing
+/// reads it any more, the next step's is asked for.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progressed {
-    /// In which epochs it was last pushed, and read to the end.
-    pushed: Option<u64>,
-    released: Option<u64>,
+    is_pushed: bool,
+    is_released: bool,
 }
 
 impl StoreExchange {
@@ -188,6 +189,9 @@ impl StoreExchange {
     ) -> Result<StoreExchange, StoreError> {
         let (mut outbound, mut inbound) = (HashMap::new(), HashMap::new());
         let mut staging = Staging::default();
+        let sent = plan.edges.iter().filter(|edge| edge.from == part);
+        let pushes: Vec<(Key, NodeId)> =
+            sent.filter_map(|edge| Some((keys.updated_by(plan, edge)?.0, edge.send))).collect();
         for edge in &plan.edges {
             let name = edge.name.clone();
             if edge.from == part
@@ -219,7 +223,12 @@ impl StoreExchange {
                 let wide = in_store
                     .filter(|in_store| *in_store != edge.fact.dtype)
                     .map(|_| edge.fact.dtype);
-                inbound.insert(edge.id, Inbound { name, key, bytes, into, follows, wide });
+                let is_read_where_pushed = plan.runs.iter().any(|run| {
+                    let has = |node: &NodeId| run.nodes[part].binary_search(node).is_ok();
+                    has(&edge.recv) && pushes.iter().any(|(of, send)| *of == key && has(send))
+                });
+                let this = Inbound { name, key, bytes, into, follows, is_read_where_pushed, wide };
+                inbound.insert(edge.id, this);
             }
         }
         let exchange = StoreExchange::over(worker, outbound, inbound);
@@ -296,18 +305,12 @@ impl StoreExchange {
         }
     }
 
-    fn push(
-        &mut self,
-        edge: EdgeId,
-        epoch: u64,
-        key: Key,
-        tensor: &Buffer,
-    ) -> Result<Sending, ExchangeError> {
+    fn push(&mut self, edge: EdgeId, key: Key, tensor: &Buffer) -> Result<Sending, ExchangeError> {
         self.carried.to_store(tensor.bytes());
         let priority = self.priority(key);
         let handle = self.worker.lock().push(&[key], &[vec![tensor.clone()]], priority);
         self.pushes.insert(handle.map_err(store_error)?, edge);
-        self.progressed.entry(key).or_default().pushed = Some(epoch);
+        self.progressed.entry(key).or_default().is_pushed = true;
         self.ask_ahead(key);
         // it is started as soon as it is there: nothing is gained by waiting for the rest
         self.progress();
@@ -320,6 +323,8 @@ impl StoreExchange {
     /// Asks for the tensor of an epoch.
     fn ask(&mut self, edge: EdgeId, epoch: u64) {
         let Some(Inbound { key, bytes, into, wide, .. }) = self.inbound.get(&edge) else { return };
+        // who reads it anew is not done with it: that an evaluation was, between two steps, says nothing of this one
+        self.progressed.remove(key);
         self.carried.to_store(*bytes);
         let priority = self.priority(*key);
         let mut worker = self.worker.lock();
@@ -346,11 +351,13 @@ impl StoreExchange {
     /// Asks for the next step's value of a variable as soon as this step is done with it.
     fn ask_ahead(&mut self, key: Key) {
         let progressed = self.progressed.get(&key).copied().unwrap_or_default();
-        if progressed.pushed.is_none() || progressed.pushed != progressed.released {
+        if !progressed.is_pushed || !progressed.is_released {
             return;
         }
         self.progressed.remove(&key);
-        let its = |(_, inbound): &(&EdgeId, &Inbound)| inbound.key == key && inbound.into.is_none();
+        let its = |(_, inbound): &(&EdgeId, &Inbound)| {
+            inbound.key == key && inbound.into.is_none() && inbound.is_read_where_pushed
+        };
         let edge = self.inbound.iter().find(its).map(|(edge, _)| *edge);
         let asked = edge.and_then(|edge| Some((edge, self.pulls.get(&edge)?.epoch)));
         if let Some((edge, epoch)) = asked {
@@ -373,7 +380,7 @@ impl TensorExchange for StoreExchange {
         match (self.outbound.get(&edge), tensor) {
             (Some((_, key, Sent::Whole)), Some(tensor)) => {
                 let key = *key;
-                let sending = self.push(edge, epoch, key, tensor)?;
+                let sending = self.push(edge, key, tensor)?;
                 let made =
                     |(_, inbound): &(&EdgeId, &Inbound)| inbound.follows && inbound.key == key;
                 if let Some(made) = self.inbound.iter().find(made).map(|(edge, _)| *edge) {
@@ -394,7 +401,7 @@ impl TensorExchange for StoreExchange {
     fn announce(
         &mut self,
         edge: EdgeId,
-        epoch: u64,
+        _epoch: u64,
         spec: &TensorSpec,
         tensor: &Buffer,
     ) -> Result<Sending, ExchangeError> {
@@ -404,7 +411,7 @@ impl TensorExchange for StoreExchange {
         };
         let (key, sent) = (*key, *sent);
         if sent == Sent::Whole {
-            return self.push(edge, epoch, key, tensor);
+            return self.push(edge, key, tensor);
         }
         let here = (edge, sent, spec.clone(), tensor.clone());
         let Some(other) = self.halves.remove(&key) else {
@@ -493,8 +500,7 @@ impl TensorExchange for StoreExchange {
         let Some(Inbound { key, into: None, .. }) = self.inbound.get(&edge) else { return };
         let key = *key;
         self.worker.lock().release(key);
-        let read = self.pulls.get(&edge).map(|asked| asked.epoch);
-        self.progressed.entry(key).or_default().released = read;
+        self.progressed.entry(key).or_default().is_released = true;
         self.ask_ahead(key);
         self.progress();
     }

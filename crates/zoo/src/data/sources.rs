@@ -57,7 +57,7 @@ enum Opens {
     /// Nothing. Opened with the kind and the seed.
     Itself(fn(SampleKind, u64) -> Opened),
     /// Nothing, or a number of samples, all of which are so many, and the size that images are to have.
-    Part(usize, fn(Option<(usize, Option<[usize; 3]>)>) -> Opened),
+    Part(usize, fn(Option<Made>) -> Opened),
     /// A number of samples, and its default. Opened with the number, the kind and the seed.
     Made(usize, fn(usize, SampleKind, u64) -> Opened),
     /// A folder. The text says which.
@@ -128,9 +128,9 @@ fn running_text(kind: SampleKind) -> bool {
     matches!(kind, SampleKind::Tokens { .. })
 }
 
-fn digits(part: Option<(usize, Option<[usize; 3]>)>) -> Opened {
+fn digits(part: Option<Made>) -> Opened {
     let images = match part {
-        Some((samples, dims)) => Images::some_digits(samples, dims),
+        Some(Made { count, dims }) => Images::some_digits(count, dims),
         None => Images::digits(),
     };
     Ok(images?.into())
@@ -201,14 +201,17 @@ pub struct Source {
     argument: Argument,
 }
 
+/// Samples, and the size of images where they are to have another than the model's, or than their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Made {
+    count: usize,
+    dims: Option<[usize; 3]>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Argument {
     Nothing,
-    /// Samples, and the size of images where they are to have another than the model's.
-    Made {
-        count: usize,
-        dims: Option<[usize; 3]>,
-    },
+    Made(Made),
     Folder(PathBuf),
     Files(Given),
 }
@@ -232,9 +235,9 @@ impl Source {
         }
         match (row.opens, argument) {
             (Opens::Itself(open), _) => open(wanted, seed),
-            (Opens::Part(_, open), Argument::Made { count, dims }) => open(Some((*count, *dims))),
+            (Opens::Part(_, open), Argument::Made(made)) => open(Some(*made)),
             (Opens::Part(_, open), _) => open(None),
-            (Opens::Made(_, open), Argument::Made { count, dims }) => match (*dims, wanted) {
+            (Opens::Made(_, open), Argument::Made(Made { count, dims })) => match (*dims, wanted) {
                 (None, wanted) => open(*count, wanted, seed),
                 (Some(dims), SampleKind::Images { classes, .. }) => {
                     open(*count, SampleKind::Images { dims, classes }, seed)
@@ -254,7 +257,7 @@ impl Source {
     #[must_use]
     pub fn with_paths(mut self, path: impl Fn(&Path) -> PathBuf) -> Source {
         match &mut self.argument {
-            Argument::Nothing | Argument::Made { .. } => {}
+            Argument::Nothing | Argument::Made(_) => {}
             Argument::Folder(folder) => *folder = path(folder),
             Argument::Files(given) => given.files.iter_mut().for_each(|file| *file = path(file)),
         }
@@ -296,18 +299,18 @@ impl Row {
     }
 
     /// Reads what stands behind the ':' of data of any number: how many samples and, where there may be images, their size.
-    fn made(&self, text: &str) -> Option<Argument> {
+    fn made(&self, text: &str) -> Option<Made> {
         let (count, dims) = match text.split_once(',') {
             Some((count, dims)) => (count, Some(dims)),
             None => (text, None),
         };
         let counts = 1..=self.samples_max();
         let count = count.parse().ok().filter(|count| counts.contains(count))?;
-        let Some(dims) = dims else { return Some(Argument::Made { count, dims: None }) };
+        let Some(dims) = dims else { return Some(Made { count, dims: None }) };
         let dims: Vec<usize> = dims.split('x').map(str::parse).collect::<Result<_, _>>().ok()?;
         let dims: [usize; 3] = dims.try_into().ok()?;
         (self.has_images() && dims.iter().all(|dim| *dim > 0))
-            .then_some(Argument::Made { count, dims: Some(dims) })
+            .then_some(Made { count, dims: Some(dims) })
     }
 }
 
@@ -353,12 +356,14 @@ impl FromStr for Source {
         let argument = match (row.opens, argument) {
             (Opens::Itself(_) | Opens::Part(..), None) => Argument::Nothing,
             (Opens::Itself(_), Some(_)) => return Err(unknown()),
-            (Opens::Made(default, _), None) => Argument::Made { count: default, dims: None },
-            (Opens::Part(..) | Opens::Made(..), Some(text)) => row.made(text).ok_or_else(|| {
-                let (given, name) = (given.to_owned(), row.name);
-                let (most, sized) = (row.samples_max(), row.has_images());
-                DataError::NoSampleCount { given, name, most, sized }
-            })?,
+            (Opens::Made(default, _), None) => Argument::Made(Made { count: default, dims: None }),
+            (Opens::Part(..) | Opens::Made(..), Some(text)) => {
+                row.made(text).map(Argument::Made).ok_or_else(|| {
+                    let (given, name) = (given.to_owned(), row.name);
+                    let (most, sized) = (row.samples_max(), row.has_images());
+                    DataError::NoSampleCount { given, name, most, sized }
+                })?
+            }
             (Opens::Folder(..), Some(folder)) if !folder.is_empty() => {
                 Argument::Folder(folder.into())
             }
@@ -384,8 +389,8 @@ impl fmt::Display for Source {
         let name = self.row.name;
         match &self.argument {
             Argument::Nothing => write!(f, "{name}"),
-            Argument::Made { count, dims: None } => write!(f, "{name}:{count}"),
-            Argument::Made { count, dims: Some([height, width, channels]) } => {
+            Argument::Made(Made { count, dims: None }) => write!(f, "{name}:{count}"),
+            Argument::Made(Made { count, dims: Some([height, width, channels]) }) => {
                 write!(f, "{name}:{count},{height}x{width}x{channels}")
             }
             Argument::Folder(folder) => write!(f, "{name}:{}", folder.display()),
