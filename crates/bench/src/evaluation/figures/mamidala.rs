@@ -27,7 +27,7 @@ const STAND_IN: &str = "digits:320,224x224x3";
 const STAND_IN_IMAGES: u64 = 320;
 const STAND_IN_BATCH: usize = 4;
 const STAND_IN_EPOCHS: u64 = 6;
-/// In steps of so few images, the rates of the paper's own batches end in numbers that are none.
+/// The paper's rates are of batches of hundreds of images: of 32 the loss of the first steps was 25 at 0.03.
 const STAND_IN_RATE: f64 = 0.01;
 const STAND_IN_WORKERS: u32 = 4;
 /// Steps between meetings on it: two an epoch.
