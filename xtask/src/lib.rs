@@ -2,6 +2,9 @@
 //! crates, so that it works while they do not compile.
 #![forbid(unsafe_code)]
 
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
 pub mod gpu;
 pub mod licences;
 pub mod ptx;
@@ -10,7 +13,12 @@ pub mod tidy;
 pub mod verbs;
 
 /// The folder of the workspace.
-pub fn root() -> &'static std::path::Path {
-    // this crate is a direct child of the workspace, so there is always a parent
-    std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+pub fn root() -> &'static Path {
+    static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
+        // this crate is a direct child of the workspace, so there is always a parent
+        let built = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+        // a program that was carried to another machine is started in a checkout
+        if built.is_dir() { built.to_owned() } else { std::env::current_dir().unwrap_or_default() }
+    });
+    &ROOT
 }

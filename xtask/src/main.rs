@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
-use xtask::gpu::{self, GpuDriver, GpuRun};
+use xtask::gpu::{self, GpuDriver, GpuPrograms, GpuRun};
 use xtask::soft_roce::{self, Hardware, Run, SoftRoceError, Stop, remote};
 
 #[derive(Parser)]
@@ -107,6 +107,12 @@ struct GpuArguments {
     /// What to build with, as for cargo [default: tensorwire-cli/baselines where there is a C++ compiler]
     #[arg(long, value_name = "FEATURES")]
     features: Option<String>,
+    /// Run nothing: build all programs, this one too, and put them into a folder, for a machine without Rust
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["parts", "cuda_driver", "stand_in", "json", "with_torch"])]
+    pack: Option<PathBuf>,
+    /// Build nothing: run the programs that --pack put into this folder, in a checkout of the same commit
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["pack", "stand_in", "features"])]
+    packed: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -155,7 +161,8 @@ fn main() -> ExitCode {
 }
 
 fn on_gpu(arguments: GpuArguments) -> ExitCode {
-    let GpuArguments { parts, cuda_driver, stand_in, json, with_torch, features } = arguments;
+    let GpuArguments { parts, cuda_driver, stand_in, json, with_torch, features, pack, packed } =
+        arguments;
     let driver = if stand_in { GpuDriver::StandIn } else { GpuDriver::Real(cuda_driver) };
     let run = GpuRun {
         parts: &parts,
@@ -163,10 +170,17 @@ fn on_gpu(arguments: GpuArguments) -> ExitCode {
         json: json.as_deref(),
         with_torch,
         features: features.as_deref(),
-        programs: None,
+        programs: match &packed {
+            Some(folder) => GpuPrograms::Packed(folder),
+            None => GpuPrograms::ToBuild,
+        },
     };
     let stop = Stop::on_signals().map_err(gpu::GpuError::from);
-    match stop.and_then(|stop| gpu::run(run, &stop, &mut io::stdout())) {
+    let ran = stop.and_then(|stop| match &pack {
+        Some(folder) => gpu::pack(folder, features.as_deref(), &stop, &mut io::stdout()),
+        None => gpu::run(run, &stop, &mut io::stdout()),
+    });
+    match ran {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

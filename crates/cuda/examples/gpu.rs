@@ -15,8 +15,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tensorwire_base::Deadline;
-use tensorwire_cuda::{CudaKernels, CudaOptions};
-use tensorwire_device::{CudaLibrary, Device, Driver, LibrarySearch, Stream, Until, Word};
+use tensorwire_cuda::{CudaKernels, CudaOptions, modules};
+use tensorwire_device::{
+    CudaLibrary, Device, Driver, Function, LibrarySearch, Module, Stream, Until, Word,
+};
 use tensorwire_kernels::DeviceKernels;
 use tensorwire_memory::{Arena, Buffer, Place, Slab};
 
@@ -31,6 +33,10 @@ const PIECE_BYTES: usize = 1 << 20;
 const MARK: u8 = 0x5a;
 /// More than any driver takes of a stream that waits, it is said: about 1,024.
 const LAUNCHES: usize = 2_000;
+/// Of a graph, and its kernel: `recurrent.cu`, Begin.
+const GRAPHS: [usize; 6] = [250, 500, 1_000, 2_000, 4_000, 8_000];
+const KERNEL: &str = "recurrent_begin_f32";
+const KERNEL_BYTES: usize = 9 * 8;
 /// A thread that tells nothing for so long is held.
 const HELD: Duration = Duration::from_secs(3);
 
@@ -88,8 +94,7 @@ fn questions(driver: Option<&Path>) -> Outcome<()> {
     answer(question, Some("steps are told in parts"), captured_words(&device));
     let question = "memory that the system gave is pinned";
     answer(question, Some("copies take longer, and steps are told in parts"), pinned(&device));
-    let question = "a graph of 2,000 launches is taken behind a shut gate";
-    answer(question, None, whole_graph(&device));
+    graphs(&device)?;
     single_launches(&device)?;
     let mut search = LibrarySearch {
         cuda_home: std::env::var_os("CUDA_HOME").map(PathBuf::from),
@@ -183,7 +188,7 @@ fn captured_words(device: &Arc<Device>) -> Outcome<()> {
 /// else opens the gate.
 fn behind_a_gate(
     device: &Arc<Device>,
-    tell: fn(&Stream, &Word, &Buffer, &AtomicUsize) -> Result<(), String>,
+    tell: impl Fn(&Stream, &Word, &Buffer, &AtomicUsize) -> Result<(), String> + Sync,
 ) -> Outcome<(usize, bool)> {
     let host = whole(&device.pinned(64)?)?;
     let gate = Word::new(&Arc::new(host.lend_to_device_for_writing()?), 0);
@@ -210,21 +215,48 @@ fn behind_a_gate(
     Ok((count, is_back))
 }
 
-fn whole_graph(device: &Arc<Device>) -> Outcome<()> {
-    let (_, is_back) = behind_a_gate(device, |stream, gate, memory, _| {
-        let loan = memory.lend_to_device_for_writing().map_err(|error| error.to_string())?;
-        stream.begin_capture().map_err(|error| error.to_string())?;
-        let told = stream
-            .wait_value32(gate, Until::Equal(1))
-            .and_then(|()| (0..LAUNCHES).try_for_each(|_| stream.set(&loan, 0..256, 0)));
-        let graph = stream.end_capture();
-        let graph = told.and(graph).map_err(|error| error.to_string())?;
-        graph.launch(stream).map_err(|error| error.to_string())
-    })?;
-    match is_back {
-        true => Ok(()),
-        false => Err("the thread that launches it is held until the gate opens".into()),
+/// Says how large a graph may be that waits at a gate and is taken while it is shut, of these sizes: a step of a job waits so.
+fn graphs(device: &Arc<Device>) -> Outcome<()> {
+    let mut taken = 0;
+    for launches in GRAPHS {
+        let (_, is_back) = behind_a_gate(device, |stream, gate, _, _| {
+            let nothing = nothing(device).map_err(|error| error.to_string())?;
+            // what a driver does with a kernel once may wait for streams
+            one(stream, &nothing)?;
+            stream.synchronize(Deadline::after(PATIENCE)).map_err(|error| error.to_string())?;
+            stream.begin_capture().map_err(|error| error.to_string())?;
+            let told = stream
+                .wait_value32(gate, Until::Equal(1))
+                .map_err(|error| error.to_string())
+                .and_then(|()| (0..launches).try_for_each(|_| one(stream, &nothing)));
+            let graph = stream.end_capture().map_err(|error| error.to_string());
+            let graph = told.and(graph)?;
+            graph.launch(stream).map_err(|error| error.to_string())
+        })?;
+        if !is_back {
+            break;
+        }
+        taken = launches;
     }
+    say(&json!({
+        "question": "how many launches a graph may have that is taken behind a shut gate",
+        "of": GRAPHS, "launches_of_graph": taken,
+    }));
+    Ok(())
+}
+
+/// A kernel that does nothing where its arguments are zeros.
+fn nothing(device: &Arc<Device>) -> Outcome<Function> {
+    let mut modules = modules().iter();
+    let module = modules.find(|module| module.kernels().any(|kernel| kernel == KERNEL));
+    let module = module.ok_or("there is no such kernel")?;
+    Ok(Module::load(device, module.ptx().as_bytes())?.function(KERNEL)?)
+}
+
+fn one(stream: &Stream, nothing: &Function) -> Result<(), String> {
+    // SAFETY: as the kernel takes them: of no elements, and no memory
+    let told = unsafe { stream.launch(nothing, [1, 1, 1], [32, 1, 1], 0, &[0; KERNEL_BYTES]) };
+    told.map_err(|error| error.to_string())
 }
 
 /// Says how many single launches a stream takes behind a shut gate, of so many: a job tells it none there.

@@ -4,6 +4,7 @@
 mod build;
 mod collectives;
 mod jobs;
+mod pack;
 mod process;
 mod sanitizer;
 mod speeds;
@@ -21,6 +22,7 @@ use serde_json::{Value, json};
 use crate::soft_roce::{SoftRoceError, Stop};
 
 pub use build::Programs;
+pub use pack::pack;
 use process::Ended;
 
 /// What the command was told.
@@ -35,8 +37,17 @@ pub struct GpuRun<'a> {
     pub with_torch: bool,
     /// What to build with, as for cargo; none: what this machine can build.
     pub features: Option<&'a str>,
-    /// What is built already; none: it is built first.
-    pub programs: Option<Programs>,
+    pub programs: GpuPrograms<'a>,
+}
+
+/// Where what the parts run comes from.
+#[derive(Debug)]
+pub enum GpuPrograms<'a> {
+    /// Built first.
+    ToBuild,
+    /// What [`pack`] put into this folder.
+    Packed(&'a Path),
+    Built(Programs),
 }
 
 /// On what it runs.
@@ -97,6 +108,8 @@ pub enum GpuError {
     Program(#[from] SoftRoceError),
     #[error("cannot write {file}: {source}")]
     File { file: PathBuf, source: io::Error },
+    #[error("{folder} has no {missing}: `cargo xtask gpu --pack FOLDER` makes a folder that has")]
+    NotPacked { folder: PathBuf, missing: &'static str },
 }
 
 /// What a part works with.
@@ -145,10 +158,11 @@ pub fn run(run: GpuRun<'_>, stop: &Stop, out: &mut dyn Write) -> Result<bool, Gp
     if is_stand_in {
         report.line("on the stand-in: no GPU is here, sizes are small, and NOTHING IS MEASURED")?;
     }
-    let is_built = run.programs.is_none();
+    let looks_for_python = !matches!(run.programs, GpuPrograms::Built(_));
     let mut programs = match run.programs {
-        Some(programs) => programs,
-        None => build::build(run.features, is_stand_in, stop)?,
+        GpuPrograms::ToBuild => build::build(run.features, is_stand_in, stop)?,
+        GpuPrograms::Packed(folder) => pack::packed(folder)?,
+        GpuPrograms::Built(programs) => programs,
     };
     let chosen: Vec<&Part> = PARTS
         .iter()
@@ -156,7 +170,7 @@ pub fn run(run: GpuRun<'_>, stop: &Stop, out: &mut dyn Write) -> Result<bool, Gp
         .collect();
     // on a GPU all parts take the libraries that PyTorch brings
     let wants_torch = !is_stand_in || chosen.iter().any(|part| BESIDE_TORCH.contains(&part.name));
-    if is_built && wants_torch {
+    if looks_for_python && wants_torch {
         programs.python = build::python(run.with_torch, stop);
     }
     let (mut passed, mut failed, mut not_run) = (0, 0, 0);

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
-use xtask::gpu::{GpuDriver, GpuRun, Programs, run};
+use xtask::gpu::{GpuDriver, GpuPrograms, GpuRun, Programs, run};
 use xtask::soft_roce::Stop;
 
 /// Takes what compute-sanitizer is told, and runs the program behind that. By one of its tools it finds something in what
@@ -93,7 +93,7 @@ fn parts(names: &[&str], finds: &str) -> (bool, String) {
         json: None,
         with_torch: false,
         features: None,
-        programs: Some(programs),
+        programs: GpuPrograms::Built(programs),
     };
     let passed = run(wanted, &Stop::default(), &mut out).unwrap();
     (passed, String::from_utf8(out).unwrap())

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use tensorwire_cuda::Rounding;
 use tensorwire_device::LibrarySearch;
-use tensorwire_testkit::cuda::TEST_CUDA;
+use tensorwire_testkit::cuda::{OnlyDriver, TEST_CUDA};
 use tensorwire_testkit::shim::cuda_shim;
 use tensorwire_testkit::skip::skip;
 
@@ -42,6 +42,10 @@ pub(crate) fn in_a_process(
     libraries: bool,
     environment: &[(&str, &str)],
 ) -> Option<String> {
+    if OnlyDriver::named().is_some_and(|only| !only.is_stand_in()) {
+        skip(None, &"it is about the driver without a GPU");
+        return None;
+    }
     let kernels = match cuda_shim() {
         Ok(kernels) => kernels,
         Err(reason) => {

@@ -59,7 +59,9 @@ fn holds(variable: &str, header: &str, folders: &[PathBuf], program: &str) {
     if !folders.iter().any(|folder| folder.join(header).exists()) {
         return skip(Some(variable), &format!("no {header} in {folders:?}"));
     }
-    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{header}.cpp"));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    std::fs::create_dir_all(folder).unwrap();
+    let source = folder.join(format!("{header}.cpp"));
     std::fs::write(&source, program).unwrap();
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     let mut command = Command::new(compiler);

@@ -131,6 +131,8 @@ fn build_kernels() -> Option<PathBuf> {
     let (library, fresh) =
         (folder.join("kernels.so"), format!("kernels-{}.so", std::process::id()));
     let fresh = folder.join(fresh);
+    // cargo makes it where it builds; a suite that was carried to another machine finds none
+    std::fs::create_dir_all(folder).unwrap();
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     let built = Command::new(compiler)
         .args(["-x", "c++", "-std=c++17", "-O1", "-shared", "-fPIC"])

@@ -127,13 +127,19 @@ fn shapes(most: usize) -> impl Strategy<Value = Shape> {
     })
 }
 
+/// The first position.
+const OFFSET: usize = 3;
+
 fn rotary<T: Real>(dims: [usize; 4], seed: u64) {
     let x: Vec<T> = Values(seed).reals(dims.iter().product());
     for heads in [HeadOrder::Outer, HeadOrder::Inner] {
         for inverse in [false, true] {
-            let op = Op::Rotary(Rotary { base: 10_000.0, offset: 3, heads, inverse });
+            let op = Op::Rotary(Rotary { base: 10_000.0, offset: OFFSET, heads, inverse });
+            // angles are f64: the last bits of a frequency, which is a power, count as often as its position
+            let positions = (OFFSET + dims[1].max(dims[2])) as f64;
+            let angle = T::of(4.0 * f64::EPSILON * positions);
             near::<T>(&op, &[Tensor::new(&dims, &x)], &[&dims], |_, _, _| {
-                T::of(16.0) * T::epsilon()
+                T::of(16.0) * T::epsilon() + angle
             });
         }
     }

@@ -87,7 +87,9 @@ fn element_wise<T: Real>(len: usize, seed: u64) {
         let to_bf16 = Op::Cast { to: DType::BF16 };
         let expected: Vec<bf16> = run_one(&reference(), &to_bf16, std::slice::from_ref(&a), &dims);
         let found: Vec<bf16> = run_one(&kernels, &to_bf16, std::slice::from_ref(&a), &dims);
-        assert!(found.iter().zip(&expected).all(|(f, e)| f.to_bits() == e.to_bits()));
+        // which bits a NaN has is each back end's own
+        let same = |f: &bf16, e: &bf16| f.to_bits() == e.to_bits() || (f.is_nan() && e.is_nan());
+        assert!(found.iter().zip(&expected).all(|(f, e)| same(f, e)));
     }
 }
 
