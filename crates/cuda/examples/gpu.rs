@@ -217,13 +217,14 @@ fn behind_a_gate(
 
 /// Says how large a graph may be that waits at a gate and is taken while it is shut, of these sizes: a step of a job waits so.
 fn graphs(device: &Arc<Device>) -> Outcome<()> {
+    let nothing = nothing(device)?;
+    let stream = device.stream()?;
+    // what a driver does with a kernel once may wait for streams
+    one(&stream, &nothing)?;
+    stream.synchronize(Deadline::after(PATIENCE))?;
     let mut taken = 0;
     for launches in GRAPHS {
         let (_, is_back) = behind_a_gate(device, |stream, gate, _, _| {
-            let nothing = nothing(device).map_err(|error| error.to_string())?;
-            // what a driver does with a kernel once may wait for streams
-            one(stream, &nothing)?;
-            stream.synchronize(Deadline::after(PATIENCE)).map_err(|error| error.to_string())?;
             stream.begin_capture().map_err(|error| error.to_string())?;
             let told = stream
                 .wait_value32(gate, Until::Equal(1))

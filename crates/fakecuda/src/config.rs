@@ -39,6 +39,8 @@ pub(crate) struct Config {
 pub(crate) struct Faults {
     /// A stream takes so much at a time; whoever tells it more waits.
     pub(crate) queue: u64,
+    /// A graph takes as much of a stream as what is in it: whoever launches it waits until the rest fits.
+    pub(crate) counted: bool,
     /// What is made or used for the first time waits until the streams of its GPU have nothing to do.
     pub(crate) lazy: bool,
     /// Streams sleep up to so many microseconds before what they do, as the seed says.
@@ -134,6 +136,7 @@ impl Faults {
             let value = value.parse::<u64>().map_err(|_| bad())?;
             match name {
                 "queue" => faults.queue = value,
+                "counted" => faults.counted = value != 0,
                 "lazy" => faults.lazy = value != 0,
                 "delay" => faults.delay_us = value,
                 "oom" => faults.out_of_memory = value,

@@ -32,6 +32,7 @@
 //! |---|---|
 //! | `delay=N` | streams sleep up to N µs before what they do, every other time |
 //! | `queue=N` | a stream takes N things at a time, a graph as one: whoever tells it more waits, and after 60 s nothing works any more (CUDA has it at about 1,024, and waits for good) |
+//! | `counted` | of `queue=N`, a graph is as many things as are in it (so an H200 has it, with a graph of 2,000 fills behind a word) |
 //! | `lazy` | kernels that are used for the first time, products and convolutions of a shape, images, handles of libraries and streams that are made wait until the streams of the GPU have nothing to do, and after 60 s nothing works any more (CUDA loads lazily, and waits for good) |
 //! | `oom=N` | the N-th allocation finds no memory |
 //! | `launch=N` | the N-th kernel fails, and all that comes after |

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tensorwire_device::sys::*;
 
 use crate::capture::{Capture, Exec};
@@ -15,6 +15,9 @@ use crate::nccl::Collective;
 use crate::random::Random;
 use crate::state::{Context, Fake, Outcome, say};
 use crate::work;
+
+/// How often whoever launches a graph that has no room looks again.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// So long whoever asks waits for a stream that does nothing, where a driver would for good.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -110,6 +113,8 @@ pub(crate) struct Stream {
     pub(crate) number: u64,
     queue: Mutex<Queue>,
     news: Condvar,
+    /// How much it has done of a graph that it is doing.
+    done_of_graph: AtomicU64,
     is_ended: AtomicBool,
     capture: Mutex<Option<Arc<Capture>>>,
 }
@@ -130,6 +135,27 @@ struct Told {
 
 /// What was told so far, all streams together.
 static TOLD: AtomicU64 = AtomicU64::new(0);
+
+impl Queue {
+    /// How many things wait in it.
+    fn weight(&self, is_counted: bool) -> usize {
+        let weights = self.ops.iter().map(|told| match &*told.op {
+            Op::Graph(exec) if is_counted => exec.ops.len(),
+            _ => 1,
+        });
+        weights.sum()
+    }
+
+    fn left_of_graph(&self, done: &AtomicU64) -> usize {
+        match self.working.as_ref().map(|told| &*told.op) {
+            // fits: it counts what is in memory
+            Some(Op::Graph(exec)) => {
+                exec.ops.len().saturating_sub(done.load(Ordering::Relaxed) as usize)
+            }
+            _ => 0,
+        }
+    }
+}
 
 impl Op {
     /// True if it may write to some of these bytes. What a kernel does to what it is given the address of, nobody knows.
@@ -172,6 +198,7 @@ impl Stream {
             number,
             queue: Mutex::default(),
             news: Condvar::new(),
+            done_of_graph: AtomicU64::new(0),
             is_ended: AtomicBool::new(false),
             capture: Mutex::default(),
         });
@@ -191,20 +218,45 @@ impl Stream {
             fake.show_remote_writes(self.context.ordinal);
         }
         let mut queue = self.queue.lock();
-        let room = Fake::get().map_or(0, |fake| fake.config.faults.queue);
-        let is_full = |queue: &Queue| room > 0 && queue.ops.len() as u64 >= room;
-        while is_full(&queue) {
-            if self.news.wait_for(&mut queue, PATIENCE).timed_out() && is_full(&queue) {
+        let faults = Fake::get().map(|fake| fake.config.faults.clone()).unwrap_or_default();
+        let (room, is_counted) = (faults.queue, faults.counted);
+        self.comes_to(&mut queue, room, |queue| (queue.weight(is_counted) as u64) < room)?;
+        let number = TOLD.fetch_add(1, Ordering::Relaxed) + 1;
+        let is_graph = matches!(op, Op::Graph(_));
+        queue.ops.push_back(Told { number, op: Arc::new(op) });
+        self.news.notify_all();
+        if is_graph && is_counted {
+            let left =
+                |queue: &Queue| queue.weight(true) + queue.left_of_graph(&self.done_of_graph);
+            self.comes_to(&mut queue, room, |queue| left(queue) as u64 <= room)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the queue is so; without a limit, for nothing.
+    fn comes_to(
+        &self,
+        queue: &mut MutexGuard<'_, Queue>,
+        room: u64,
+        is_so: impl Fn(&Queue) -> bool,
+    ) -> Outcome {
+        let mut waited = Duration::ZERO;
+        while room > 0 && !is_so(queue) {
+            if waited >= PATIENCE {
                 say(&format!("stream {} has {room} things to do, and does none", self.number));
                 self.context.fail(CUDA_ERROR_LAUNCH_TIMEOUT);
                 return Err(CUDA_ERROR_LAUNCH_TIMEOUT);
             }
+            // within a graph there is no news
+            self.news.wait_for(queue, LOOK);
+            waited += LOOK;
         }
-        let number = TOLD.fetch_add(1, Ordering::Relaxed) + 1;
-        queue.ops.push_back(Told { number, op: Arc::new(op) });
-        drop(queue);
-        self.news.notify_all();
         Ok(())
+    }
+
+    /// Takes note of how much is done of a graph.
+    pub(crate) fn has_done_of_graph(&self, count: usize) {
+        self.done_of_graph.store(count as u64, Ordering::Relaxed);
     }
 
     /// True if nothing is left to do.
@@ -288,6 +340,7 @@ impl Stream {
                 continue;
             };
             let op = told.op.clone();
+            self.has_done_of_graph(0);
             queue.working = Some(told);
             drop(queue);
             // there is room for another

@@ -68,7 +68,10 @@ pub(crate) fn run(fake: &Fake, stream: &Stream, op: &Op, random: &mut Random) ->
         }),
         Op::Graph(exec) => {
             let _turn = exec.turn.lock();
-            exec.ops.iter().try_for_each(|op| run(fake, stream, op, random))
+            exec.ops.iter().enumerate().try_for_each(|(done, op)| {
+                stream.has_done_of_graph(done);
+                run(fake, stream, op, random)
+            })
         }
         Op::Collective(collective) => collective.run(fake, stream),
     }

@@ -89,14 +89,15 @@ impl CudaKernels {
     pub(super) fn copied_ahead(
         &mut self,
         from: DeviceLoan,
-        to: &DeviceWriteLoan,
+        to: DeviceWriteLoan,
     ) -> Result<(), Failed> {
         self.check()?;
+        let Some((from, to)) = self.steps.keep_back(from, to) else { return Ok(()) };
         // what computes does so meanwhile
         if !self.is_held() {
             self.flush()?;
         }
-        Ok(self.ahead.start(from, to)?)
+        Ok(self.ahead.start(from, &to)?)
     }
 
     pub(super) fn taken(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<(), Failed> {

@@ -34,6 +34,8 @@ pub(super) struct Slots {
 struct Flight {
     id: u64,
     event: Event,
+    /// The event is told the stream, behind it.
+    is_marked: bool,
     loans: Vec<Loans>,
     /// Where the fault comes to, if one may have been found.
     fault: Option<(Buffer, Arc<DeviceWriteLoan>)>,
@@ -197,21 +199,48 @@ impl Flights {
         loans: Vec<Loans>,
         fault: Option<(Buffer, Arc<DeviceWriteLoan>)>,
     ) -> Result<CopyId, DeviceError> {
+        let id = self.open(loans, fault)?;
+        self.mark_end(stream, id)?;
+        Ok(id)
+    }
+
+    /// Returns the number of what is over once the stream has passed the mark that [`Flights::mark_end`] tells it.
+    pub(super) fn open(
+        &mut self,
+        loans: Vec<Loans>,
+        fault: Option<(Buffer, Arc<DeviceWriteLoan>)>,
+    ) -> Result<CopyId, DeviceError> {
         let event = self.idle.pop().map_or_else(|| self.device.event(), Ok)?;
-        event.record(stream)?;
         self.started += 1;
         let id = self.started;
-        self.flights.push_back(Flight { id, event, loans, fault });
+        self.flights.push_back(Flight { id, event, is_marked: false, loans, fault });
         Ok(CopyId(id))
+    }
+
+    /// Marks what the stream was told so far as the end of what was opened.
+    pub(super) fn mark_end(
+        &mut self,
+        stream: &Stream,
+        CopyId(id): CopyId,
+    ) -> Result<(), DeviceError> {
+        let Some(flight) = self.flights.iter_mut().find(|flight| flight.id == id) else {
+            return Ok(());
+        };
+        flight.event.record(stream)?;
+        flight.is_marked = true;
+        Ok(())
     }
 
     /// Gives back what copies held that are over; returns the first fault that they brought.
     pub(super) fn land(&mut self) -> Result<Option<DeviceFault>, DeviceError> {
         while let Some(first) = self.flights.front() {
-            if !first.event.has_passed()? {
+            // an event that was not told counts as passed
+            if !first.is_marked || !first.event.has_passed()? {
                 break;
             }
-            let Some(Flight { id, event, loans, fault }) = self.flights.pop_front() else { break };
+            let Some(Flight { id, event, loans, fault, .. }) = self.flights.pop_front() else {
+                break;
+            };
             drop(loans);
             self.landed = id;
             self.idle.push(event);
@@ -233,7 +262,12 @@ impl Flights {
     /// Waits until a copy is over; [`Flights::land`] takes note of it.
     pub(super) fn wait(&self, CopyId(id): CopyId, deadline: Deadline) -> Result<(), DeviceError> {
         match self.flights.iter().find(|flight| flight.id == id) {
-            Some(flight) => flight.event.synchronize(deadline),
+            Some(flight) if flight.is_marked => flight.event.synchronize(deadline),
+            Some(_) => Err(DeviceError::TimedOut {
+                device: self.device.ordinal(),
+                what: "a step that waits for its peers",
+                waited_ms: 0,
+            }),
             None => Ok(()),
         }
     }

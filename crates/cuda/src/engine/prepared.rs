@@ -232,6 +232,20 @@ impl Prepared {
         self.lowered.commands.iter().zip(self.arguments.iter().map(Vec::as_slice))
     }
 
+    /// How many launches a stream is told at most. What a library makes of a product or a convolution is its own matter: a pass
+    /// that adds parts, or passes that turn operands.
+    pub(super) fn launches_max(&self) -> usize {
+        let of = |command: &Command| match command {
+            Command::Product(_) => 3,
+            Command::Convolution(_) => 6,
+            Command::Launch(_)
+            | Command::Program(_)
+            | Command::Copy { .. }
+            | Command::Set { .. } => 1,
+        };
+        self.lowered.commands.iter().map(of).sum()
+    }
+
     pub(super) fn addresses(&self) -> Addresses<'_> {
         addresses(&self.at, self.inputs.len(), self.words)
     }

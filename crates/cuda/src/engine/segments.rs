@@ -1,9 +1,10 @@
 //! Launches that come in the same order again and again, as one graph. What is started waits for the next moment at which
 //! the host looks at the stream; by then it is a segment. One that was told twice alike is captured the next time, and
 //! launched as a whole from then on. Where that cannot be done, and where sizes change, its launches are told one by one. A
-//! step that waits for others is a graph from the first time on, or is not told.
+//! step that waits for others is made of graphs from the first time on, or is not told.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use tensorwire_device::{DeviceError, Graph, Stream};
 use tensorwire_graph::NodeId;
@@ -63,7 +64,7 @@ struct Segment {
 #[derive(Debug)]
 enum State {
     Seen,
-    Captured(Graph),
+    Captured(Arc<Graph>),
     /// The driver does not capture it.
     Refused,
 }
@@ -103,35 +104,47 @@ impl Segments {
         !self.is_refused
     }
 
-    /// Tells the stream what is pending as one graph, also if it comes for the first time. False if the driver makes none: the
-    /// stream was told nothing then.
-    pub(super) fn flush_as_graph(
+    /// Returns what is pending, which it is no more.
+    pub(super) fn take(&mut self) -> Vec<Call> {
+        std::mem::take(&mut self.pending)
+    }
+
+    /// Makes room for so many graphs more, of which none is forgotten before all of them are there.
+    pub(super) fn make_room(&mut self, graphs: usize) {
+        if self.known.len() + graphs > SEGMENTS_MAX {
+            self.known.clear();
+        }
+    }
+
+    /// Returns the calls as one graph, also if they come for the first time; none if the driver makes none. The stream is told
+    /// nothing.
+    pub(super) fn graph(
         &mut self,
         stream: &Stream,
+        calls: Vec<Call>,
         tell: Tell<'_>,
-    ) -> Result<bool, DeviceError> {
-        let calls = std::mem::take(&mut self.pending);
-        let (Some(first), Some(last)) = (calls.first(), calls.last()) else { return Ok(true) };
+    ) -> Option<Arc<Graph>> {
+        let (first, last) = (calls.first()?, calls.last()?);
         let key = (first.name(), last.name(), calls.len());
         let known = self.known.get(&key).filter(|segment| segment.calls == calls);
         if let Some(Segment { state: State::Captured(graph), .. }) = known {
-            graph.launch(stream)?;
-            self.launched += 1;
-            return Ok(true);
+            return Some(graph.clone());
         }
         // what goes with a graph of before may wait for the stream, which waits for nobody yet
         self.known.remove(&key);
-        if self.known.len() >= SEGMENTS_MAX {
-            self.known.clear();
-        }
-        let Some(graph) = captured(stream, &calls, tell) else {
+        let Some(graph) = captured(stream, &calls, tell).map(Arc::new) else {
             self.is_refused = true;
-            return Ok(false);
+            return None;
         };
+        self.known.insert(key, Segment { calls, state: State::Captured(graph.clone()) });
+        Some(graph)
+    }
+
+    /// Tells the stream a graph.
+    pub(super) fn launch(&mut self, stream: &Stream, graph: &Graph) -> Result<(), DeviceError> {
         graph.launch(stream)?;
         self.launched += 1;
-        self.known.insert(key, Segment { calls, state: State::Captured(graph) });
-        Ok(true)
+        Ok(())
     }
 
     /// Tells the stream what is pending.
@@ -152,7 +165,7 @@ impl Segments {
                 Some(graph) => {
                     graph.launch(stream)?;
                     self.launched += 1;
-                    segment.state = State::Captured(graph);
+                    segment.state = State::Captured(Arc::new(graph));
                 }
                 None => {
                     segment.state = State::Refused;

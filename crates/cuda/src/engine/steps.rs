@@ -1,18 +1,20 @@
 //! Steps that the stream is told as a whole, with what crosses in them: copies are told among the launches, and the stream
 //! waits at gates and gives signals, words in pinned memory. A gate is open at 1; who waits there shuts it, so that the graph
-//! can be launched again. Who gives up a step opens all gates, so that no stream waits for good. A step is told as one graph: of
-//! single launches a stream takes so many behind a shut gate, about 1,024, and then holds the thread that tells it, which is the
-//! one that would open the gate.
+//! can be launched again. Who gives up a step opens all gates, so that no stream waits for good. A step is told as a graph, or, where
+//! that would be a large one, as several: a stream takes so many launches behind a shut gate, about 1,024, and then holds the
+//! thread that tells it, which is the one that would open the gate. So a graph is told when all gates of those before it are open.
 
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use tensorwire_base::Space;
-use tensorwire_device::{Device, DeviceError, Stream, Until, Word, WritesOrdering};
+use tensorwire_device::{Device, DeviceError, Graph, Stream, Until, Word, WritesOrdering};
 use tensorwire_kernels::{CopyId, DeviceFailure};
 use tensorwire_memory::{Arena, DeviceLoan, DeviceWriteLoan, Place};
 
 use super::flights::{Loans, part};
-use super::segments::{Call, Segments};
+use super::prepared::Prepared;
+use super::segments::Call;
 use super::{CudaKernels, FAULT_OFFSET, Failed};
 use crate::DeviceFault;
 
@@ -52,6 +54,23 @@ pub(super) struct Steps {
     takes_ahead: bool,
     /// A step is being told.
     is_open: bool,
+    /// The graphs of the step that the stream was not told yet.
+    rest: VecDeque<Piece>,
+    /// What is over when all of the step is; none once the stream was told so.
+    end: Option<CopyId>,
+    /// Gates that the stream was told to wait at, and nobody has opened.
+    shut: HashSet<usize>,
+    /// Gates that were opened in this step.
+    opened: HashSet<usize>,
+    /// Copies for the step behind, from the host, to where the rest takes what came ahead.
+    kept_back: Vec<(DeviceLoan, DeviceWriteLoan)>,
+}
+
+/// A part of a step that is told at once.
+#[derive(Debug)]
+struct Piece {
+    graph: Arc<Graph>,
+    gates: Vec<usize>,
 }
 
 /// A copy of the step that is being told.
@@ -131,6 +150,37 @@ impl Steps {
         }
     }
 
+    /// Keeps a copy that is to come ahead back, if it would write over what the present step has not taken; else gives it back.
+    pub(super) fn keep_back(
+        &mut self,
+        from: DeviceLoan,
+        to: DeviceWriteLoan,
+    ) -> Option<(DeviceLoan, DeviceWriteLoan)> {
+        if !(self.takes_ahead && self.end.is_some()) {
+            return Some((from, to));
+        }
+        self.kept_back.push((from, to));
+        None
+    }
+
+    /// True if copies are kept back.
+    pub(super) fn keeps_back(&self) -> bool {
+        !self.kept_back.is_empty()
+    }
+
+    pub(super) fn forget_kept_back(&mut self) {
+        self.kept_back.clear();
+    }
+
+    /// The next graph that the stream may be told: it waits at no gate that is shut.
+    fn next(&mut self) -> Option<Arc<Graph>> {
+        let Piece { graph, gates } =
+            if self.shut.is_empty() { self.rest.pop_front() } else { None }?;
+        let shut = gates.into_iter().filter(|gate| !self.opened.contains(gate));
+        self.shut.extend(shut);
+        Some(graph)
+    }
+
     fn open_all(&self) {
         for gate in &self.gates {
             gate.store(OPEN);
@@ -194,6 +244,8 @@ impl CudaKernels {
         self.outgrown.clear();
         (self.steps.told, self.steps.is_feeding) = (0, false);
         (self.steps.takes_ahead, self.steps.is_open) = (false, true);
+        self.steps.shut.clear();
+        self.steps.opened.clear();
         if let Some(fed) = &self.steps.fed {
             fed.store(0);
         }
@@ -253,22 +305,73 @@ impl CudaKernels {
             let from = Arc::new(words.lend_to_device().expect("the buffer is new"));
             self.add_copy(StepCopy { from, to: place.clone() });
         }
-        let takes_ahead = self.steps.takes_ahead;
-        if takes_ahead {
-            self.ahead.come_before(&self.stream)?;
-        }
-        let is_told = self.told(Segments::flush_as_graph)?;
+        let pieces = self.pieces()?;
         self.steps.copies.clear();
         let loans = std::mem::take(&mut self.steps.loans);
-        if !is_told {
+        let Some(pieces) = pieces else {
             self.steps.held.clear();
             self.steps.told = 0;
             return Ok(None);
+        };
+        if self.steps.takes_ahead {
+            self.ahead.come_before(&self.stream)?;
         }
-        if takes_ahead {
+        self.steps.rest = pieces;
+        let end = self.flights.open(loans, fault)?;
+        self.steps.end = Some(end);
+        self.tell_rest()?;
+        Ok(Some(end))
+    }
+
+    /// The step as graphs, each of so many launches that the stream takes them behind a shut gate; one where it waits for
+    /// nobody. None where the driver makes none.
+    fn pieces(&mut self) -> Result<Option<VecDeque<Piece>>, Failed> {
+        let calls = self.segments.take();
+        let waits = calls.iter().any(|call| matches!(call, Call::Wait(_)));
+        let most = if waits { self.launches_behind_gate_max } else { usize::MAX };
+        let cut = cut(calls, most, |call| self.launches_of(call));
+        self.segments.make_room(cut.len());
+        let mut pieces = VecDeque::with_capacity(cut.len());
+        for calls in cut {
+            let gates = calls.iter().filter_map(|call| match call {
+                Call::Wait(gate) => Some(*gate),
+                _ => None,
+            });
+            let gates = gates.collect();
+            let graph =
+                self.told(|segments, stream, tell| Ok(segments.graph(stream, calls, tell)))?;
+            let Some(graph) = graph else { return Ok(None) };
+            pieces.push_back(Piece { graph, gates });
+        }
+        Ok(Some(pieces))
+    }
+
+    /// What the stream is told of a call.
+    fn launches_of(&self, call: &Call) -> usize {
+        match call {
+            Call::Operator(node, _) => self.prepared.get(node).map_or(0, Prepared::launches_max),
+            Call::Wait(_) => 2,
+            Call::Copy { .. } | Call::Signal(_) | Call::Fed(_) => 1,
+        }
+    }
+
+    /// Tells the stream what it may be told of the step, and its end when that is all.
+    fn tell_rest(&mut self) -> Result<(), Failed> {
+        while let Some(graph) = self.steps.next() {
+            self.segments.launch(&self.stream, &graph)?;
+        }
+        if !self.steps.rest.is_empty() {
+            return Ok(());
+        }
+        let Some(end) = self.steps.end.take() else { return Ok(()) };
+        if self.steps.takes_ahead {
             self.ahead.are_taken(&self.stream)?;
         }
-        Ok(Some(self.flights.end(&self.stream, loans, fault)?))
+        self.flights.mark_end(&self.stream, end)?;
+        for (from, to) in std::mem::take(&mut self.steps.kept_back) {
+            self.ahead.start(from, &to)?;
+        }
+        Ok(())
     }
 
     pub(super) fn gate_opened(&mut self, gate: usize, is_remote: bool) -> Result<(), Failed> {
@@ -277,7 +380,9 @@ impl CudaKernels {
             self.remote_writes_flushed()?;
         }
         self.steps.gates[gate].store(OPEN);
-        Ok(())
+        self.steps.opened.insert(gate);
+        self.steps.shut.remove(&gate);
+        self.tell_rest()
     }
 
     pub(super) fn are_remote_writes_seen(&self) -> bool {
@@ -308,7 +413,32 @@ impl CudaKernels {
 
     pub(super) fn step_discarded(&mut self) {
         self.steps.open_all();
+        self.steps.rest.clear();
+        self.steps.kept_back.clear();
+        if let Some(end) = self.steps.end.take() {
+            // a stream that takes no mark has failed, and nobody waits for what it has
+            let _ = self.flights.mark_end(&self.stream, end);
+        }
     }
+}
+
+/// The calls in pieces of at most so many launches each, but where one call has more.
+fn cut(calls: Vec<Call>, most: usize, launches: impl Fn(&Call) -> usize) -> Vec<Vec<Call>> {
+    let (mut pieces, mut count): (Vec<Vec<Call>>, usize) = (Vec::new(), 0);
+    for call in calls {
+        let more = launches(&call);
+        match pieces.last_mut().filter(|_| count + more <= most) {
+            Some(piece) => {
+                count += more;
+                piece.push(call);
+            }
+            None => {
+                count = more;
+                pieces.push(vec![call]);
+            }
+        }
+    }
+    pieces
 }
 
 fn relent(loan: &DeviceLoan) -> DeviceLoan {

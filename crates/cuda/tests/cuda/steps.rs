@@ -33,10 +33,15 @@ fn soon() -> Deadline {
 
 impl Machine {
     fn open(remote_writes: RemoteWrites) -> Machine {
+        Machine::with(&CudaOptions { remote_writes, ..CudaOptions::default() }, 1)
+    }
+
+    /// With so many gates.
+    fn with(options: &CudaOptions, gates: usize) -> Machine {
         let driver = std::env::var_os(tensorwire_testkit::cuda::TEST_CUDA).map(Into::into);
-        let options = CudaOptions { driver, remote_writes, ..CudaOptions::default() };
+        let options = CudaOptions { driver, ..options.clone() };
         let mut kernels = CudaKernels::open(&options, 0).unwrap();
-        kernels.prepare_steps(1, 1).unwrap();
+        kernels.prepare_steps(gates, 1).unwrap();
         let here = kernels.alloc(0, BYTES).unwrap();
         let there = kernels.alloc_on_host(BYTES).unwrap();
         Machine { kernels, here, there }
@@ -49,6 +54,13 @@ impl Machine {
         let to = whole(&self.here).lend_to_device_for_writing().unwrap();
         let copy = self.kernels.copy(from, to).unwrap();
         self.kernels.wait(copy, soon()).unwrap();
+    }
+
+    /// Brings what the host has to memory of the device, beside what is computed.
+    fn ahead(&mut self, staged: &Slab) {
+        let from = whole(&self.there).lend_to_device().unwrap();
+        let to = whole(staged).lend_to_device_for_writing().unwrap();
+        self.kernels.copy_ahead(from, to).unwrap();
     }
 
     /// Tells the step: wait at the gate, copy to the host, give the signal.
@@ -219,6 +231,82 @@ fn a_step_is_one_thing_for_its_stream() {
         machine.kernels.wait(end, soon()).unwrap();
     }
     assert_eq!(machine.kernels.graphs_launched(), 2);
+}
+
+/// A stream that waits takes so much of a graph, too: a step of more is told as several, each when the gates before it are open.
+#[test]
+fn a_step_is_told_in_graphs_that_its_stream_takes_behind_a_gate() {
+    if !is_own_process() {
+        let name = "steps::a_step_is_told_in_graphs_that_its_stream_takes_behind_a_gate";
+        in_a_process(&["--exact", name], false, &[("FAKE_CUDA_FAULTS", "queue=16,counted,lazy")]);
+        return;
+    }
+    let options = CudaOptions { launches_behind_gate_max: 8, ..CudaOptions::default() };
+    let mut machine = Machine::with(&options, 3);
+    let memory = machine.kernels.alloc(0, 1 << 20).unwrap();
+    let staged = machine.kernels.alloc(0, BYTES).unwrap();
+    let mut launched = 0;
+    for round in 0..3u8 {
+        // what came ahead is taken behind the last gate
+        whole(&machine.there).write().unwrap().fill(round);
+        machine.ahead(&staged);
+        machine.kernels.wait_ahead(soon()).unwrap();
+        let begun = std::time::Instant::now();
+        machine.kernels.begin_step().unwrap();
+        for gate in 0..3 {
+            machine.kernels.wait_at_gate(gate).unwrap();
+            let nodes = 10 * gate as u32..10 * gate as u32 + 5;
+            nodes.for_each(|node| machine.loss(node, (&memory, 0), 10));
+        }
+        let to = whole(&machine.here).lend_to_device_for_writing().unwrap();
+        machine.kernels.take(whole(&staged).lend_to_device().unwrap(), to).unwrap();
+        let from = whole(&machine.here).lend_to_device().unwrap();
+        let result = machine.kernels.alloc_on_host(BYTES).unwrap();
+        let to = whole(&result).lend_to_device_for_writing().unwrap();
+        machine.kernels.copy_in_step(from, to).unwrap();
+        let end = machine.kernels.end_step().unwrap().expect("graphs are made");
+        // the batch behind: it waits until this one is taken
+        whole(&machine.there).write().unwrap().fill(99);
+        machine.ahead(&staged);
+        assert!(
+            !machine.kernels.is_ahead_over().unwrap() && !machine.kernels.is_over(end).unwrap()
+        );
+        // in whatever order they are opened
+        for gate in [2, 0, 1] {
+            assert!(!machine.kernels.is_over(end).unwrap());
+            machine.kernels.open_gate(gate, false).unwrap();
+        }
+        // who tells was held by nothing
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        machine.kernels.wait(end, soon()).unwrap();
+        assert_eq!(*whole(&result).read().unwrap(), [round; BYTES]);
+        let now = machine.kernels.graphs_launched();
+        assert!(now - launched > 3, "{now} graphs");
+        launched = now;
+        machine.kernels.wait_ahead(soon()).unwrap();
+    }
+}
+
+#[test]
+fn a_step_of_several_graphs_that_is_given_up_is_over() {
+    if !is_own_process() {
+        let name = "steps::a_step_of_several_graphs_that_is_given_up_is_over";
+        in_a_process(&["--exact", name], false, &[("FAKE_CUDA_FAULTS", "queue=16,counted")]);
+        return;
+    }
+    let options = CudaOptions { launches_behind_gate_max: 2, ..CudaOptions::default() };
+    let mut machine = Machine::with(&options, 2);
+    let memory = machine.kernels.alloc(0, 1 << 20).unwrap();
+    machine.kernels.begin_step().unwrap();
+    for gate in 0..2 {
+        machine.kernels.wait_at_gate(gate).unwrap();
+        machine.loss(gate as u32, (&memory, 0), 10);
+    }
+    let end = machine.kernels.end_step().unwrap().expect("graphs are made");
+    assert!(!machine.kernels.is_over(end).unwrap());
+    machine.kernels.discard_step();
+    machine.kernels.wait(end, soon()).unwrap();
+    assert!(machine.kernels.is_over(end).unwrap());
 }
 
 #[test]
