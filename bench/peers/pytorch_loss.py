@@ -125,6 +125,7 @@ def arguments():
     parser.add_argument("--batch", type=int, help="samples a batch [by model]")
     parser.add_argument("--device", default="cpu", help="tensorwire's --device [%(default)s]")
     parser.add_argument("--cuda-driver", type=pathlib.Path, help="tensorwire's --cuda-driver")
+    parser.add_argument("--cuda-libs", help="tensorwire's --cuda-libs")
     parser.add_argument("--tolerance", type=float, default=1e-3, help="relative [%(default)s]")
     parser.add_argument("--json", type=pathlib.Path, help="append one line of JSON a model")
     return parser.parse_args()
@@ -138,6 +139,7 @@ def ours(given, folder, model, job):
     command += [*RECIPES[job.recipe].options.split(), *sequence(job)]
     command += ["--threads", str(given.threads), "--load", str(folder / "first.safetensors")]
     command += ["--device", given.device, *(["--cuda-driver", str(given.cuda_driver)] if given.cuda_driver else [])]
+    command += ["--cuda-libs", given.cuda_libs] if given.cuda_libs else []
     subprocess.run([*command, "--metrics", str(metrics)], check=True, capture_output=True, text=True)
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     return [line["loss"] for line in lines if "loss" in line]

@@ -91,7 +91,8 @@ fn crossings_of(bench: &mut Bench<'_, '_>, tensorwire: &Path) -> Result<Outcome,
             }))?;
             lines.push((*name, line));
         }
-        wrong.extend(not_by_reference(&lines).map(|why| format!("{model}, {why}")));
+        let planned = planned(bench, tensorwire, &format!("--model {model} --batch {batch}"))?;
+        wrong.extend(not_by_reference(&lines, planned).map(|why| format!("{model}, {why}")));
         let ms =
             |(name, line): &(&'static str, Value)| Some((*name, line["ps_ms"]["median"].as_f64()?));
         let steps: Option<Vec<_>> = lines.iter().map(ms).collect();
@@ -115,13 +116,31 @@ fn crossings_of(bench: &mut Bench<'_, '_>, tensorwire: &Path) -> Result<Outcome,
     })
 }
 
+/// The share of the bytes of a step that the plan writes where others are read: tensors below a page, and rows of tensors that
+/// several servers have.
+fn planned(bench: &mut Bench<'_, '_>, tensorwire: &Path, size: &str) -> Result<f64, String> {
+    let mut command = bench.command(tensorwire);
+    command.args(["graph", "--json", "--strategy", "ps", "--device", ONE_GPU]);
+    command.args(size.split_whitespace()).args(bench.driver_option());
+    let ended = bench.run(&mut command)?.checked().map_err(|why| format!("graph {size}: {why}"))?;
+    let graph: Value = serde_json::from_str(&ended.stdout).map_err(|error| error.to_string())?;
+    let edges = graph["edges"].as_array().ok_or("the graph has no edges")?;
+    let ends = |edge: &Value, key: &str| edge[key].as_array().map_or(0, Vec::len) as f64;
+    let bytes = |edge: &Value| {
+        edge["bytes"].as_f64().unwrap_or(0.0) * ends(edge, "from") * ends(edge, "to")
+    };
+    let all: f64 = edges.iter().map(bytes).sum();
+    let written: f64 = edges.iter().filter(|edge| edge["transfer"] == "one write").map(bytes).sum();
+    if all > 0.0 { Ok(written / all) } else { Err("nothing crosses in the graph".to_owned()) }
+}
+
 /// What is moved of tensors that are said to be read where they lie, or written by a GPU, by two workers and servers; none:
 /// nothing that may not be.
-fn not_by_reference(lines: &[(&str, Value)]) -> Option<String> {
+fn not_by_reference(lines: &[(&str, Value)], planned: f64) -> Option<String> {
     let of = |way: &str| lines.iter().find(|(name, _)| *name == way).map(|(_, line)| line);
     let (read, written) = of(READ).zip(of(WRITTEN))?;
     let mut wrong: Vec<String> =
-        moved(read, written).map(|moved| format!("{READ}: {moved}")).into_iter().collect();
+        moved(read, written, planned).map(|moved| format!("{READ}: {moved}")).into_iter().collect();
     for (way, line) in [(READ, read), (WRITTEN, written)] {
         let [found, alone] =
             ["bytes_copied_to_host", "local_bytes_copied_to_host"].map(|key| &line[key]);
@@ -231,8 +250,9 @@ mod tests {
                 "bytes_copied_to_host": to_host, "local_bytes_copied_to_host": 24,
             })
         };
-        let of =
-            |read: Value, written: Value| not_by_reference(&[(READ, read), (WRITTEN, written)]);
+        let of = |read: Value, written: Value| {
+            not_by_reference(&[(READ, read), (WRITTEN, written)], 0.0)
+        };
         assert_eq!(of(line(48, 10), line(48, 1000)), None);
         let staged = of(line(1048, 0), line(1048, 0)).unwrap();
         assert!(staged.contains("and 0 where they are written"), "{staged}");

@@ -49,10 +49,17 @@ fn losses_of(
     let models = if bench.is_stand_in() { OF_STAND_IN } else { MODELS };
     let mut wrong = Vec::new();
     for &model in models {
-        match beside(bench, python, tensorwire, model) {
+        match beside(bench, python, tensorwire, model, &[]) {
             Ok(line) => {
-                wrong.extend(apart(&line));
+                let apart = apart(&line);
                 bench.say(line)?;
+                if apart.is_some() {
+                    // whether a library's numbers are apart, or ours
+                    let own = ["--cuda-libs", "none"];
+                    let line = beside(bench, python, tensorwire, model, &own)?;
+                    bench.say(line)?;
+                }
+                wrong.extend(apart);
             }
             Err(why) => wrong.push(format!("{}: {why}", model.0)),
         }
@@ -82,13 +89,14 @@ fn beside(
     python: &Path,
     tensorwire: &Path,
     (model, steps): (&str, u64),
+    options: &[&str],
 ) -> Result<Value, String> {
     let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from).to_string();
     let mut command = bench.command(python);
     command.arg(crate::root().join(PEER)).arg("--tensorwire").arg(tensorwire);
     command.args(["--models", model, "--steps", &steps.to_string(), "--threads", &threads]);
-    command.args(["--device", "cuda"]).args(bench.driver_option());
+    command.args(["--device", "cuda"]).args(bench.driver_option()).args(options);
     command.arg("--json").arg(file.path());
     if bench.is_stand_in() {
         command.args(["--batch", "2"]);
@@ -106,6 +114,9 @@ fn beside(
         "gpu_loss": last("losses"),
         "torch_loss": last("pytorch"),
         "worst_apart": line["worst"],
+        "options": (!options.is_empty()).then(|| options.join(" ")),
+        "gpu_losses": line["losses"],
+        "torch_losses": line["pytorch"],
     }))
 }
 

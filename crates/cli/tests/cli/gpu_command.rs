@@ -7,7 +7,7 @@ use tensorwire_testkit::long;
 use tensorwire_testkit::program;
 use tensorwire_testkit::shim::cuda_shim;
 use tensorwire_testkit::skip::skip;
-use xtask::gpu::{GpuDriver, GpuRun, Programs, run};
+use xtask::gpu::{GpuDriver, GpuPrograms, GpuRun, Programs, run};
 use xtask::soft_roce::Stop;
 
 fn programs(kernels: PathBuf) -> Programs {
@@ -32,7 +32,7 @@ fn parts(names: &[&str], programs: Programs) -> (bool, String, Vec<Value>) {
         json: Some(&json),
         with_torch: false,
         features: None,
-        programs: Some(programs),
+        programs: GpuPrograms::Built(programs),
     };
     let passed = run(wanted, &Stop::default(), &mut out).unwrap();
     let lines = std::fs::read_to_string(json).unwrap();
@@ -122,7 +122,9 @@ fn first_questions_and_rates_are_judged() {
     let (passed, said, lines) = parts(&["questions", "rates"], programs);
     assert!(passed, "{said}");
     let answers = of_part(&lines, "questions").filter(|line| line["answer"] == "yes");
-    assert_eq!(answers.count(), 5, "{said}");
+    assert_eq!(answers.count(), 4, "{said}");
+    let graph = of_part(&lines, "questions").find_map(|line| line["launches_of_graph"].as_u64());
+    assert_eq!(graph, Some(8_000), "{said}");
     let rates = of_part(&lines, "rates");
     let shares = rates.filter(|line| line["of_copy"].is_f64() || line["of_pinned"].is_f64());
     assert_eq!(shares.count(), 3, "{said}");
