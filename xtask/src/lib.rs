@@ -18,7 +18,9 @@ pub fn root() -> &'static Path {
         // this crate is a direct child of the workspace, so there is always a parent
         let built = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
         // a program that was carried to another machine is started in a checkout
-        if built.is_dir() { built.to_owned() } else { std::env::current_dir().unwrap_or_default() }
+        let here = std::env::current_dir().unwrap_or_default();
+        let is_checkout = here.join("xtask/Cargo.toml").is_file();
+        if is_checkout && !built.is_dir() { here } else { built.to_owned() }
     });
     &ROOT
 }

@@ -17,10 +17,17 @@ const LISTS_MAX: usize = 20;
 pub(crate) fn run(args: CheckpointArgs) -> Result<(), Failure> {
     match args.command {
         CheckpointCommand::Show { folder, json } => show(&folder, json),
-        CheckpointCommand::Convert { checkpoint, file } => {
+        CheckpointCommand::Convert { checkpoint, file, json } => {
             let found = CheckpointFolder::new(&checkpoint).found()?;
             let newest = found.first().ok_or(CheckpointError::Empty { path: checkpoint })?;
             let state = newest.convert(&file)?;
+            if json {
+                let averages = state.ema.is_some();
+                let file = file.display().to_string();
+                let written =
+                    serde_json::json!({ "step": state.step, "averages": averages, "file": file });
+                return print(json_line(&written)?);
+            }
             let what = if state.ema.is_some() { "averages of weights" } else { "weights" };
             note(format_args!("{what} of step {} written to {}", state.step, file.display()));
             Ok(())

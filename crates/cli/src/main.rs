@@ -82,7 +82,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
         Command::Train(train) => train::run(*train),
         Command::Eval(args) => eval::run(args),
-        Command::Launch(_) => launch::detect(),
+        Command::Launch(args) => launch::detect(args.json),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Scale(args) => status::scale(&args),

@@ -51,6 +51,11 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
 
 pub(crate) fn scale(args: &ScaleArgs) -> Result<(), Failure> {
     let said = scale_job(&status_folder(), &args.job, args.workers).map_err(Failure::user)?;
+    if args.json {
+        let answer =
+            serde_json::json!({ "job": args.job, "workers": args.workers, "answer": said });
+        return print(json_line(&answer)?);
+    }
     print_text(format_args!("job {}: {said}", args.job))
 }
 

@@ -243,6 +243,10 @@ fn graphs(device: &Arc<Device>) -> Outcome<()> {
         "question": "how many launches a graph may have that is taken behind a shut gate",
         "of": GRAPHS, "launches_of_graph": taken,
     }));
+    // behind what of a step was told before, and is under way
+    let wanted = 2 * CudaOptions::default().launches_behind_gate_max;
+    let enough = if taken >= wanted { Ok(()) } else { Err(format!("{taken} of {wanted}").into()) };
+    answer("a graph of a step is taken behind a shut gate", None, enough);
     Ok(())
 }
 

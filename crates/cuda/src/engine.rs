@@ -84,8 +84,8 @@ pub enum CudaError {
     TooOld { ordinal: usize, name: String, compute: (u32, u32) },
 }
 
-/// Of the 1,020 single launches, and fewer than 2,000 of a graph, that the driver of an H200 takes behind a shut gate (CUDA 13.0,
-/// `cargo xtask gpu questions`) before it holds the thread that tells it. Before these there may be as many of the piece before.
+/// The driver of an H200 (CUDA 13.0) takes 1,020 single launches behind a shut gate, and fewer than 2,000 of a graph, and then holds
+/// the thread that tells it; `cargo xtask gpu questions` fails where a driver takes less than twice this of a graph.
 const LAUNCHES_BEHIND_GATE_MAX: usize = 400;
 
 /// Bytes of the words that kernels are pointed to: the factor of the rate, then the fault.
@@ -303,6 +303,8 @@ impl CudaKernels {
 
     /// Tells the stream what was started.
     fn flush(&mut self) -> Result<(), Failed> {
+        // what is told comes behind all of the step
+        debug_assert!(!self.steps.has_rest(), "a part of the step is not told");
         self.told(Segments::flush)
     }
 
@@ -520,9 +522,8 @@ impl DeviceKernels for CudaKernels {
         Ok(self.kept(done)? && !self.steps.keeps_back())
     }
 
-    fn wait_ahead(&mut self, deadline: Deadline) -> Result<(), DeviceFailure> {
-        // what was not begun is not wanted any more
-        self.steps.forget_kept_back();
+    fn forget_ahead(&mut self, to: usize, deadline: Deadline) -> Result<(), DeviceFailure> {
+        self.steps.forget_kept_back(to);
         let done = self.ahead.wait(deadline).map_err(Failed::from);
         self.kept(done)
     }

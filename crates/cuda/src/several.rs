@@ -193,8 +193,8 @@ impl DeviceKernels for CudaDevices {
         over.try_fold(true, |all, over| Ok(all && over?))
     }
 
-    fn wait_ahead(&mut self, deadline: Deadline) -> Result<(), DeviceFailure> {
-        self.gpus.iter_mut().try_for_each(|gpu| gpu.kernels.wait_ahead(deadline))
+    fn forget_ahead(&mut self, to: usize, deadline: Deadline) -> Result<(), DeviceFailure> {
+        self.gpus.iter_mut().try_for_each(|gpu| gpu.kernels.forget_ahead(to, deadline))
     }
 
     fn follow(&mut self, device: u32, other: u32) -> Result<(), DeviceFailure> {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tensorwire_device::sys::*;
@@ -240,16 +240,15 @@ impl Stream {
         room: u64,
         is_so: impl Fn(&Queue) -> bool,
     ) -> Outcome {
-        let mut waited = Duration::ZERO;
+        let late = Instant::now() + PATIENCE;
         while room > 0 && !is_so(queue) {
-            if waited >= PATIENCE {
+            if Instant::now() >= late {
                 say(&format!("stream {} has {room} things to do, and does none", self.number));
                 self.context.fail(CUDA_ERROR_LAUNCH_TIMEOUT);
                 return Err(CUDA_ERROR_LAUNCH_TIMEOUT);
             }
             // within a graph there is no news
             self.news.wait_for(queue, LOOK);
-            waited += LOOK;
         }
         Ok(())
     }

@@ -62,7 +62,7 @@ pub enum DeviceFailure {
     Device(Box<dyn Error + Send + Sync>),
 }
 
-/// Devices that compute; they are numbered from 0 on. No call but [`DeviceKernels::wait`] and [`DeviceKernels::wait_ahead`]
+/// Devices that compute; they are numbered from 0 on. No call but [`DeviceKernels::wait`] and [`DeviceKernels::forget_ahead`]
 /// blocks.
 pub trait DeviceKernels: Send + std::fmt::Debug {
     /// What computes, for a log's first lines.
@@ -157,7 +157,7 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
     fn follow(&mut self, device: u32, other: u32) -> Result<(), DeviceFailure>;
 
     /// Starts copying from the host beside all that was started before, to memory of a device that is used by
-    /// [`DeviceKernels::take`] alone. `from` is held until [`DeviceKernels::wait_ahead`]; `to` is guarded by the device's order.
+    /// [`DeviceKernels::take`] alone. `from` is held until [`DeviceKernels::forget_ahead`]; `to` is guarded by the device's order.
     ///
     /// # Errors
     /// When the lengths differ, or the ends are not of the host and of the device.
@@ -176,11 +176,12 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
     /// When something failed.
     fn is_ahead_over(&mut self) -> Result<bool, DeviceFailure>;
 
-    /// Waits until all that was copied ahead is there.
+    /// Waits until what is being copied ahead is there. What was not begun yet to the memory at `to`, for the step before has not
+    /// taken what is there, is not copied any more.
     ///
     /// # Errors
     /// When something failed, or the deadline passed.
-    fn wait_ahead(&mut self, deadline: Deadline) -> Result<(), DeviceFailure>;
+    fn forget_ahead(&mut self, to: usize, deadline: Deadline) -> Result<(), DeviceFailure>;
 
     /// Marks where all devices are: a copy of nothing.
     ///
@@ -201,7 +202,8 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
     fn wait(&mut self, copy: CopyId, deadline: Deadline) -> Result<(), DeviceFailure>;
 
     /// Makes ready to be told whole steps, whose stream waits at gates and gives signals, so many of each, numbered from 0.
-    /// From [`DeviceKernels::begin_step`] to [`DeviceKernels::end_step`] the device is told a step, all of it at once at the end.
+    /// From [`DeviceKernels::begin_step`] to [`DeviceKernels::end_step`] the device is told a step: what it may take of it at the
+    /// end, and the rest as gates are opened.
     ///
     /// # Errors
     /// When the device cannot wait for words, or several devices are one, or another session tells it whole steps: they are told

@@ -1,8 +1,8 @@
 //! Training runs that differ in nothing but their seed: which files they are, and what one curve of them all is called. Knows
 //! no numbers of a curve.
 //!
-//! A summary does not say all that was given on the command line (the wire's format, the learning rate), so equal summaries
-//! alone make no two runs alike: their files must be named alike as well, but for the seed.
+//! A summary does not say all that was given on the command line (what follows the first rate, the order of samples), so equal
+//! summaries alone make no two runs alike: their files must be named alike as well, but for the seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::line::Line;
 use crate::runs::RUN;
 
 /// What a summary says of a run that its seed does not change.
-const SETTINGS: [&str; 12] = [
+const SETTINGS: [&str; 14] = [
     "steps",
     "model",
     "data",
@@ -23,6 +23,8 @@ const SETTINGS: [&str; 12] = [
     "servers",
     "clients",
     "devices_per_worker",
+    "rate",
+    "wire",
 ];
 
 /// What files that share a curve are called, each with a star in the place of its seed.

@@ -124,7 +124,7 @@ impl Ahead {
     ) -> Result<(), DeviceFailure> {
         let Some(staged) = self.staged.get(&input) else { return Ok(()) };
         staged.is_filled.store(false, Ordering::Relaxed);
-        device.lock().wait_ahead(deadline)
+        device.lock().forget_ahead(staged.buffer.address(), deadline)
     }
 
     /// Returns the bytes that came ahead so far.

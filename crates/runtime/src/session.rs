@@ -435,7 +435,7 @@ impl Session {
         let makes_graphs = self.executor.workspace.device.as_ref()?.lock().makes_graphs();
         let what = if makes_graphs { "graph" } else { "list of single launches" };
         Some(match self.executor.steps.why_in_parts(run) {
-            None => "one graph a step".to_owned(),
+            None => "whole steps, as graphs".to_owned(),
             Some(why) => format!("a {what} between two looks of the host: {why}"),
         })
     }

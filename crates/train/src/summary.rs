@@ -44,6 +44,12 @@ pub struct Summary {
     /// The last step: fewer than were asked for where training ended early.
     pub steps: u64,
     pub seed: u64,
+    /// The optimizer's rate, before a schedule changes it.
+    #[serde(default)]
+    pub rate: f64,
+    /// As what numbers cross: `f32`, …
+    #[serde(default)]
+    pub wire: String,
     /// The mean of the workers' losses in their last steps.
     pub final_loss: f64,
     /// The share of the test's labels that are found; the mean loss over them; its exponential, where they are words.
@@ -146,6 +152,8 @@ impl Summary {
             devices_per_worker: config.devices_per_worker,
             steps: reports().map(|report| report.steps).max().unwrap_or_default(),
             seed: config.seed,
+            rate: config.optimizer.rate,
+            wire: config.wire.to_string(),
             // fits: workers are few
             final_loss: losses.iter().sum::<f64>() / losses.len() as f64,
             test_accuracy: outcome.test_accuracy(),
@@ -190,7 +198,7 @@ mod tests {
     use tensorwire_launch::{JobUpdate, Transport};
 
     /// What `tensorwire train --json` prints, which scripts rely on.
-    const KEYS: [&str; 56] = [
+    const KEYS: [&str; 58] = [
         "async",
         "batch",
         "bytes_copied",
@@ -227,6 +235,7 @@ mod tests {
         "poll_misses",
         "poll_us",
         "polls",
+        "rate",
         "registered_bytes",
         "resizes",
         "restarts",
@@ -245,6 +254,7 @@ mod tests {
         "wait_us",
         "waits",
         "weights_sha256",
+        "wire",
         "workers",
         "workers_finished",
     ];

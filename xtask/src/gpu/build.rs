@@ -32,6 +32,8 @@ pub struct Programs {
     pub sanitizer: Option<PathBuf>,
     /// It has what it is measured beside: gRPC.
     pub has_baselines: bool,
+    /// What they were built from, where that was not here.
+    pub commit: Option<String>,
 }
 
 /// Builds them: suites as `cargo test` does, and the program with optimization, but for the stand-in.

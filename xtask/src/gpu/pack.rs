@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::build::{Programs, build};
 use super::{GpuError, Report};
-use crate::soft_roce::Stop;
 use crate::soft_roce::tools;
+use crate::soft_roce::{SoftRoceError, Stop};
 
 const TENSORWIRE: &str = "tensorwire";
 const DRIVER_SUITE: &str = "driver-suite";
@@ -16,6 +16,8 @@ const OPERATORS_SUITE: &str = "operators-suite";
 const GPU: &str = "gpu";
 /// This program.
 const XTASK: &str = "xtask";
+/// Of the sources that they are built from.
+const COMMIT: &str = "commit";
 /// Beside them where `tensorwire` has what it is measured beside.
 const BASELINES: &str = "has-baselines";
 
@@ -48,7 +50,7 @@ pub fn pack(
     let (count, mut bytes) = (all.len(), 0);
     for (name, program) in all {
         let Some(program) = program else {
-            return Err(GpuError::NotPacked { folder: folder.to_owned(), missing: name });
+            return Err(SoftRoceError::NotBuilt(name.to_owned()).into());
         };
         let to = folder.join(name);
         fs::copy(&program, &to).map_err(at(&to))?;
@@ -58,6 +60,8 @@ pub fn pack(
         }
         bytes += fs::metadata(&to).map_err(at(&to))?.len();
     }
+    let (file, commit) = (folder.join(COMMIT), checked_out().unwrap_or_default());
+    fs::write(&file, commit).map_err(at(&file))?;
     let beside = folder.join(BASELINES);
     match programs.has_baselines {
         true => fs::write(&beside, "").map_err(at(&beside))?,
@@ -78,6 +82,18 @@ pub fn pack(
     Ok(true)
 }
 
+/// The commit of this checkout, with a word where files differ from it.
+fn checked_out() -> Option<String> {
+    let git = |arguments: &[&str]| {
+        let said =
+            tools::command("git").args(arguments).current_dir(crate::root()).output().ok()?;
+        said.status.success().then(|| String::from_utf8_lossy(&said.stdout).trim().to_owned())
+    };
+    let commit = git(&["rev-parse", "--short", "HEAD"])?;
+    let is_changed = !git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
+    Some(if is_changed { format!("{commit}, changed") } else { commit })
+}
+
 /// What [`pack`] put into a folder.
 pub(super) fn packed(folder: &Path) -> Result<Programs, GpuError> {
     // parts run them in other folders
@@ -96,6 +112,7 @@ pub(super) fn packed(folder: &Path) -> Result<Programs, GpuError> {
         operators_suite: found(OPERATORS_SUITE)?,
         gpu: found(GPU)?,
         has_baselines: absolute.join(BASELINES).is_file(),
+        commit: fs::read_to_string(absolute.join(COMMIT)).ok().filter(|commit| !commit.is_empty()),
         ..Programs::default()
     })
 }

@@ -49,6 +49,7 @@ fn machine_of(bench: &mut Bench<'_, '_>, tensorwire: &Path) -> Result<Outcome, S
     let line = json!({
         "date": word("date", &["-u", "+%Y-%m-%dT%H:%M:%SZ"]),
         "commit": word("git", &["rev-parse", "--short", "HEAD"]),
+        "packed_commit": bench.programs.commit,
         "changed": word("git", &["status", "--porcelain", "--untracked-files=no"]).map(|said| !said.is_empty()),
         "kernel": facts["kernel"],
         "processor": processor(),

@@ -56,8 +56,10 @@ fn losses_of(
                 if apart.is_some() {
                     // whether a library's numbers are apart, or ours
                     let own = ["--cuda-libs", "none"];
-                    let line = beside(bench, python, tensorwire, model, &own)?;
-                    bench.say(line)?;
+                    match beside(bench, python, tensorwire, model, &own) {
+                        Ok(line) => bench.say(line)?,
+                        Err(why) => wrong.push(format!("{} by own kernels: {why}", model.0)),
+                    }
                 }
                 wrong.extend(apart);
             }

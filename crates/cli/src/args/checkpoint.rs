@@ -33,5 +33,8 @@ pub(crate) enum CheckpointCommand {
         /// The file to write, whole or not at all
         #[arg(value_name = "FILE")]
         file: PathBuf,
+        /// What was written, as one object of JSON
+        #[arg(long)]
+        json: bool,
     },
 }

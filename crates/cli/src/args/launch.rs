@@ -42,6 +42,9 @@ pub(crate) struct LaunchArgs {
     /// As its environment has it.
     #[arg(long, conflicts_with_all = ["hosts", "command"])]
     pub(crate) detect: bool,
+    /// It as one object of JSON
+    #[arg(long, requires = "detect")]
+    pub(crate) json: bool,
     /// A subcommand with --hosts: `train …`, `bench step …`
     #[arg(
         trailing_var_arg = true,

@@ -27,4 +27,7 @@ pub(crate) struct ScaleArgs {
     /// Workers that it goes on with: a part of MAX, and at least MIN
     #[arg(value_name = "WORKERS")]
     pub(crate) workers: u32,
+    /// The answer as one object of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }

@@ -123,7 +123,7 @@ pub(crate) fn hash(result: &Value) -> String {
 }
 
 /// How a device is told a step where nothing of it is the host's.
-const WHOLE: &str = "one graph a step";
+const WHOLE: &str = "whole steps, as graphs";
 
 /// Parameters of the small job, in bytes.
 pub(crate) const WEIGHTS: u64 = 278_666 * 4;

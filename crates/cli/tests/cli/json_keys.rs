@@ -83,6 +83,12 @@ fn a_job_and_its_evaluation_print_what_is_documented() {
     agree("Summary of train", [&last[0]["summary"]], &[], &elsewhere);
     let evaluated = run(&format!("eval --json --batch 8 --threads 1 --load {weights}"));
     agree("Evaluation of eval", &lines(&evaluated), &[], &["metrics"]);
+    let kept = place("kept");
+    run(&format!("train --batch 8 --threads 1 --steps 2 --checkpoint {kept} --checkpoint-every 2"));
+    let taken = place("taken.safetensors");
+    let said = run(&format!("checkpoint convert {kept}/step-00000002 {taken} --json"));
+    agree("Converted checkpoint", &lines(&said), &[], &[]);
+    assert!(Path::new(&taken).exists());
 }
 
 #[test]
@@ -92,6 +98,7 @@ fn what_is_looked_up_prints_what_is_documented() {
     let doctor = Job::start("doctor --json").end(LIMIT);
     let severities = ["ok", "note", "warning", "error"];
     agree("Doctor", [&doctor.json()], &["findings"], &severities);
+    agree("Detected launcher", &lines(&run("launch --detect --json")), &[], &["srun"]);
 }
 
 #[test]

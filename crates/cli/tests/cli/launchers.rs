@@ -572,6 +572,14 @@ fn what_launch_says_of_this_process_and_what_it_runs() {
     assert_eq!(ended.stdout, says, "{}", ended.stderr);
     let nobody = Job::start("launch --detect").end(LIMIT);
     assert!(nobody.stdout.starts_with("nobody started several processes"), "{}", nobody.stdout);
+    let ended = started_by_hand("launch --detect --json", &variables).pop().unwrap().end(LIMIT);
+    let ports: Vec<u16> = (3000..3008).collect();
+    let says = serde_json::json!({
+        "by": "srun", "launched_as": "rank 2", "members": 4, "local_rank": 1, "host": "node03", "ports": ports,
+    });
+    assert_eq!(ended.json(), says);
+    let nobody = Job::start("launch --detect --json").end(LIMIT).json();
+    assert_eq!((&nobody["by"], &nobody["members"]), (&serde_json::Value::Null, &0.into()));
 
     let run = Job::start("launch --hosts localhost,127.0.0.1 train --steps 5 --json");
     let ended = run.end(LONG_LIMIT);

@@ -83,8 +83,11 @@ impl Resizing {
     }
 
     fn scale(&self, workers: u32) {
-        let said = self.ask(&["scale", &self.name(), &workers.to_string()]);
+        let said = self.ask(&["scale", &self.name(), &workers.to_string(), "--json"]);
         assert!(said.status.success(), "{said:?}");
+        let said: Value = serde_json::from_slice(&said.stdout).unwrap();
+        assert_eq!((&said["job"], &said["workers"]), (&self.name().into(), &workers.into()));
+        assert!(said["answer"].is_string(), "{said}");
     }
 }
 

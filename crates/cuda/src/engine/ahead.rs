@@ -68,7 +68,7 @@ impl Ahead {
         self.taken.record(stream)
     }
 
-    /// True once all copies are over, as behind [`Ahead::wait`].
+    /// True once all copies that were begun are over, as behind [`Ahead::wait`].
     pub(super) fn is_over(&mut self) -> Result<bool, DeviceError> {
         let is_over = self.arrived.has_passed()?;
         if is_over {
@@ -94,7 +94,7 @@ impl CudaKernels {
         self.check()?;
         let Some((from, to)) = self.steps.keep_back(from, to) else { return Ok(()) };
         // what computes does so meanwhile
-        if !self.is_held() {
+        if !self.is_held() && self.segments.are_pending() {
             self.flush()?;
         }
         Ok(self.ahead.start(from, &to)?)

@@ -109,6 +109,19 @@ impl Segments {
         std::mem::take(&mut self.pending)
     }
 
+    /// True if these calls are known as a graph.
+    pub(super) fn has_graph(&self, calls: &[Call]) -> bool {
+        self.known_graph(calls).is_some()
+    }
+
+    fn known_graph(&self, calls: &[Call]) -> Option<&Arc<Graph>> {
+        let segment = self.known.get(&key(calls)?).filter(|segment| segment.calls == calls)?;
+        match &segment.state {
+            State::Captured(graph) => Some(graph),
+            State::Seen | State::Refused => None,
+        }
+    }
+
     /// Makes room for so many graphs more, of which none is forgotten before all of them are there.
     pub(super) fn make_room(&mut self, graphs: usize) {
         if self.known.len() + graphs > SEGMENTS_MAX {
@@ -124,12 +137,10 @@ impl Segments {
         calls: Vec<Call>,
         tell: Tell<'_>,
     ) -> Option<Arc<Graph>> {
-        let (first, last) = (calls.first()?, calls.last()?);
-        let key = (first.name(), last.name(), calls.len());
-        let known = self.known.get(&key).filter(|segment| segment.calls == calls);
-        if let Some(Segment { state: State::Captured(graph), .. }) = known {
+        if let Some(graph) = self.known_graph(&calls) {
             return Some(graph.clone());
         }
+        let key = key(&calls)?;
         // what goes with a graph of before may wait for the stream, which waits for nobody yet
         self.known.remove(&key);
         let Some(graph) = captured(stream, &calls, tell).map(Arc::new) else {
@@ -150,8 +161,7 @@ impl Segments {
     /// Tells the stream what is pending.
     pub(super) fn flush(&mut self, stream: &Stream, tell: Tell<'_>) -> Result<(), DeviceError> {
         let calls = std::mem::take(&mut self.pending);
-        let (Some(first), Some(last)) = (calls.first(), calls.last()) else { return Ok(()) };
-        let key = (first.name(), last.name(), calls.len());
+        let Some(key) = key(&calls) else { return Ok(()) };
         if calls.len() < CALLS_MIN {
             return tell(stream, &calls);
         }
@@ -183,6 +193,11 @@ impl Segments {
         }
         Ok(())
     }
+}
+
+/// None of no calls.
+fn key(calls: &[Call]) -> Option<Key> {
+    Some((calls.first()?.name(), calls.last()?.name(), calls.len()))
 }
 
 /// The launches as a graph; none where the driver makes none of them.

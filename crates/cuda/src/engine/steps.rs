@@ -55,7 +55,7 @@ pub(super) struct Steps {
     /// A step is being told.
     is_open: bool,
     /// The graphs of the step that the stream was not told yet.
-    rest: VecDeque<Piece>,
+    rest: VecDeque<StepGraph>,
     /// What is over when all of the step is; none once the stream was told so.
     end: Option<CopyId>,
     /// Gates that the stream was told to wait at, and nobody has opened.
@@ -68,7 +68,7 @@ pub(super) struct Steps {
 
 /// A part of a step that is told at once.
 #[derive(Debug)]
-struct Piece {
+struct StepGraph {
     graph: Arc<Graph>,
     gates: Vec<usize>,
 }
@@ -108,7 +108,7 @@ impl Steps {
         self.is_taken = false;
     }
 
-    /// True while a step is told, whose gates are shut.
+    /// True from a step's begin to its end.
     pub(super) fn is_open(&self) -> bool {
         self.is_open
     }
@@ -156,7 +156,7 @@ impl Steps {
         from: DeviceLoan,
         to: DeviceWriteLoan,
     ) -> Option<(DeviceLoan, DeviceWriteLoan)> {
-        if !(self.takes_ahead && self.end.is_some()) {
+        if !(self.takes_ahead && self.has_rest()) {
             return Some((from, to));
         }
         self.kept_back.push((from, to));
@@ -168,13 +168,19 @@ impl Steps {
         !self.kept_back.is_empty()
     }
 
-    pub(super) fn forget_kept_back(&mut self) {
-        self.kept_back.clear();
+    /// Keeps none back that goes to the memory at this address.
+    pub(super) fn forget_kept_back(&mut self, address: usize) {
+        self.kept_back.retain(|(_, to)| to.address() != address);
+    }
+
+    /// True while a part of a step is not told.
+    pub(super) fn has_rest(&self) -> bool {
+        self.end.is_some()
     }
 
     /// The next graph that the stream may be told: it waits at no gate that is shut.
-    fn next(&mut self) -> Option<Arc<Graph>> {
-        let Piece { graph, gates } =
+    fn take_next(&mut self) -> Option<Arc<Graph>> {
+        let StepGraph { graph, gates } =
             if self.shut.is_empty() { self.rest.pop_front() } else { None }?;
         let shut = gates.into_iter().filter(|gate| !self.opened.contains(gate));
         self.shut.extend(shut);
@@ -325,12 +331,13 @@ impl CudaKernels {
 
     /// The step as graphs, each of so many launches that the stream takes them behind a shut gate; one where it waits for
     /// nobody. None where the driver makes none.
-    fn pieces(&mut self) -> Result<Option<VecDeque<Piece>>, Failed> {
+    fn pieces(&mut self) -> Result<Option<VecDeque<StepGraph>>, Failed> {
         let calls = self.segments.take();
         let waits = calls.iter().any(|call| matches!(call, Call::Wait(_)));
         let most = if waits { self.launches_behind_gate_max } else { usize::MAX };
         let cut = cut(calls, most, |call| self.launches_of(call));
-        self.segments.make_room(cut.len());
+        let new = cut.iter().filter(|calls| !self.segments.has_graph(calls)).count();
+        self.segments.make_room(new);
         let mut pieces = VecDeque::with_capacity(cut.len());
         for calls in cut {
             let gates = calls.iter().filter_map(|call| match call {
@@ -341,7 +348,7 @@ impl CudaKernels {
             let graph =
                 self.told(|segments, stream, tell| Ok(segments.graph(stream, calls, tell)))?;
             let Some(graph) = graph else { return Ok(None) };
-            pieces.push_back(Piece { graph, gates });
+            pieces.push_back(StepGraph { graph, gates });
         }
         Ok(Some(pieces))
     }
@@ -357,7 +364,7 @@ impl CudaKernels {
 
     /// Tells the stream what it may be told of the step, and its end when that is all.
     fn tell_rest(&mut self) -> Result<(), Failed> {
-        while let Some(graph) = self.steps.next() {
+        while let Some(graph) = self.steps.take_next() {
             self.segments.launch(&self.stream, &graph)?;
         }
         if !self.steps.rest.is_empty() {
@@ -416,6 +423,8 @@ impl CudaKernels {
         self.steps.rest.clear();
         self.steps.kept_back.clear();
         if let Some(end) = self.steps.end.take() {
+            // the word that says that they are copied may be in what is not told
+            self.flights.hold(end, std::mem::take(&mut self.steps.held));
             // a stream that takes no mark has failed, and nobody waits for what it has
             let _ = self.flights.mark_end(&self.stream, end);
         }

@@ -46,7 +46,7 @@ fn answered<'a>(lines: &'a [Value], answer: &str) -> Vec<(&'a str, Option<&'a st
 #[test]
 fn questions_are_answered_by_yes_or_with_what_is_done_otherwise() {
     let Some(lines) = lines("questions", "") else { return };
-    assert_eq!(answered(&lines, "yes").len(), 4, "{lines:?}");
+    assert_eq!(answered(&lines, "yes").len(), 5, "{lines:?}");
     assert_eq!(answered(&lines, "no"), [], "{lines:?}");
     let said = |key: &str| lines.iter().filter(|line| !line[key].is_null()).count();
     assert_eq!((said("uuid"), said("launches"), said("library")), (1, 1, 4), "{lines:?}");
@@ -66,6 +66,10 @@ fn questions_are_answered_by_yes_or_with_what_is_done_otherwise() {
     let launches = lines.iter().find(|line| !line["launches"].is_null()).unwrap();
     assert!(launches["launches"].as_u64().unwrap() <= 64, "{launches}");
     assert_eq!((answered(&lines, "no"), graph(&lines)), (vec![], Some(8_000)), "{lines:?}");
+    // and where its launches count, a step's graphs may be too large
+    let Some(lines) = self::lines("questions", "queue=600,counted") else { return };
+    let no = [("a graph of a step is taken behind a shut gate", None::<&str>)];
+    assert_eq!((answered(&lines, "no"), graph(&lines)), (no.to_vec(), Some(500)), "{lines:?}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use tensorwire_graph::{NodeId, Op};
 use tensorwire_kernels::{CopyId, DeviceCall, DeviceKernels, DeviceOperand};
 use tensorwire_memory::{Buffer, Place, Slab};
 use tensorwire_tensor::{DType, TensorSpec};
+use tensorwire_testkit::cuda::OnlyDriver;
 
 use crate::engine::{in_a_process, is_own_process};
 
@@ -27,6 +28,11 @@ fn whole(slab: &Slab) -> Buffer {
     unsafe { Buffer::within(slab, place) }
 }
 
+/// True where these tests run on a GPU, which needs no process of its own.
+fn is_on_a_gpu() -> bool {
+    OnlyDriver::named().is_some_and(|only| !only.is_stand_in())
+}
+
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(20))
 }
@@ -38,7 +44,7 @@ impl Machine {
 
     /// With so many gates.
     fn with(options: &CudaOptions, gates: usize) -> Machine {
-        let driver = std::env::var_os(tensorwire_testkit::cuda::TEST_CUDA).map(Into::into);
+        let driver = OnlyDriver::named().and_then(|only| only.library());
         let options = CudaOptions { driver, ..options.clone() };
         let mut kernels = CudaKernels::open(&options, 0).unwrap();
         kernels.prepare_steps(gates, 1).unwrap();
@@ -54,6 +60,16 @@ impl Machine {
         let to = whole(&self.here).lend_to_device_for_writing().unwrap();
         let copy = self.kernels.copy(from, to).unwrap();
         self.kernels.wait(copy, soon()).unwrap();
+    }
+
+    /// What is in memory of the device.
+    fn there(&mut self, memory: &Slab) -> Vec<u8> {
+        let host = self.kernels.alloc_on_host(BYTES).unwrap();
+        let from = whole(memory).lend_to_device().unwrap();
+        let to = whole(&host).lend_to_device_for_writing().unwrap();
+        let copy = self.kernels.copy(from, to).unwrap();
+        self.kernels.wait(copy, soon()).unwrap();
+        whole(&host).read().unwrap().to_vec()
     }
 
     /// Brings what the host has to memory of the device, beside what is computed.
@@ -225,7 +241,7 @@ fn a_step_is_one_thing_for_its_stream() {
         let from = whole(&machine.there).lend_to_device().unwrap();
         let to = whole(&machine.here).lend_to_device_for_writing().unwrap();
         machine.kernels.copy_ahead(from, to).unwrap();
-        machine.kernels.wait_ahead(soon()).unwrap();
+        machine.kernels.forget_ahead(machine.here.address(), soon()).unwrap();
         assert!(!machine.kernels.is_over(end).unwrap());
         machine.kernels.open_gate(0, false).unwrap();
         machine.kernels.wait(end, soon()).unwrap();
@@ -236,7 +252,7 @@ fn a_step_is_one_thing_for_its_stream() {
 /// A stream that waits takes so much of a graph, too: a step of more is told as several, each when the gates before it are open.
 #[test]
 fn a_step_is_told_in_graphs_that_its_stream_takes_behind_a_gate() {
-    if !is_own_process() {
+    if !is_own_process() && !is_on_a_gpu() {
         let name = "steps::a_step_is_told_in_graphs_that_its_stream_takes_behind_a_gate";
         in_a_process(&["--exact", name], false, &[("FAKE_CUDA_FAULTS", "queue=16,counted,lazy")]);
         return;
@@ -244,13 +260,16 @@ fn a_step_is_told_in_graphs_that_its_stream_takes_behind_a_gate() {
     let options = CudaOptions { launches_behind_gate_max: 8, ..CudaOptions::default() };
     let mut machine = Machine::with(&options, 3);
     let memory = machine.kernels.alloc(0, 1 << 20).unwrap();
-    let staged = machine.kernels.alloc(0, BYTES).unwrap();
+    let [staged, forgotten] = [(); 2].map(|()| machine.kernels.alloc(0, BYTES).unwrap());
+    whole(&machine.there).write().unwrap().fill(7);
+    machine.ahead(&forgotten);
+    machine.kernels.forget_ahead(forgotten.address(), soon()).unwrap();
     let mut launched = 0;
     for round in 0..3u8 {
         // what came ahead is taken behind the last gate
         whole(&machine.there).write().unwrap().fill(round);
         machine.ahead(&staged);
-        machine.kernels.wait_ahead(soon()).unwrap();
+        machine.kernels.forget_ahead(staged.address(), soon()).unwrap();
         let begun = std::time::Instant::now();
         machine.kernels.begin_step().unwrap();
         for gate in 0..3 {
@@ -283,13 +302,15 @@ fn a_step_is_told_in_graphs_that_its_stream_takes_behind_a_gate() {
         let now = machine.kernels.graphs_launched();
         assert!(now - launched > 3, "{now} graphs");
         launched = now;
-        machine.kernels.wait_ahead(soon()).unwrap();
+        machine.kernels.forget_ahead(staged.address(), soon()).unwrap();
+        assert_eq!(machine.there(&staged), [99; BYTES]);
+        assert_eq!(machine.there(&forgotten), [7; BYTES]);
     }
 }
 
 #[test]
 fn a_step_of_several_graphs_that_is_given_up_is_over() {
-    if !is_own_process() {
+    if !is_own_process() && !is_on_a_gpu() {
         let name = "steps::a_step_of_several_graphs_that_is_given_up_is_over";
         in_a_process(&["--exact", name], false, &[("FAKE_CUDA_FAULTS", "queue=16,counted")]);
         return;

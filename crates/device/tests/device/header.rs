@@ -2,7 +2,7 @@
 //! where such a header is named: a C++ compiler holds each against the other.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use tensorwire_device::nccl::sys as nccl;
@@ -59,9 +59,8 @@ fn holds(variable: &str, header: &str, folders: &[PathBuf], program: &str) {
     if !folders.iter().any(|folder| folder.join(header).exists()) {
         return skip(Some(variable), &format!("no {header} in {folders:?}"));
     }
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    std::fs::create_dir_all(folder).unwrap();
-    let source = folder.join(format!("{header}.cpp"));
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join(format!("{header}.cpp"));
     std::fs::write(&source, program).unwrap();
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     let mut command = Command::new(compiler);

@@ -100,7 +100,8 @@ fn child(driver: &Path) -> Command {
             command.env_remove(variable);
         }
     }
-    if let Some(kernels) = kernel_library() {
+    let is_real = driver == Path::new(REAL);
+    if let Some(kernels) = Some(()).filter(|()| !is_real).and_then(|()| kernel_library()) {
         command.env("FAKE_CUDA_KERNELS", kernels);
     }
     command
@@ -131,8 +132,6 @@ fn build_kernels() -> Option<PathBuf> {
     let (library, fresh) =
         (folder.join("kernels.so"), format!("kernels-{}.so", std::process::id()));
     let fresh = folder.join(fresh);
-    // cargo makes it where it builds; a suite that was carried to another machine finds none
-    std::fs::create_dir_all(folder).unwrap();
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     let built = Command::new(compiler)
         .args(["-x", "c++", "-std=c++17", "-O1", "-shared", "-fPIC"])

@@ -101,8 +101,7 @@ fn ordering(facts: &Facts, gpu: &GpuFacts) -> Option<Finding> {
         return None;
     }
     let what = format!("GPU {} neither orders nor flushes what a NIC writes", gpu.ordinal);
-    let why =
-        "a stream that waits may not see what came: steps are told in parts, not as one graph";
+    let why = "a stream that waits may not see what came: steps are told in parts, not whole";
     let finding = Finding::new(Severity::Note, "gpu-unordered", what, why);
     Some(
         finding.mended_by(
