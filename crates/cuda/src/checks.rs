@@ -11,7 +11,8 @@ use tensorwire_kernels::{DeviceCall, DeviceFailure, DeviceKernels, DeviceOperand
 use tensorwire_memory::{Arena, Buffer, Place, Slab, TensorMut, TensorRef};
 use tensorwire_tensor::TensorSpec;
 
-use crate::engine::{CudaError, CudaKernels, CudaOptions};
+use crate::engine::{CudaError, CudaKernels};
+use crate::options::CudaOptions;
 
 /// Where tensors begin.
 const ALIGNMENT: usize = 256;

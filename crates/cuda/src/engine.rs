@@ -14,12 +14,11 @@ mod telling;
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use tensorwire_base::Deadline;
 use tensorwire_device::{
-    Device, DeviceError, DeviceMemory, Driver, Function, LibrarySearch, Module, Stream, Word,
+    Device, DeviceError, DeviceMemory, Driver, Function, Module, Stream, Word,
 };
 use tensorwire_graph::NodeId;
 use tensorwire_kernels::{
@@ -30,6 +29,7 @@ use tensorwire_memory::{DeviceLoan, DeviceWriteLoan, DmaBuf, Keepalive, Slab};
 use crate::error::LowerError;
 use crate::gpus::COMPUTE_MIN;
 use crate::kernels::modules;
+use crate::options::CudaOptions;
 use crate::{DeviceFault, Rounding};
 use ahead::Ahead;
 use flights::{Flights, Loans, Slots};
@@ -41,33 +41,6 @@ use segments::{Call, Segments, Tell};
 pub use steps::RemoteWrites;
 use steps::Steps;
 use telling::tell;
-
-/// By what GPUs compute.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CudaOptions {
-    /// The driver's library; none: the one that the dynamic linker finds.
-    pub driver: Option<PathBuf>,
-    /// Where to look for CUDA's libraries; none: kernels of this crate compute all.
-    pub libraries: Option<LibrarySearch>,
-    /// Of what products and convolutions multiply.
-    pub rounding: Rounding,
-    /// Whether a NIC's writes are flushed.
-    pub remote_writes: RemoteWrites,
-    /// How many launches of a step a stream is told at most behind a gate that is shut, but for those of one operator.
-    pub launches_behind_gate_max: usize,
-}
-
-impl Default for CudaOptions {
-    fn default() -> CudaOptions {
-        CudaOptions {
-            driver: None,
-            libraries: None,
-            rounding: Rounding::default(),
-            remote_writes: RemoteWrites::default(),
-            launches_behind_gate_max: LAUNCHES_BEHIND_GATE_MAX,
-        }
-    }
-}
 
 /// Why a GPU cannot compute.
 #[derive(Debug, thiserror::Error)]
@@ -83,10 +56,6 @@ pub enum CudaError {
     )]
     TooOld { ordinal: usize, name: String, compute: (u32, u32) },
 }
-
-/// The driver of an H200 (CUDA 13.0) takes 1,020 single launches behind a shut gate, and fewer than 2,000 of a graph, and then holds
-/// the thread that tells it; `cargo xtask gpu questions` fails where a driver takes less than twice this of a graph.
-const LAUNCHES_BEHIND_GATE_MAX: usize = 400;
 
 /// Bytes of the words that kernels are pointed to: the factor of the rate, then the fault.
 const WORDS_BYTES: usize = FAULT_OFFSET + size_of::<DeviceFault>();

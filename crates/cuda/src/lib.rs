@@ -44,6 +44,7 @@ mod gpus;
 mod kernels;
 mod lower;
 mod opened;
+mod options;
 mod several;
 
 use tensorwire_graph::Op;
@@ -55,12 +56,13 @@ pub use command::{
     Address, Addresses, Command, KernelArgument, Launch, LibraryConvolution, LibraryProduct,
     Memory, MissingAddress, ProgramLaunch, ProgramText,
 };
-pub use engine::{CudaError, CudaKernels, CudaOptions, RemoteWrites};
+pub use engine::{CudaError, CudaKernels, RemoteWrites};
 pub use error::LowerError;
 pub use fault::DeviceFault;
 pub use gpus::{Gpus, products};
 pub use kernels::{PtxModule, kernel_names, modules};
 pub use opened::OpenedGpus;
+pub use options::CudaOptions;
 pub use several::CudaDevices;
 pub use tensorwire_device::LibrarySearch;
 pub use tensorwire_device::nccl::{Nccl, NcclError, NcclId, NcclReduction, NcclVersion};

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tensorwire_kernels::SharedDevice;
 
-use crate::engine::{CudaError, CudaKernels, CudaOptions};
+use crate::engine::{CudaError, CudaKernels};
+use crate::options::CudaOptions;
 use crate::several::CudaDevices;
 
 /// GPUs that were opened.

@@ -10,7 +10,8 @@ use tensorwire_device::{Device, DeviceError, Driver, Event};
 use tensorwire_kernels::{CopyId, DeviceCall, DeviceFailure, DeviceKernels, Piece, Shown};
 use tensorwire_memory::{DeviceLoan, DeviceWriteLoan, DmaBuf, Keepalive, Slab};
 
-use crate::engine::{CudaError, CudaKernels, CudaOptions};
+use crate::engine::{CudaError, CudaKernels};
+use crate::options::CudaOptions;
 
 /// How often to ask for what is waited for.
 const ASK_AGAIN: Duration = Duration::from_micros(50);

@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use tensorwire_base::Deadline;
 use tensorwire_device::sys::*;
 
 use crate::capture::{Capture, Exec};
@@ -240,9 +241,9 @@ impl Stream {
         room: u64,
         is_so: impl Fn(&Queue) -> bool,
     ) -> Outcome {
-        let late = Instant::now() + PATIENCE;
+        let late = Deadline::after(PATIENCE);
         while room > 0 && !is_so(queue) {
-            if Instant::now() >= late {
+            if late.passed() {
                 say(&format!("stream {} has {room} things to do, and does none", self.number));
                 self.context.fail(CUDA_ERROR_LAUNCH_TIMEOUT);
                 return Err(CUDA_ERROR_LAUNCH_TIMEOUT);
