@@ -47,7 +47,7 @@ pub enum GpuPrograms<'a> {
     ToBuild,
     /// What [`pack`] put into this folder.
     Packed(&'a Path),
-    Built(Programs),
+    Built(Box<Programs>),
 }
 
 /// On what it runs.
@@ -162,7 +162,7 @@ pub fn run(run: GpuRun<'_>, stop: &Stop, out: &mut dyn Write) -> Result<bool, Gp
     let mut programs = match run.programs {
         GpuPrograms::ToBuild => build::build(run.features, is_stand_in, stop)?,
         GpuPrograms::Packed(folder) => pack::packed(folder)?,
-        GpuPrograms::Built(programs) => programs,
+        GpuPrograms::Built(programs) => *programs,
     };
     let chosen: Vec<&Part> = PARTS
         .iter()

@@ -94,7 +94,7 @@ fn parts(names: &[&str], finds: &str) -> (bool, String) {
         json: None,
         with_torch: false,
         features: None,
-        programs: GpuPrograms::Built(programs),
+        programs: GpuPrograms::Built(Box::new(programs)),
     };
     let passed = run(wanted, &Stop::default(), &mut out).unwrap();
     (passed, String::from_utf8(out).unwrap())

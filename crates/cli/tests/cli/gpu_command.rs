@@ -32,7 +32,7 @@ fn parts(names: &[&str], programs: Programs) -> (bool, String, Vec<Value>) {
         json: Some(&json),
         with_torch: false,
         features: None,
-        programs: GpuPrograms::Built(programs),
+        programs: GpuPrograms::Built(Box::new(programs)),
     };
     let passed = run(wanted, &Stop::default(), &mut out).unwrap();
     let lines = std::fs::read_to_string(json).unwrap();
