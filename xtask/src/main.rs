@@ -177,7 +177,9 @@ fn on_gpu(arguments: GpuArguments) -> ExitCode {
     };
     let stop = Stop::on_signals().map_err(gpu::GpuError::from);
     let ran = stop.and_then(|stop| match &pack {
-        Some(folder) => gpu::pack(folder, features.as_deref(), &stop, &mut io::stdout()),
+        Some(folder) => {
+            gpu::pack(folder, features.as_deref(), &stop, &mut io::stdout()).map(|()| true)
+        }
         None => gpu::run(run, &stop, &mut io::stdout()),
     });
     match ran {

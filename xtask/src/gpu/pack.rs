@@ -23,7 +23,7 @@ const BASELINES: &str = "has-baselines";
 
 const STRIP_MAX: Duration = Duration::from_secs(60);
 
-/// Builds all programs and puts them into a folder, without what is for debuggers alone. Always true.
+/// Builds all programs and puts them into a folder, without what is for debuggers alone.
 ///
 /// # Errors
 /// A build that fails, a folder that cannot be written, Ctrl-C.
@@ -32,7 +32,7 @@ pub fn pack(
     features: Option<&str>,
     stop: &Stop,
     out: &mut dyn Write,
-) -> Result<bool, GpuError> {
+) -> Result<(), GpuError> {
     let programs = build(features, false, stop)?;
     let at = |file: &Path| {
         let file = file.to_owned();
@@ -78,8 +78,7 @@ pub fn pack(
          --packed {folder}",
         bytes / 1_000_000,
         folder = folder.display(),
-    ))?;
-    Ok(true)
+    ))
 }
 
 /// The commit of this checkout, with a word where files differ from it.
@@ -115,4 +114,28 @@ pub(super) fn packed(folder: &Path) -> Result<Programs, GpuError> {
         commit: fs::read_to_string(absolute.join(COMMIT)).ok().filter(|commit| !commit.is_empty()),
         ..Programs::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_in_a_folder_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let said = |folder: &Path| packed(folder).unwrap_err().to_string();
+        assert!(said(folder.path()).contains("has no tensorwire: "));
+        for name in [TENSORWIRE, DRIVER_SUITE, OPERATORS_SUITE, XTASK] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        assert!(said(folder.path()).contains("has no gpu: "));
+        fs::write(folder.path().join(GPU), "").unwrap();
+        let programs = packed(folder.path()).unwrap();
+        assert!(programs.gpu.is_some() && !programs.has_baselines && programs.commit.is_none());
+        fs::write(folder.path().join(COMMIT), "0e877c1e, changed").unwrap();
+        fs::write(folder.path().join(BASELINES), "").unwrap();
+        let programs = packed(folder.path()).unwrap();
+        assert!(programs.has_baselines);
+        assert_eq!(programs.commit.as_deref(), Some("0e877c1e, changed"));
+    }
 }

@@ -100,8 +100,8 @@ fn child(driver: &Path) -> Command {
             command.env_remove(variable);
         }
     }
-    let is_real = driver == Path::new(REAL);
-    if let Some(kernels) = Some(()).filter(|()| !is_real).and_then(|()| kernel_library()) {
+    let kernels = if driver == Path::new(REAL) { None } else { kernel_library() };
+    if let Some(kernels) = kernels {
         command.env("FAKE_CUDA_KERNELS", kernels);
     }
     command
