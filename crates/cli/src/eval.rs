@@ -6,7 +6,7 @@ use tensorwire_train::EvaluationSummary;
 
 use super::Failure;
 use super::args::EvalArgs;
-use super::output::{json_line, last_words, note, print, print_text};
+use super::output::{OnMachine, json_line, last_words, note, print, print_text};
 
 pub(crate) fn run(args: EvalArgs) -> Result<(), Failure> {
     let json = args.json;
@@ -19,7 +19,7 @@ pub(crate) fn run(args: EvalArgs) -> Result<(), Failure> {
         std::process::exit(1);
     };
     let summary = EvaluationSummary::evaluate(config, &ByName, &on_still)?;
-    if json { print(json_line(&summary)?) } else { show(&summary) }
+    if json { print(json_line(&OnMachine::here(&summary))?) } else { show(&summary) }
 }
 
 fn show(summary: &EvaluationSummary) -> Result<(), Failure> {

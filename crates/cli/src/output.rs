@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use console::Term;
 use serde::Serialize;
 use tensorwire::program::in_time;
+use tensorwire_bench::Machine;
 use textwrap::{Options, WordSplitter};
 
 use super::Failure;
@@ -34,6 +35,20 @@ pub(crate) fn print(line: impl Display) -> Result<(), Failure> {
 /// One line of JSON. Keys come in alphabetical order.
 pub(crate) fn json_line(value: &impl Serialize) -> Result<String, Failure> {
     Ok(serde_json::to_value(value).map_err(Failure::other)?.to_string())
+}
+
+/// A result, and the machine that it is of.
+#[derive(Serialize)]
+pub(crate) struct OnMachine<'a, T> {
+    #[serde(flatten)]
+    result: &'a T,
+    machine: Machine,
+}
+
+impl<'a, T> OnMachine<'a, T> {
+    pub(crate) fn here(result: &'a T) -> OnMachine<'a, T> {
+        OnMachine { result, machine: Machine::here() }
+    }
 }
 
 /// With `--quiet`, only results and last words are said from here on.

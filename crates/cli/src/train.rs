@@ -24,7 +24,7 @@ use super::Failure;
 use super::args::TrainArgs;
 use super::job::{interrupt, job_spec_until};
 use super::metrics::Metrics;
-use super::output::{json_line, last_words, print, print_text};
+use super::output::{OnMachine, json_line, last_words, print, print_text};
 use super::rendezvous;
 use announce::announcement;
 use ending::Ending;
@@ -66,13 +66,14 @@ pub(crate) fn prepare_and_run(args: TrainArgs, lead: Option<Lead>) -> Result<(),
     };
     let (outcome, mut watcher) = ran.map_err(|failure| ending.told(failure))?;
     let summary = Summary::new(&prepared, &outcome, &watcher.steps).map_err(Failure::other)?;
-    let written = watcher.metrics.line(&LastLine { summary: &summary });
+    let placed = OnMachine::here(&summary);
+    let written = watcher.metrics.line(&LastLine { summary: &placed });
     let shown = watcher.events.as_mut().map_or(Ok(()), |events| events.summary(&summary));
     let last = written.and(shown.map_err(Failure::from)).err();
     match json {
         // its last line says the same
         _ if watcher.metrics.is_stdout() => {}
-        true => print(json_line(&summary)?)?,
+        true => print(json_line(&placed)?)?,
         false => show(&prepared, &summary, &outcome)?,
     }
     // what was trained is there all the same
@@ -85,7 +86,7 @@ pub(crate) fn prepare_and_run(args: TrainArgs, lead: Option<Lead>) -> Result<(),
 /// The last line of `--metrics`.
 #[derive(Serialize)]
 struct LastLine<'a> {
-    summary: &'a Summary,
+    summary: &'a OnMachine<'a, Summary>,
 }
 
 type Done = (TrainOutcome, Watcher);

@@ -51,6 +51,23 @@ impl End {
         matches!(self, End::Failed { blame: Blame::Unread, .. })
     }
 
+    /// True if it came of a wait that was too long: its own, or that of one that it lost, or that this one had lost.
+    pub(crate) fn is_of_a_wait(&self, ends: &[&End]) -> bool {
+        let mut end = self;
+        // where each has lost another, in a circle, nobody waited
+        for _ in 0..=ends.len() {
+            end = match end {
+                End::Failed { blame: Blame::Others, .. } => return true,
+                End::Failed { blame: Blame::Peer(peer), .. } => match ends.get(*peer as usize) {
+                    Some(lost) => lost,
+                    None => return false,
+                },
+                _ => return false,
+            };
+        }
+        false
+    }
+
     /// It said so itself, and of itself.
     pub(crate) fn is_own_word(&self) -> bool {
         matches!(self, End::Failed { blame: Blame::Own | Blame::User | Blame::Unread, .. })
@@ -332,6 +349,21 @@ mod tests {
         // nobody stands out
         let first = first_failure(&all[..2]).unwrap();
         assert_eq!((first.rank, first.is_own_word), (Rank(1), false));
+    }
+
+    #[test]
+    fn who_lost_one_that_lost_one_that_had_waited_ended_because_of_that_wait() {
+        let waited = End::Failed { step: 3, error: "8 s".into(), blame: Blame::Others };
+        let all = [waited, witness(3, 2), witness(3, 0), End::None];
+        let is_of_a_wait = |ends: &[End]| {
+            let of: Vec<&End> = ends.iter().collect();
+            ends.iter().map(|end| end.is_of_a_wait(&of)).collect::<Vec<_>>()
+        };
+        assert_eq!(is_of_a_wait(&all), [true, true, true, false]);
+        let own = [own_error(3), witness(3, 2), witness(3, 0), End::None];
+        assert_eq!(is_of_a_wait(&own), [false; 4]);
+        let circle = [witness(3, 1), witness(3, 2), witness(3, 0), witness(3, 9)];
+        assert_eq!(is_of_a_wait(&circle), [false; 4]);
     }
 
     #[test]

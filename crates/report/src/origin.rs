@@ -44,15 +44,21 @@ impl Origin {
 
     /// None if the line says nothing of it.
     pub(crate) fn of(line: &Line) -> Option<Rc<Origin>> {
-        let text = |path: &str| line.optional_text(path).map(str::to_string);
+        // of a run that was trained the last line says it, with all else of the run
+        let is_summary = line.optional_text("summary.machine.host").is_some();
+        let on = if is_summary { "summary.machine" } else { "machine" };
+        let at = |name: &str| format!("{on}.{name}");
+        let text = |name: &str| line.optional_text(&at(name)).map(str::to_string);
         let cut = |text: &str, length: usize| text.chars().take(length).collect::<String>();
-        let commit = line.optional_text("commit").or(line.optional_text("machine.commit"));
+        let commit = line.optional_text("commit").map(str::to_string).or(text("commit"));
         let origin = Origin {
-            machine: machine(line),
-            host: text("machine.host"),
-            links: line.optional_texts("machine.links").into_iter().map(str::to_string).collect(),
-            day: line.optional_text("machine.date").map(|date| cut(date, "2026-11-26".len())),
-            commit: commit.map(|commit| cut(commit, 12)),
+            machine: text("cpu").map(|cpu| {
+                machine(&cpu, line.optional_number(&at("cores")), text("kernel").as_deref())
+            }),
+            host: text("host"),
+            links: line.optional_texts(&at("links")).into_iter().map(str::to_string).collect(),
+            day: text("date").map(|date| cut(&date, "2026-11-26".len())),
+            commit: commit.map(|commit| cut(&commit, 12)),
             versions: versions(line),
             is_simulated: line.optional_text("cluster").is_some()
                 && line.optional_number("measured_step_s").is_none(),
@@ -141,17 +147,16 @@ pub(crate) fn joined(all: &BTreeSet<String>, between: &str) -> String {
     all.iter().map(String::as_str).collect::<Vec<_>>().join(between)
 }
 
-fn machine(line: &Line) -> Option<String> {
-    let cpu = line.optional_text("machine.cpu")?;
-    let machine = match line.optional_number("machine.cores") {
+fn machine(cpu: &str, cores: Option<f64>, kernel: Option<&str>) -> String {
+    let machine = match cores {
         Some(1.0) => format!("1 core, {cpu}"),
         Some(cores) => format!("{cores} cores, {cpu}"),
         None => cpu.to_string(),
     };
-    Some(match line.optional_text("machine.kernel") {
+    match kernel {
         Some(kernel) => format!("{machine}, Linux {kernel}"),
         None => machine,
-    })
+    }
 }
 
 /// A comparison names several systems; a peer's own line has one version.
@@ -199,6 +204,13 @@ mod tests {
             "Measured on 2 cores, CPU, Linux 6.1; host h; links eth0, 10000 Mb/s; 2026-11-24 to 2026-11-26; \
              commit 0123456789ab; with Open MPI 4.1."
         );
+    }
+
+    #[test]
+    fn the_summary_of_a_run_says_where_it_was() {
+        let run = r#"{"summary":{"steps":9,"machine":{"cores":1,"cpu":"CPU","host":"h","commit":"0123456789abcdef"}}}"#;
+        let all = Provenance::of(&[origin(run).unwrap()]);
+        assert_eq!(all.sentence(), "Measured on 1 core, CPU; host h; commit 0123456789ab.");
     }
 
     #[test]

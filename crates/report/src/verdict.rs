@@ -19,6 +19,9 @@ pub(crate) struct Verdict {
 /// How far a ratio of what was measured once may be off, either way: nothing says how far its repetitions would lie apart.
 const ONCE: f64 = 0.1;
 
+/// Who finds fewer of the labels has not learned yet: which of two is there first is chance.
+const LEARNED: f64 = 0.5;
+
 /// The figure that was found, and where along x.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Found {
@@ -338,7 +341,8 @@ impl Found {
     }
 }
 
-/// The other's time over ours until each had first what the worse of the two had at its best.
+/// The other's time over ours until each had first what the worse of the two had at its best; none where that is an accuracy that
+/// says nothing of who learned.
 fn time_ratio(better: Better, ours: &Series, other: &Series) -> Option<f64> {
     let is_there = |y: f64, goal: f64| match better {
         Better::Lower => y <= goal,
@@ -349,6 +353,9 @@ fn time_ratio(better: Better, ours: &Series, other: &Series) -> Option<f64> {
     };
     let (a, b) = (best(ours)?, best(other)?);
     let goal = if is_there(a, b) { b } else { a };
+    if better == Better::Higher && goal < LEARNED {
+        return None;
+    }
     let first =
         |series: &Series| series.dots.iter().find(|dot| is_there(dot.y.median, goal)).map(|d| d.x);
     let ratio = first(other)? / first(ours)?;
@@ -568,6 +575,15 @@ mod tests {
         let slower = [(2.0, 2.0), (3.0, 1.5)];
         let said = judged(Better::Lower, Wants::TimeTo(1.0), &losses, &slower);
         assert_eq!(said, "short: 0.75× of 1×");
+    }
+
+    #[test]
+    fn accuracies_near_chance_say_nothing_of_who_is_there_first() {
+        let claim =
+            Claim { says: "", only: &[], ours: &["a"], against: &["b"], wants: Wants::TimeTo(1.0) };
+        let (ours, other) = ([(1.0, 0.1), (2.0, 0.9)], [(1.0, 0.1), (9.0, 0.14)]);
+        let curves = plot(vec![series("a", &ours), series("b", &other)]);
+        assert_eq!(judge(Better::Higher, &claim, &curves), None);
     }
 
     #[test]

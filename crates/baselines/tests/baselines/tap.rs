@@ -1,4 +1,5 @@
-//! Somebody who hears what an end is told: its peers call him, and he passes on what they say, or changes it.
+//! Somebody who hears what an end is told: its peers call him, and he passes on what they say, changes it, or keeps it to
+//! himself.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -30,6 +31,21 @@ impl Tap {
                 heard.lock().unwrap().extend_from_slice(said);
                 change(said);
             });
+        });
+        tap
+    }
+
+    /// One that tells nobody, and answers nothing; for one caller.
+    pub(super) fn silent() -> Tap {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (at, heard) = (listener.local_addr().unwrap(), Arc::<Mutex<Vec<u8>>>::default());
+        let tap = Tap { at, heard: heard.clone() };
+        std::thread::spawn(move || {
+            let (mut caller, _) = listener.accept().unwrap();
+            let mut bytes = vec![0; 1 << 16];
+            while let Ok(count @ 1..) = caller.read(&mut bytes) {
+                heard.lock().unwrap().extend_from_slice(&bytes[..count]);
+            }
         });
         tap
     }

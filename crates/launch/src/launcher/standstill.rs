@@ -4,7 +4,6 @@
 use tensorwire_base::Rank;
 
 use super::{Launcher, MemberState};
-use crate::control::Blame;
 use crate::job::{JobError, JobUpdate, OnUpdate};
 use crate::standing::{Reminder, Still, StillMember, WORTH_A_LINE, WORTH_A_LINE_BEFORE};
 use crate::verdict::End;
@@ -51,17 +50,12 @@ impl Standstill {
 }
 
 impl Launcher<'_> {
-    /// If all that failed had waited for too long, or lost one that had, the one that stands still the longest and waits for
-    /// nobody is the cause.
+    /// If all that failed had waited for too long, or lost one that had, or one that lost such a one, the one that stands still
+    /// the longest and waits for nobody is the cause.
     pub(super) fn find_still(&mut self) {
-        let mut ends = self.members.iter().filter(|m| m.end != End::None && !m.survived);
-        let waited = |m: &MemberState| matches!(m.end, End::Failed { blame: Blame::Others, .. });
-        let has_waited = |peer: u32| self.members.get(peer as usize).is_some_and(waited);
-        let of_that = |m: &MemberState| match m.end {
-            End::Failed { blame: Blame::Peer(peer), .. } => has_waited(peer),
-            _ => waited(m),
-        };
-        if !ends.all(of_that) {
+        let ends: Vec<&End> = self.members.iter().map(|member| &member.end).collect();
+        let mut ended = self.members.iter().filter(|m| m.end != End::None && !m.survived);
+        if !ended.all(|member| member.end.is_of_a_wait(&ends)) {
             return;
         }
         let still = |member: &MemberState| {

@@ -29,6 +29,8 @@ pub enum Phase {
     Meeting,
     FirstStep,
     Training,
+    /// As before, where the job is evaluated behind each step.
+    Evaluation,
     /// A checkpoint, or a snapshot, is being written.
     Checkpoint,
     /// All steps are made: who evaluates does so, and all leave.
@@ -161,11 +163,12 @@ const fn kind(strategy: &'static str, options: &'static str, is_in_step: bool) -
     Kind { strategy, options, workers, masters, servers, is_in_step, has_store, others }
 }
 
-const PHASES: [Phase; 6] = [
+const PHASES: [Phase; 7] = [
     Phase::Start,
     Phase::Meeting,
     Phase::FirstStep,
     Phase::Training,
+    Phase::Evaluation,
     Phase::Checkpoint,
     Phase::End,
 ];
@@ -174,7 +177,10 @@ const SIGNALS: [Fault; 3] = [Fault::Kill, Fault::Stop, Fault::Term];
 impl FaultCell {
     /// All of them, in an order that stays.
     pub fn all() -> Vec<FaultCell> {
-        KINDS.iter().flat_map(Kind::cells).collect()
+        // what has no common steps is evaluated only in the end, but for a store's
+        let is_evaluated = |cell: &FaultCell| cell.strategy != "ps-async";
+        let cells = KINDS.iter().flat_map(Kind::cells);
+        cells.filter(|cell| cell.phase != Phase::Evaluation || is_evaluated(cell)).collect()
     }
 
     /// All of them in an order that a seed decides: the first are of all kinds, and those that take long are not together.
@@ -357,7 +363,8 @@ fn hurt_disk(cell: &FaultCell, cells: &mut Vec<FaultCell>) {
 }
 
 fn hurt_links(cell: &FaultCell, faults: &[Fault], cells: &mut Vec<FaultCell>) {
-    for phase in [Phase::FirstStep, Phase::Training, Phase::Checkpoint, Phase::End] {
+    let phases = PHASES.into_iter().filter(|phase| !matches!(phase, Phase::Start | Phase::Meeting));
+    for phase in phases {
         for &fault in faults {
             cells.push(FaultCell { role: Victim::Host, phase, fault, ..cell.clone() });
         }

@@ -364,9 +364,10 @@ fn arguments(cell: &FaultCell, deadline: Duration) -> String {
         Heal::Takeover => " --launcher-patience 60 --resume auto",
         Heal::Nothing | Heal::Snapshot | Heal::Resizing => "",
     };
+    let evaluated = if cell.phase == Phase::Evaluation { " --val-every 1" } else { "" };
     format!(
         "train --no-detect --json --model sentence-embedding --batch 4 --threads 1 --steps {STEPS} --metrics {METRICS} \
-         --deadline {} --transport {transport}{exchange} {} {kept}{heals}",
+         --deadline {} --transport {transport}{exchange} {} {kept}{heals}{evaluated}",
         deadline.as_secs(),
         cell.strategy_options(),
     )

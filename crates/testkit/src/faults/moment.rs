@@ -111,7 +111,7 @@ impl Moment<'_> {
             Phase::Start => true,
             Phase::Meeting => job.member(0).is_some(),
             Phase::FirstStep => lines() > 0,
-            Phase::Training => lines() >= IN_THE_MIDDLE,
+            Phase::Training | Phase::Evaluation => lines() >= IN_THE_MIDDLE,
             Phase::Checkpoint if self.fills_disk() => lines() >= IN_THE_MIDDLE,
             Phase::Checkpoint => {
                 let in_folder = std::fs::read_dir(folder.join(CHECKPOINTS));
