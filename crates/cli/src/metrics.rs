@@ -3,9 +3,14 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use serde::Serialize;
+use tensorwire_base::Deadline;
 use tensorwire_train::WholeRecords;
 
 use super::Failure;
@@ -13,6 +18,9 @@ use super::output::{json_line, print};
 
 /// In the place of a file: standard output.
 const STDOUT: &str = "-";
+/// How long somebody who is to read a pipe may take to come.
+const READER_PATIENCE: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 pub(crate) struct Metrics {
     path: PathBuf,
@@ -33,12 +41,7 @@ impl Metrics {
             return Ok(Metrics::without_file(true));
         }
         let fresh = !path.exists();
-        let file = OpenOptions::new()
-            .append(true)
-            .create(true)
-            // what a pipe takes cannot be read again
-            .read(fresh || path.is_file())
-            .open(path);
+        let file = open(path, fresh || path.is_file(), READER_PATIENCE);
         let file = file.map_err(|error| Failure::unwritable("metrics", path, &error))?;
         let file = Some(WholeRecords::new(file));
         let path = path.to_path_buf();
@@ -77,6 +80,32 @@ impl Metrics {
         }
         self.begun = true;
         file.append(format!("{line}\n").as_bytes())
+    }
+}
+
+/// Opens a file to append to it. A pipe is waited for until somebody reads it; what it takes cannot be read again.
+fn open(path: &Path, reads: bool, patience: Duration) -> io::Result<File> {
+    let deadline = Deadline::after(patience);
+    loop {
+        // of a pipe that nobody reads it is an error
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let mut options = OpenOptions::new();
+        options.append(true).create(true).read(reads).custom_flags(flags);
+        match options.open(path) {
+            Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
+                if deadline.passed() {
+                    return Err(io::Error::other(format!("nobody has read it for {patience:?}")));
+                }
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            opened => {
+                let file = opened?;
+                // what is said later waits for whoever reads
+                let flags = rustix::fs::fcntl_getfl(&file)?;
+                rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+                return Ok(file);
+            }
+        }
     }
 }
 
@@ -122,6 +151,21 @@ impl Drop for Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pipe_is_waited_for_until_somebody_reads_it_and_no_longer() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+        let nobody = open(&path, false, Duration::from_millis(50)).unwrap_err();
+        assert_eq!(nobody.to_string(), "nobody has read it for 50ms");
+        let there = path.clone();
+        let reader = std::thread::spawn(move || std::fs::read_to_string(there).unwrap());
+        let mut file = open(&path, false, Duration::from_secs(60)).unwrap();
+        io::Write::write_all(&mut file, b"a line").unwrap();
+        drop(file);
+        assert_eq!(reader.join().unwrap(), "a line");
+    }
 
     #[test]
     fn a_job_that_goes_on_keeps_the_steps_before_and_another_begins_anew() {

@@ -101,9 +101,14 @@ pub enum HandshakeError {
     /// We turned the other side away.
     #[error("turned away: {0}")]
     Rejected(HandshakeRefusal),
-    /// The other side turned us away, and says this of us.
+    /// The other side, which has proven that it is of this job, turned us away, and says this of us.
     #[error("the other side turned us away and says of us: {0}")]
     Refused(HandshakeRefusal),
+    /// The same by whoever answered, who has proven nothing: anybody may say it who has the port.
+    #[error(
+        "whoever answered turned us away and says of us: {0}; it did not prove that it is of this job"
+    )]
+    RefusedUnproven(HandshakeRefusal),
 }
 
 /// Introduces `me` to whoever accepts. `target`: who must answer; None for anyone of the job. Returns who did, and what
@@ -120,15 +125,19 @@ pub fn dial(
     send(stream, &hello, "our hello", deadline)?;
     let challenge: [u8; CHALLENGE_BYTES] = receive(stream, "its challenge", deadline)?;
     let Challenge { verdict, member } = Challenge::decode(&challenge)?;
-    HandshakeRefusal::from_code(verdict).map_err(HandshakeError::Refused)?;
+    HandshakeRefusal::from_code(verdict).map_err(HandshakeError::RefusedUnproven)?;
     if target.is_some_and(|target| target != member) {
         return Err(HandshakeError::Rejected(HandshakeRefusal::StaleIncarnation));
     }
     send(stream, &prove(&job.secret, b"dialer", &hello, &challenge, &[]), "our proof", deadline)?;
     let verdict: [u8; VERDICT_BYTES] = receive(stream, "its verdict", deadline)?;
     let (code, proof) = verdict.split_at(8);
-    HandshakeRefusal::from_code(le_u16(code, 0)).map_err(HandshakeError::Refused)?;
-    verify(&job.secret, b"acceptor", &hello, &challenge, code, proof)?;
+    let said = HandshakeRefusal::from_code(le_u16(code, 0));
+    match (verify(&job.secret, b"acceptor", &hello, &challenge, code, proof), said) {
+        (Ok(()), said) => said.map_err(HandshakeError::Refused)?,
+        (Err(_), Err(refusal)) => return Err(HandshakeError::RefusedUnproven(refusal)),
+        (Err(unproven), Ok(())) => return Err(unproven),
+    }
     let [dialer, acceptor] = session_keys(&job.secret, &hello, &challenge);
     Ok((member, Seals { sealer: Sealer::new(&dialer), opener: Opener::new(&acceptor) }))
 }

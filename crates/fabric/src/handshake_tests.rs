@@ -77,17 +77,24 @@ fn every_mismatch_has_its_reason_on_both_sides() {
     let other_job = JobCredentials { job_id: JobId(2), ..job() };
     let other_secret = JobCredentials { secret: Secret([8; 32]), ..job() };
     let stale = Identity { incarnation: Incarnation(7), ..member(0) };
+    let stale_life = HandshakeRefusal::StaleIncarnation;
+    // who has proven itself is refused by one that does, too
     let cases = [
-        (other_job, None, Ok(()), HandshakeRefusal::OtherJob),
-        (other_secret, None, Ok(()), HandshakeRefusal::WrongSecret),
-        (job(), Some(stale), Ok(()), HandshakeRefusal::OtherTarget),
-        (job(), Some(member(5)), Ok(()), HandshakeRefusal::OtherTarget),
-        (job(), None, Err(HandshakeRefusal::StaleIncarnation), HandshakeRefusal::StaleIncarnation),
-        (job(), None, Err(HandshakeRefusal::Duplicate), HandshakeRefusal::Duplicate),
+        (other_job, None, Ok(()), HandshakeRefusal::OtherJob, false),
+        (other_secret, None, Ok(()), HandshakeRefusal::WrongSecret, false),
+        (job(), Some(stale), Ok(()), HandshakeRefusal::OtherTarget, false),
+        (job(), Some(member(5)), Ok(()), HandshakeRefusal::OtherTarget, false),
+        (job(), None, Err(stale_life), stale_life, true),
+        (job(), None, Err(HandshakeRefusal::Duplicate), HandshakeRefusal::Duplicate, true),
     ];
-    for (theirs, target, admit, reason) in cases {
+    for (theirs, target, admit, reason, is_proven) in cases {
         let (dialled, accepted) = shake((theirs, target), (job(), admit));
-        assert!(matches!(dialled, Err(HandshakeError::Refused(found)) if found == reason));
+        let (found, was_proven) = match dialled {
+            Err(HandshakeError::Refused(found)) => (found, true),
+            Err(HandshakeError::RefusedUnproven(found)) => (found, false),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((found, was_proven), (reason, is_proven));
         assert!(matches!(accepted, Err(HandshakeError::Rejected(found)) if found == reason));
     }
 }
@@ -146,6 +153,30 @@ fn an_acceptor_must_prove_itself_too() {
     assert!(matches!(other, Err(HandshakeError::Rejected(HandshakeRefusal::StaleIncarnation))));
     let gone = impostor(|_| {});
     assert!(matches!(gone, Err(HandshakeError::HungUp { .. })));
+}
+
+/// Whoever has a port may say that a member is not wanted there: it is not taken for the word of one of the job.
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no time-outs of sockets")]
+fn a_refusal_of_one_that_proves_nothing_is_told_apart() {
+    for code in [3, 5, 6, 7, 999u16] {
+        let said = HandshakeRefusal::from_code(code).unwrap_err();
+        let at_once = impostor(|far| {
+            far.write_all(&Challenge { verdict: code, member: member(0) }.encode([0; 32])).unwrap();
+        });
+        let at_last = impostor(|far| {
+            far.write_all(&Challenge { verdict: 0, member: member(0) }.encode([0; 32])).unwrap();
+            far.read_exact(&mut [0; PROOF_BYTES]).unwrap();
+            let mut verdict = [9; VERDICT_BYTES];
+            verdict[..2].copy_from_slice(&code.to_le_bytes());
+            far.write_all(&verdict).unwrap();
+        });
+        for told in [at_once, at_last] {
+            let is_it =
+                matches!(told, Err(HandshakeError::RefusedUnproven(found)) if found == said);
+            assert!(is_it, "{code}: {told:?}");
+        }
+    }
 }
 
 #[test]

@@ -67,12 +67,14 @@ pub enum StrangerError {
     HungUp,
     #[error("it did not say who it is within {0:?}")]
     Silent(Duration),
-    #[error("it said nothing while many others called")]
+    #[error("it had not proven who it is while many others called")]
     Crowded,
     #[error("it belongs to another user of this host")]
     OtherUser,
     #[error("the connection failed: {0}")]
     Io(#[from] std::io::Error),
+    #[error("the connection cannot be accepted: {0}; are too many files open?")]
+    NotTaken(std::io::Error),
 }
 
 /// What a look at those who wait came to.

@@ -118,6 +118,19 @@ pub struct PlanOptions {
     pub all_reduce: AllReduceBy,
     /// What tensors of f32 cross as, where that is another type.
     pub wire: Option<DType>,
+    /// A tensor that several tasks of another host need crosses to it once: the task that it comes to first sends it on to the
+    /// others. Of tasks that share memory by their hosts ([`SharedMemory::UsedOnHosts`]) alone.
+    pub relays: bool,
+}
+
+impl PlanOptions {
+    /// By task, the number of its host, where what comes to one of a host is sent on from there.
+    fn relaying_hosts(&self) -> Option<&[u32]> {
+        match &self.shared_memory {
+            SharedMemory::UsedOnHosts(hosts) if self.relays => Some(hosts),
+            _ => None,
+        }
+    }
 }
 
 /// An edge between two parts.

@@ -238,11 +238,19 @@ mod tests {
         (place, watch)
     }
 
+    /// Has it be so long ago that it did something, and a moment ago that somebody looked.
+    fn stands_for(watch: &mut StandWatch, silent: Duration) {
+        let now = Instant::now();
+        (watch.since, watch.looked) = (now - silent, now);
+    }
+
     #[test]
     fn who_does_nothing_stands_still_until_it_moves() {
         let (place, mut watch) = watch(true, Some(1));
+        // however late this thread looks
+        watch.since = Instant::now() + Duration::from_secs(3600);
         assert_eq!(watch.look(), Movement::Moves);
-        std::thread::sleep(STILL);
+        stands_for(&mut watch, STILL);
         let Movement::StandsStill(still) = watch.look() else { panic!("it stands still") };
         assert!(still.waits && still.silent() >= STILL);
         assert!(still.to_string().starts_with("computes 'x' for "), "{still}");
@@ -254,7 +262,8 @@ mod tests {
     fn who_waits_for_nobody_and_stands_for_too_long_is_stopped() {
         let (_, mut patient) = watch(false, None);
         let (_, mut watch) = watch(false, Some(1100));
-        std::thread::sleep(Duration::from_millis(1100));
+        stands_for(&mut patient, Duration::from_millis(1100));
+        stands_for(&mut watch, Duration::from_millis(1100));
         assert!(matches!(patient.look(), Movement::StandsStill(_)));
         let Movement::Stopped(why) = watch.look() else { panic!("it stood for too long") };
         assert!(why.starts_with("it computes 'x' for 1 s"), "{why}");

@@ -59,8 +59,6 @@ pub enum TakeoverError {
         "the job that keeps its state here runs already: its launcher is process {pid} (tensorwire status {pid})"
     )]
     Runs { pid: u32 },
-    #[error("another launcher is taking this job over at this moment (tensorwire status)")]
-    Taken,
     #[error(
         "{}: {source}; if no such job runs, remove the file",
         .path.display()
@@ -227,7 +225,9 @@ impl Drop for RecordFile {
 
 fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(bytes)
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
 }
 
 /// A job whose launcher died, and whose members may wait for another.
@@ -263,7 +263,15 @@ impl Abandoned {
             }
             Err(error) => return Err(failed(error)),
         };
-        let read = JobRecord::read(&bytes).map_err(failed)?;
+        let read = match JobRecord::read(&bytes) {
+            Ok(read) => read,
+            // as after a power failure, which leaves no processes either
+            Err(error) => {
+                let path = record.display();
+                tracing::warn!("{path}: {error}: it names no job that could be taken over");
+                return Ok(None);
+            }
+        };
         if !read.launcher.find().has_ended() {
             return Err(TakeoverError::Runs { pid: read.launcher.pid });
         }
@@ -354,7 +362,10 @@ impl Abandoned {
                 tracing::warn!("process {} was killed and has not ended", process.pid);
             }
         }
-        drop(RecordFile { path: self.path, is_written: true });
+        // another launcher may have written its own since
+        let now = std::fs::read(&self.path).ok().and_then(|bytes| JobRecord::read(&bytes).ok());
+        let is_same = now.is_some_and(|now| now.launcher == self.record.launcher);
+        drop(RecordFile { path: self.path, is_written: is_same });
     }
 }
 
@@ -453,12 +464,38 @@ mod tests {
         assert_ne!(Takeover::record_of(folder.path(), &folder.path().join("runs")), before);
     }
 
+    /// As power that fails leaves it: nothing in it, or a part.
     #[test]
-    fn a_damaged_record_says_what_to_do() {
+    fn a_record_that_is_cut_names_no_job() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.job");
-        std::fs::write(&path, "{").unwrap();
-        let error = Abandoned::find(&path).unwrap_err().to_string();
+        let me = std::process::id();
+        let whole = serde_json::to_vec(&record(me, me)).unwrap();
+        for bytes in [&[][..], b"{", &whole[..whole.len() / 2]] {
+            std::fs::write(&path, bytes).unwrap();
+            assert!(Abandoned::find(&path).unwrap().is_none());
+        }
+        std::fs::create_dir(folder.path().join("y.job")).unwrap();
+        let error = Abandoned::find(&folder.path().join("y.job")).unwrap_err().to_string();
         assert!(error.contains("remove the file"), "{error}");
+    }
+
+    #[test]
+    fn a_record_that_another_launcher_has_written_since_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.job");
+        let mut first = Command::new("true").spawn().unwrap();
+        let me = std::process::id();
+        let old = JobRecord { members: Vec::new(), ..record(me, me) };
+        let old = JobRecord { launcher: ProcessName { pid: first.id(), started: 1 }, ..old };
+        first.wait().unwrap();
+        std::fs::write(&path, serde_json::to_vec(&old).unwrap()).unwrap();
+        let left = Abandoned::find(&path).unwrap().unwrap();
+        std::fs::write(&path, serde_json::to_vec(&record(me, me)).unwrap()).unwrap();
+        left.clone().end();
+        assert!(path.exists());
+        std::fs::write(&path, serde_json::to_vec(&old).unwrap()).unwrap();
+        left.end();
+        assert!(!path.exists());
     }
 }

@@ -4,6 +4,7 @@
 
 use crate::component::Component;
 use crate::engine::{Activity, Engine, QueueId, ResourceId};
+use crate::estimate::{SimulatedJob, SimulatedStrategy};
 use crate::layout::Class;
 use crate::network::{Network, SimulatedExchange};
 
@@ -327,6 +328,27 @@ impl<'a> Cluster<'a> {
             (activity.rate_max, activity.weight) = (1.0 / slower, 1.0 / slower);
         }
         activity
+    }
+
+    /// What came to one process of a machine on its way to so many others there.
+    pub(crate) fn sent_on(&self, to: End, bytes: f64, others: u32) -> Activity {
+        let one = self.network.local.core_gbs * GB;
+        let (resources, others) = (&self.of[to.class], f64::from(others));
+        Activity {
+            amount: bytes,
+            tail_s: self.latency_s(true),
+            rate_max: one,
+            weight: one,
+            uses: vec![(resources.cores, others / one), (resources.memory, 2.0 * others)],
+            component: Some(Component::Copies),
+            ..Activity::nothing()
+        }
+    }
+
+    /// Returns true if what a plan's server sends to several workers of another machine goes there once.
+    pub(crate) fn sends_on(&self, job: &SimulatedJob<'_>) -> bool {
+        let is_direct = job.exchange == SimulatedExchange::ZeroCopy && self.by_reference;
+        job.strategy == SimulatedStrategy::Ps && is_direct && self.network.machine.accelerators == 0
     }
 
     /// Seconds of a core that a byte takes at its sender, and at its receiver.

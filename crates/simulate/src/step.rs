@@ -345,8 +345,12 @@ impl<'a> Build<'a> {
     ) -> (ActivityId, ActivityId) {
         let Workers { class, count, buses, .. } = self.workers[at];
         let machines = self.cluster.classes[class].machines;
-        let worker = End { class, count, is_worker: true };
         let server_class = self.servers[server as usize].0;
+        // it comes to one of a machine, who sends it on; when that one comes to it between two kernels is left out
+        let is_far = server_class != class;
+        let is_sent_on = !is_push && is_far && count > 1 && self.cluster.sends_on(self.job);
+        let count = if is_sent_on { 1 } else { count };
+        let worker = End { class, count, is_worker: true };
         let far = End { class: server_class, count: count * machines, is_worker: false };
         let ends = if is_push { (worker, far) } else { (far, worker) };
         let engine = &mut self.engine;
@@ -354,6 +358,12 @@ impl<'a> Build<'a> {
         let exchange = self.job.exchange;
         let transfer = engine.add(self.cluster.transfer(ends, bytes, exchange, queue));
         let (mut first, mut last) = (transfer, transfer);
+        if is_sent_on {
+            let others = self.workers[at].count - 1;
+            let earlier = last;
+            last = engine.add(self.cluster.sent_on(worker, bytes, others));
+            engine.order(earlier, last);
+        }
         let [to_device, from_device] = buses;
         let crossing = self.cluster.crossing(ends.0, bytes, true, from_device);
         for stage in self.cluster.stages(ends.0, bytes, exchange, true).into_iter().chain(crossing)

@@ -113,8 +113,8 @@ impl TimedStream for Recorder {
     }
 }
 
-/// What each member of the job says first to each other one, by the record that its launcher left in `folder`, or below; none if
-/// there is none yet.
+/// What each member of the job says first to each other one and to the launcher, by the record that this left in `folder`, or below;
+/// none if there is none yet.
 pub fn hellos(folder: &Path) -> Vec<Vec<u8>> {
     let Some(record) = record(folder) else { return Vec::new() };
     let assignment = &record["assignment"];
@@ -131,15 +131,18 @@ pub fn hellos(folder: &Path) -> Vec<Vec<u8>> {
     // nobody in the crowd has it
     let job = JobCredentials { job_id: JobId(job), secret: Secret([0; 32]) };
     let ranks = || 0..lives.len();
-    let hello = |(me, target)| {
+    let launcher = assignment["launcher"].as_u64();
+    let launcher =
+        launcher.map(|life| Identity { rank: Rank(u32::MAX), incarnation: Incarnation(life) });
+    let hello = |me: usize, target: Option<Identity>, purpose| {
         let mut said = Recorder(Vec::new());
-        let deadline = Deadline::after(PATIENCE);
-        let _ =
-            dial(&mut said, &job, member(me)?, Some(member(target)?), Purpose::Control, deadline);
+        let _ = dial(&mut said, &job, member(me)?, target, purpose, Deadline::after(PATIENCE));
         Some(said.0)
     };
-    let pairs = ranks().flat_map(|me| ranks().map(move |target| (me, target)));
-    pairs.filter(|(me, target)| me > target).filter_map(hello).collect()
+    let pairs = ranks().flat_map(|me| (0..me).map(move |target| (me, target)));
+    let to_members = pairs.filter_map(|(me, to)| hello(me, Some(member(to)?), Purpose::Control));
+    let to_launcher = ranks().filter_map(|me| hello(me, Some(launcher?), Purpose::Rendezvous));
+    to_members.chain(to_launcher).collect()
 }
 
 fn record(folder: &Path) -> Option<serde_json::Value> {

@@ -103,7 +103,7 @@ impl Slurm {
         let start = Instant::now();
         while !is(self) {
             let log = || std::fs::read_to_string(self.folder.path().join("log")).unwrap();
-            assert!(start.elapsed() < Duration::from_secs(20), "no {what}:\n{}", log());
+            assert!(start.elapsed() < Duration::from_secs(60), "no {what}:\n{}", log());
             std::thread::sleep(Duration::from_millis(50));
         }
     }

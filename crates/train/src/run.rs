@@ -435,10 +435,6 @@ fn begin_instead(
     failure: JobFailure,
     on_update: &mut dyn FnMut(TrainUpdate),
 ) -> Result<Prepared, JobFailure> {
-    // somebody listens where they call
-    if matches!(failure, JobFailure::Job(JobError::Listen { .. })) {
-        return Err(TakeoverError::Taken.into());
-    }
     left.end();
     match prepared.again() {
         Ok(next) => {

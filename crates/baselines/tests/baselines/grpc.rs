@@ -1,6 +1,7 @@
 //! gRPC between two ends of one process: what is sent arrives whole, and nothing waits for ever.
 
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -90,9 +91,12 @@ fn a_server_that_is_gone_is_an_error_at_once() {
 #[test]
 fn a_server_that_ends_in_the_middle_of_a_call_is_an_error_at_once() {
     let (begun, is_begun) = channel();
+    let (release, is_released) = channel::<()>();
+    let is_released = Mutex::new(is_released);
     let server = GrpcServer::start(anywhere(), MOST, move |_| {
         begun.send(()).unwrap();
-        std::thread::sleep(Duration::from_secs(2));
+        // until the client has its error
+        let _ = is_released.lock().unwrap().recv();
     });
     let server = server.unwrap();
     let client = GrpcClient::connect(server.address(), soon()).unwrap();
@@ -102,6 +106,7 @@ fn a_server_that_ends_in_the_middle_of_a_call_is_an_error_at_once() {
     });
     let error = client.push(Bytes::from_static(b"x"), soon()).unwrap_err();
     assert!(matches!(error, RpcError::Lost { .. }), "{error}");
+    drop(release);
     stopper.join().unwrap();
 }
 

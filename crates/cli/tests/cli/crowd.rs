@@ -42,7 +42,7 @@ fn a_crowd_of_strangers_changes_nothing_and_is_spoken_of_in_a_few_lines() {
         std::thread::sleep(Duration::from_millis(5));
     };
     let hellos = hellos(keys.path());
-    assert_eq!(hellos.len(), 3, "each member's to each that it calls");
+    assert_eq!(hellos.len(), 3 + 3, "each member's to each that it calls, and to the launcher");
     let crowd = Crowd::start(doors, PER_SECOND, hellos);
     std::thread::sleep(STAYS);
     let calls = crowd.stop();

@@ -118,7 +118,7 @@ fn who_is_lost_with_its_gpus_before_a_store_ends_the_others_or_not() {
     let folder = tempfile::tempdir().unwrap();
     let steps = folder.path().join("steps.jsonl");
     let elastic =
-        format!("--json --elastic --steps 40 --deadline 5 --metrics {} {job}", steps.display());
+        format!("--json --elastic --steps 200 --deadline 5 --metrics {} {job}", steps.display());
     let mut elastic = driver.start(&elastic, &[FOUR]);
     let members = elastic.members(3);
     await_steps(&steps, 1);

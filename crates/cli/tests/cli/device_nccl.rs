@@ -67,14 +67,14 @@ fn four_workers_reduce_by_nccl_and_so_do_groups_with_a_centre() {
 fn who_dies_or_hangs_in_a_group_of_nccl_is_named_in_time() {
     let Some(driver) = driver() else { return };
     let (_folder, by_nccl) = nccl(&driver);
-    let long = format!("{MODEL} --batch 4 --step-deadline 4");
+    let long = format!("{MODEL} --batch 4 --step-deadline 10");
     for (signal, said) in [(Signal::KILL, "worker 1"), (Signal::STOP, "worker 1")] {
         let job = format!("--strategy allreduce {by_nccl} {long}");
         let job = driver.start_stepping(&job, &[], 2);
         let start = Instant::now();
         let ended = job.end_by(1, signal);
         refused(&ended, 1, &[said]);
-        assert!(start.elapsed() < Duration::from_secs(30), "{}", ended.stderr);
+        assert!(start.elapsed() < Duration::from_secs(60), "{}", ended.stderr);
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Ended, Job, children, send};
+use crate::support::{Ended, Job, LATE, children, send};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 use tensorwire_testkit::skip::{skip, skip_part};
@@ -187,6 +187,12 @@ fn auto_shares_memory_within_a_host_and_writes_between_hosts_to_the_same_bits() 
     let (share, of) = (written(&both) as f64, written(&far) as f64);
     // a weight is on the host of one of its two workers
     assert!((0.45..0.6).contains(&(share / of)), "{share} of {of} bytes were written");
+
+    // of two workers of a host one sends the other host's weights on to the other
+    let four = rsh.start(&format!("{job} --workers 4 {between}")).end(LONG_LIMIT).json();
+    let alone = Job::start(&format!("{job} --workers 4 --transport shm")).end(LONG_LIMIT).json();
+    assert_eq!(four["weights_sha256"], alone["weights_sha256"]);
+    assert_eq!(four["bytes_copied"], 0);
 
     // one plan for workers of both hosts
     let apart = format!("train --steps 5 --json --strategy ps --async --servers 2 {between}");
@@ -412,11 +418,12 @@ fn nothing_is_left_on_any_host_when_the_launcher_is_killed() {
     for body in [IN_PLACE, BESIDE, SILENT] {
         for moment in [100, 1500] {
             let rsh = Rsh::new(body);
-            let mut job = rsh.start("train --steps 100000 --servers 2 --transport tcp");
+            let options = format!("--servers 2 --transport tcp {LATE}");
+            let mut job = rsh.start(&format!("train --steps 100000 {options}"));
             job.members(4);
             std::thread::sleep(Duration::from_millis(moment));
             send(job.launcher(), Signal::KILL);
-            // `end` fails if a process is left a second later
+            // `end` fails if a process is left, and does not wait until the launcher is missed
             assert_eq!(job.end(LIMIT).status.code(), None, "killed");
         }
     }
@@ -429,7 +436,7 @@ fn ctrl_c_ends_both_hosts() {
     job.members(4);
     std::thread::sleep(Duration::from_millis(900));
     send(job.launcher(), Signal::TERM);
-    let ended = job.end(Duration::from_secs(5));
+    let ended = job.end(LIMIT);
     assert_eq!(ended.status.code(), Some(143), "{}", ended.stderr);
     assert!(ended.last_line().contains("interrupted"), "{}", ended.stderr);
 }

@@ -3,13 +3,16 @@
 //! plain command; any process killed ends all, and the output says which. A launcher that is not installed is skipped,
 //! unless TENSORWIRE_LAUNCHERS is set.
 
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::support::{Ended, Job, on_path, process_with, processes_in, send};
-use rustix::process::{Pid, Signal};
+use crate::support::{
+    Ended, Job, await_file, await_heard, on_path, process_with, processes_in, send,
+};
+use rustix::process::Signal;
 use tensorwire_testkit::skip::skip;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_tensorwire");
@@ -41,7 +44,7 @@ pub(crate) fn end(job: Job, limit: Duration) -> Left {
 }
 
 /// The digest of the weights of five steps by the plain command.
-fn plain_digest() -> &'static str {
+pub(crate) fn plain_digest() -> &'static str {
     static DIGEST: OnceLock<String> = OnceLock::new();
     DIGEST.get_or_init(|| {
         let json = Job::start("train --steps 5 --json --no-detect").end(LONG_LIMIT).json();
@@ -51,16 +54,6 @@ fn plain_digest() -> &'static str {
 
 /// A job that makes steps until it is ended, which a file shows.
 pub(crate) const STEPPING: [&str; 5] = ["train", "--steps", "100000", "--metrics", "m.jsonl"];
-
-/// Waits until a job has written something of this name.
-pub(crate) fn await_file(job: &Job, name: &str) {
-    let path = job.folder().join(name);
-    let deadline = Instant::now() + LONG_LIMIT;
-    while !path.metadata().is_ok_and(|file| file.len() > 0) {
-        assert!(Instant::now() < deadline, "no {name}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
 
 /// What all of them must do: `launch` starts this program four times with these arguments.
 pub(crate) fn trains_to_the_same_bits(by: &str, launch: impl Fn(&[&str]) -> Command) {
@@ -90,7 +83,9 @@ impl Moment {
     /// Waits for it.
     fn awaited(self, job: &Job, rank_of: &impl Fn(u32) -> String) {
         match self {
-            Moment::Started => await_told_to_end(process_with(job.folder(), "train", &rank_of(0))),
+            Moment::Started => {
+                await_heard(process_with(job.folder(), "train", &rank_of(0)), Signal::TERM);
+            }
             // what the process of rank 0 starts then
             Moment::Met => drop(process_with(job.folder(), "member", &rank_of(0))),
             Moment::Stepping => await_file(job, "m.jsonl"),
@@ -98,24 +93,9 @@ impl Moment {
     }
 }
 
-/// Waits until a process hears SIGTERM, which would end it without a word before.
-fn await_told_to_end(process: Pid) {
-    let path = format!("/proc/{}/status", process.as_raw_nonzero());
-    let hears = || {
-        let status = std::fs::read_to_string(&path).unwrap_or_default();
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?;
-        let caught = u64::from_str_radix(caught.trim(), 16).ok()?;
-        Some(caught >> (Signal::TERM.as_raw() - 1) & 1 == 1)
-    };
-    let deadline = Instant::now() + LONG_LIMIT;
-    while hears() != Some(true) {
-        assert!(Instant::now() < deadline, "it does not hear SIGTERM");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 /// Any process killed at any moment: the job ends in time, and what it leaves names that process.
 pub(crate) fn a_killed_process_ends_all(
+    limit: Duration,
     rank_of: impl Fn(u32) -> String,
     launch: impl Fn(&[&str]) -> Command,
 ) {
@@ -129,7 +109,7 @@ pub(crate) fn a_killed_process_ends_all(
         let victim = process_with(job.folder(), "train", &rank_of(rank));
         moment.awaited(&job, &rank_of);
         send(victim, Signal::KILL);
-        let Left { ended, processes } = end(job, LIMIT);
+        let Left { ended, processes } = end(job, limit);
         let context = format!("{role}, {moment:?}:\n{}", ended.stderr);
         assert!(!ended.status.success(), "{context}");
         let pid = victim.as_raw_nonzero();
@@ -152,7 +132,7 @@ pub(crate) fn a_killed_process_ends_all(
     let victim = process_with(job.folder(), "member", &rank_of(0));
     await_file(&job, "m.jsonl");
     send(victim, Signal::KILL);
-    let Left { ended, processes } = end(job, LIMIT);
+    let Left { ended, processes } = end(job, limit);
     assert!(ended.stderr.contains("first to fail: worker 0 (rank 0, "), "{}", ended.stderr);
     assert!(ended.stderr.contains("killed by signal 9"), "{}", ended.stderr);
     assert!(processes.is_empty(), "{processes:?} are left");
@@ -161,7 +141,7 @@ pub(crate) fn a_killed_process_ends_all(
     let victim = process_with(job.folder(), "train", &rank_of(0));
     await_file(&job, "m.jsonl");
     send(victim, Signal::KILL);
-    let Left { ended, processes } = end(job, LIMIT);
+    let Left { ended, processes } = end(job, limit);
     assert!(!ended.status.success() && processes.is_empty(), "{processes:?}: {}", ended.stderr);
 }
 
@@ -179,9 +159,16 @@ pub(crate) fn skip_without(what: &str) {
     skip(Some("TENSORWIRE_LAUNCHERS"), &reason);
 }
 
+/// Seconds that mpirun waits before it sends SIGTERM to those that it ends, and once more before SIGKILL: it would be one, in
+/// which they are to say why on a busy machine.
+const WAITS: u64 = 3;
+/// As [`LIMIT`], behind these.
+const MPIRUN_LIMIT: Duration = Duration::from_secs(10 + 2 * WAITS);
+
 fn mpirun(program: PathBuf) -> impl Fn(&[&str]) -> Command {
     move |arguments| {
         let mut command = Command::new(&program);
+        command.args(["--mca", "odls_base_sigkill_timeout", &WAITS.to_string()]);
         let options = ["--allow-run-as-root", "--oversubscribe", "-np", "4", BINARY];
         command.args(options).args(arguments);
         command
@@ -203,7 +190,7 @@ const WRITES: &str = "bench write --quick --sizes 4KiB --transport shm --json li
 /// One of four that a launcher started measures; the others do not measure beside it.
 pub(crate) fn is_measured_once(by: &str, launch: impl Fn(&[&str]) -> Command) {
     let arguments: Vec<&str> = WRITES.split_whitespace().collect();
-    let Left { ended, processes } = end(Job::start_command(launch(&arguments)), LIMIT);
+    let Left { ended, processes } = end(Job::start_command(launch(&arguments)), LONG_LIMIT);
     assert!(ended.status.success(), "{}", ended.stderr);
     let said = format!("{by} started 4 processes; a benchmark");
     assert_eq!(ended.stderr.matches(&said).count(), 1, "{}", ended.stderr);
@@ -220,7 +207,7 @@ fn a_benchmark_that_mpirun_started_is_measured_once() {
 #[test]
 fn a_benchmark_with_the_variables_of_torchrun_is_measured_once() {
     let jobs = started_by_hand(WRITES, &torchs(4, port(), "bench"));
-    let ended: Vec<Ended> = jobs.into_iter().map(|job| job.end(LIMIT)).collect();
+    let ended: Vec<Ended> = jobs.into_iter().map(|job| job.end(LONG_LIMIT)).collect();
     for (rank, ended) in ended.iter().enumerate() {
         assert!(ended.status.success(), "{}", ended.stderr);
         let (measured, said) = ("round trip: a write", "torchrun started 4 processes; a benchmark");
@@ -232,17 +219,16 @@ fn a_benchmark_with_the_variables_of_torchrun_is_measured_once() {
 #[test]
 fn any_process_killed_under_mpirun() {
     let Some(program) = installed("mpirun") else { return };
-    a_killed_process_ends_all(mpi_rank, mpirun(program));
+    a_killed_process_ends_all(MPIRUN_LIMIT, mpi_rank, mpirun(program));
 }
 
 #[test]
 fn mpirun_that_is_told_to_end_ends_all() {
     let Some(program) = installed("mpirun") else { return };
-    let job = Job::start_command(mpirun(program)(&["train", "--steps", "100000"]));
-    process_with(job.folder(), "member", &mpi_rank(0));
-    std::thread::sleep(Duration::from_millis(500));
+    let job = Job::start_command(mpirun(program)(&STEPPING));
+    await_file(&job, "m.jsonl");
     send(job.launcher(), Signal::TERM);
-    let Left { ended, processes } = end(job, LIMIT);
+    let Left { ended, processes } = end(job, MPIRUN_LIMIT);
     assert!(ended.stderr.contains("error: interrupted"), "{}", ended.stderr);
     assert!(!ended.stderr.contains("first to fail"), "nobody failed: {}", ended.stderr);
     assert!(processes.is_empty(), "{processes:?}");
@@ -252,7 +238,7 @@ fn mpirun_that_is_told_to_end_ends_all() {
 fn what_mpirun_started_is_not_started_again_by_us_and_the_error_says_who_may() {
     let Some(program) = installed("mpirun") else { return };
     let job = mpirun(program)(&["train", "--steps", "5", "--restarts", "2"]);
-    let Left { ended, processes } = end(Job::start_command(job), LIMIT);
+    let Left { ended, processes } = end(Job::start_command(job), MPIRUN_LIMIT);
     let says = "error: --restarts is of jobs whose processes tensorwire starts itself";
     assert_eq!(ended.stderr.matches(says).count(), 1, "{}", ended.stderr);
     assert!(ended.stderr.contains("--resume auto"), "{}", ended.stderr);
@@ -263,22 +249,27 @@ fn what_mpirun_started_is_not_started_again_by_us_and_the_error_says_who_may() {
 fn a_number_of_processes_that_is_not_the_jobs_is_said_with_the_right_one() {
     let Some(program) = installed("mpirun") else { return };
     let job = mpirun(program)(&["train", "--workers", "3", "--servers", "2"]);
-    let Left { ended, processes } = end(Job::start_command(job), LIMIT);
+    let Left { ended, processes } = end(Job::start_command(job), MPIRUN_LIMIT);
     let wrong = "error: the job has 3 workers and 2 servers, and mpirun started 4 processes; give mpirun -np 5";
     assert!(ended.stderr.contains(wrong), "{}", ended.stderr);
     assert_eq!(ended.stderr.matches("error: ").count(), 1, "one says it: {}", ended.stderr);
     assert!(processes.is_empty() && !ended.status.success(), "{processes:?}");
 }
 
-/// The script that is shipped, with torchrun as PyTorch's environment or the PATH has it.
-fn torchrun() -> Option<impl Fn(&[&str]) -> Command> {
+/// As PyTorch's environment or the PATH has it.
+fn torchrun_program() -> Option<PathBuf> {
     let python = std::env::var_os("TENSORWIRE_PYTORCH").map(PathBuf::from);
     let beside = python.map(|python| python.with_file_name("torchrun"));
-    let Some(program) = beside.filter(|program| program.exists()).or_else(|| on_path("torchrun"))
-    else {
+    let found = beside.filter(|program| program.exists()).or_else(|| on_path("torchrun"));
+    if found.is_none() {
         skip(None, &"no torchrun, which PyTorch brings; its variables are tried");
-        return None;
-    };
+    }
+    found
+}
+
+/// The script that is shipped.
+fn torchrun() -> Option<impl Fn(&[&str]) -> Command> {
+    let program = torchrun_program()?;
     let path = std::env::var("PATH").unwrap_or_default();
     let path = format!("{}:{path}", program.parent()?.display());
     Some(move |arguments: &[&str]| {
@@ -310,84 +301,47 @@ fn torchrun_starts_all_again_and_they_go_on_from_the_newest_checkpoint() {
     assert!(processes.is_empty(), "{processes:?}");
 }
 
-/// Two networks of one machine, joined by a cable: what is in one shares no memory with the other.
-struct TwoHosts {
-    names: [String; 2],
-}
-
-impl TwoHosts {
-    const ADDRESSES: [&str; 2] = ["10.213.77.1", "10.213.77.2"];
-
-    /// None where networks cannot be made.
-    fn new() -> Option<TwoHosts> {
-        let names = ["a", "b"].map(|end| format!("tw{}{end}", std::process::id()));
-        let [a, b] = &names;
-        let ip = |line: String| {
-            let status = Command::new("ip").args(line.split_whitespace()).output();
-            status.is_ok_and(|output| output.status.success())
-        };
-        if !ip(format!("netns add {a}")) || !ip(format!("netns add {b}")) {
-            return None;
-        }
-        let two = TwoHosts { names: names.clone() };
-        let mut made = ip(format!("link add v0 netns {a} type veth peer name v0 netns {b}"));
-        for (name, address) in two.names.iter().zip(Self::ADDRESSES) {
-            made &= ip(format!("-n {name} addr add {address}/24 dev v0"));
-            made &= ip(format!("-n {name} link set v0 up"));
-            made &= ip(format!("-n {name} link set lo up"));
-        }
-        made.then_some(two)
-    }
-
-    /// Starts four processes of a job, every second one on the other host. The first leads.
-    fn start(&self, arguments: &str) -> Vec<Job> {
-        let start = |rank: usize| {
-            let mut command = Command::new("ip");
-            command.args(["netns", "exec", &self.names[rank % 2], BINARY]);
-            command.args(arguments.split_whitespace());
-            command.env("JOB_COMPLETION_INDEX", rank.to_string());
-            command.env("WORLD_SIZE", "4").env("MASTER_ADDR", Self::ADDRESSES[0]);
-            Job::start_command(command)
-        };
-        (0..4).map(start).collect()
-    }
-}
-
-impl Drop for TwoHosts {
-    fn drop(&mut self) {
-        for name in &self.names {
-            let _ = Command::new("ip").args(["netns", "del", name]).status();
-        }
-    }
-}
-
+/// Two agents with two processes each: one agent is lost with its own, and the other starts its two again, which make the batches of
+/// four.
 #[test]
-fn two_hosts_meet_at_the_first_and_train_over_tcp_to_the_same_bits() {
-    let Some(hosts) = TwoHosts::new() else {
-        skip_without("ip netns, or not root");
-        return;
+fn an_agent_of_torchrun_that_is_left_alone_goes_on_with_its_own_workers() {
+    let Some(program) = torchrun_program() else { return };
+    let at = format!("127.0.0.1:{}", port());
+    let kept = tempfile::tempdir().unwrap();
+    let agent = || {
+        let mut command = Command::new(&program);
+        let elastic =
+            "--no-python --nnodes 1:2 --nproc-per-node 2 --max-restarts 8 --rdzv-backend c10d";
+        command.args(elastic.split(' ')).args(["--rdzv-endpoint", &at, "--rdzv-id", "elastic"]);
+        // how long it waits for a second agent once there is one
+        command.args(["--rdzv-conf", "last_call_timeout=5"]).arg(BINARY);
+        let job =
+            "train --strategy allreduce --workers 1..4 --json --threads 1 --batch 8 --steps 300";
+        command.args(job.split(' ')).arg("--checkpoint").arg(kept.path());
+        command.args(["--checkpoint-every", "25", "--resume", "auto"]);
+        Job::start_command(command)
     };
-    let mut jobs = hosts.start("train --steps 5 --transport tcp --json").into_iter();
-    let ended = jobs.next().unwrap().end(LONG_LIMIT);
+    // the store of both is the first one's
+    let first = agent();
+    let begun = Instant::now();
+    while TcpStream::connect(&at).is_err() {
+        assert!(begun.elapsed() < LONG_LIMIT, "nobody serves");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let mut second = agent();
+    while !kept.path().join("step-00000025").exists() {
+        assert!(begun.elapsed() < 2 * LONG_LIMIT, "nothing is kept");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let lost = [second.members(2), vec![second.launcher()]].concat();
+    lost.into_iter().for_each(|process| send(process, Signal::KILL));
+    drop(second.end(LONG_LIMIT));
+    let Left { ended, processes } = end(first, 3 * LONG_LIMIT);
     let json = ended.json();
-    assert_eq!(
-        (&json["weights_sha256"], &json["transport"]),
-        (&plain_digest().into(), &"tcp".into())
-    );
-    let placed = format!("({}): worker 1, server 1", TwoHosts::ADDRESSES[1]);
-    assert!(ended.stderr.contains(&placed), "{}", ended.stderr);
-    assert!(jobs.all(|job| job.end(LIMIT).status.success()));
-
-    let jobs = hosts.start("train --steps 100000 --transport tcp --metrics m.jsonl");
-    // `ip` becomes the command that it is given
-    let victim = jobs[3].launcher();
-    process_with(jobs[0].folder(), "member", "JOB_COMPLETION_INDEX=0");
-    await_file(&jobs[0], "m.jsonl");
-    send(victim, Signal::KILL);
-    let ended: Vec<Ended> = jobs.into_iter().map(|job| job.end(LIMIT)).collect();
-    let last = ended[0].last_line();
-    assert!(last.contains("first to fail: server 1 (rank 3, on "), "{}", ended[0].stderr);
-    assert_eq!(ended[1].status.code(), Some(1), "{}", ended[1].stderr);
+    assert_eq!((&json["workers"], &json["steps"]), (&2.into(), &300.into()), "{}", ended.stderr);
+    let said = "now workers 2 (was 4), batches a step 2 (was 1)";
+    assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    assert!(processes.is_empty(), "{processes:?}");
 }
 
 /// Processes with variables of their own, started by this test as a launcher would. The first leads.

@@ -3,9 +3,12 @@
 
 use std::io::Write;
 use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tempfile::TempDir;
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_bench::ByName;
 use tensorwire_fabric::handshake::{Purpose, dial};
@@ -20,11 +23,21 @@ use crate::support::{Ended, Job};
 const LIMIT: Duration = Duration::from_secs(30);
 /// What the liar is to say.
 const LIE: &str = "TENSORWIRE_TEST_LIE";
+/// A file in the job's folder, by which it is told that what it said was seen.
+const IS_SEEN: &str = "seen";
 /// The longest that it stays.
 const STAYS: Duration = Duration::from_secs(60);
 
 /// Runs a job of two workers of which the second lies so, and what else it is told.
 fn ended(lie: &str, options: &str) -> Ended {
+    let (command, _script) = command(lie, options);
+    let ended = Job::start_command(command).end(LIMIT);
+    assert_eq!(ended.status.code(), Some(1), "{lie}: {}", ended.stderr);
+    ended
+}
+
+/// Returns what runs it, and the folder of a script that this needs.
+fn command(lie: &str, options: &str) -> (Command, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("rsh.sh");
     let this = std::env::current_exe().unwrap();
@@ -37,9 +50,9 @@ fn ended(lie: &str, options: &str) -> Ended {
         "train --steps 100000000 --transport tcp --hosts 127.0.0.1,other --listen 127.0.0.1:0 {options}"
     );
     let rsh = format!("sh {}", script.display());
-    let ended = Job::start_with(options.split_whitespace().chain(["--rsh", &rsh])).end(LIMIT);
-    assert_eq!(ended.status.code(), Some(1), "{lie}: {}", ended.stderr);
-    ended
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
+    command.args(options.split_whitespace()).args(["--rsh", &rsh]);
+    (command, folder)
 }
 
 /// The plan of the liar's job has this digest.
@@ -146,7 +159,10 @@ fn says_what_it_is_told() {
         "a place that is long" => {
             member.is_watched(Arc::new(Nowhere));
             member.begin_step(1).unwrap();
-            std::thread::sleep(Duration::from_secs(15));
+            let deadline = Deadline::after(STAYS);
+            while !Path::new(IS_SEEN).exists() && !deadline.passed() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
             std::process::exit(3);
         }
         "a report of another form" => {
@@ -205,15 +221,26 @@ fn what_a_member_says_is_shown_as_its_own_word_and_never_at_length() {
     assert!(!ended.stderr.contains('\u{1b}'), "{:?}", ended.stderr);
     let spoofed = "\n  error: first to fail: worker 0 (rank 0)";
     assert!(ended.stderr.contains(spoofed), "{}", ended.stderr);
-    let ended = ended_of_long_place();
-    assert!(
-        ended.stderr.contains("nothing moves: worker 1 (rank 1)  [2Jxxx"),
-        "{:.300}",
-        ended.stderr
-    );
-    assert!(!ended.stderr.contains('\u{1b}') && ended.stderr.len() < 20_000);
+    let said = said_of_long_place();
+    assert!(!said.contains('\u{1b}') && !said.contains("panicked") && said.len() < 20_000);
 }
 
-fn ended_of_long_place() -> Ended {
-    ended("a place that is long", "--strategy allreduce --deadline 60")
+/// All that is said where the liar ends once it is seen that its place was.
+fn said_of_long_place() -> String {
+    let (program, _script) = command("a place that is long", "--strategy allreduce --deadline 60");
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec \"$0\" \"$@\" 2>said"]).arg(program.get_program());
+    command.args(program.get_args());
+    let job = Job::start_command(command);
+    let said = || std::fs::read_to_string(job.folder().join("said")).unwrap_or_default();
+    let deadline = Deadline::after(STAYS);
+    while !said().contains("nothing moves: worker 1 (rank 1)  [2Jxxx") {
+        assert!(!deadline.passed(), "{:.300}", said());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::fs::write(job.folder().join(IS_SEEN), "").unwrap();
+    let ended = job.end(LIMIT);
+    let said = String::from_utf8(ended.read("said")).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{said:.300}");
+    said
 }

@@ -4,8 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::checkpoint::{hash, place};
-use crate::launchers::await_file;
-use crate::support::{Job, children, send};
+use crate::support::{Job, await_file, children, send};
 use rustix::process::Signal;
 use tensorwire_testkit::long;
 

@@ -37,6 +37,7 @@ mod models;
 mod one_tensor;
 mod peers;
 mod pictures;
+mod pods;
 mod report;
 mod resizing;
 mod restarts;

@@ -8,10 +8,11 @@ use serde_json::Value;
 use tensorwire_testkit::long;
 
 use crate::checkpoint::{JOB, hash, place, train};
-use crate::support::{Job, children, send};
+use crate::support::{Job, children, send, wait_until_stopped};
 
 const LIMIT: Duration = Duration::from_secs(120);
-const STEPS: u64 = 120;
+/// More than are made before whoever is to be killed is, on whatever machine.
+const STEPS: u64 = 300;
 const EVERY: u64 = 20;
 
 /// The members of a job none of which is one of `before`; waits until there are `count`.
@@ -23,21 +24,6 @@ fn members_after(job: &Job, before: &[Pid], count: usize) -> Vec<Pid> {
             return members;
         }
         assert!(start.elapsed() < LIMIT, "no {count} new members");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// Waits until no thread of a process that was sent SIGSTOP runs any more.
-fn wait_until_stopped(process: Pid) {
-    let start = Instant::now();
-    // proc(5): the state is behind the name, which is in brackets
-    let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
-        let stat = std::fs::read_to_string(thread.unwrap().path().join("stat"));
-        stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T")))
-    };
-    let threads = format!("/proc/{}/task", process.as_raw_nonzero());
-    while !std::fs::read_dir(&threads).unwrap().all(is_stopped) {
-        assert!(start.elapsed() < LIMIT, "{threads}: not all are stopped");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -5,10 +5,10 @@
 use std::time::{Duration, Instant};
 
 use crate::launchers::{
-    BINARY, LIMIT, Left, STEPPING, a_killed_process_ends_all, await_file, end, is_measured_once,
-    skip_without, trains_to_the_same_bits,
+    BINARY, LIMIT, Left, STEPPING, a_killed_process_ends_all, end, is_measured_once, skip_without,
+    trains_to_the_same_bits,
 };
-use crate::support::{Job, process_with, send};
+use crate::support::{Job, await_file, process_with, send};
 use rustix::process::Signal;
 use tensorwire_testkit::slurm::Slurm;
 
@@ -51,7 +51,7 @@ fn srun_trains_to_the_same_bits_and_ends_when_a_process_is_killed() {
         ]);
         command
     };
-    a_killed_process_ends_all(|rank| format!("SLURM_PROCID={rank}"), killing);
+    a_killed_process_ends_all(LIMIT, |rank| format!("SLURM_PROCID={rank}"), killing);
     let job = Job::start_command(killing(&[&STEPPING[..], &["--deadline", "4"]].concat()));
     let victim = process_with(job.folder(), "train", "SLURM_PROCID=2");
     await_file(&job, "m.jsonl");

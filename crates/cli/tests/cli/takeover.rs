@@ -1,12 +1,15 @@
 //! Jobs whose launcher is killed, and that the same command takes over: real processes that wait, and go on in the middle of a step.
 
 use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, test_kill_process};
 use serde_json::Value;
+use tensorwire_fabric::handshake::HELLO_BYTES;
 use tensorwire_testkit::long;
 
 use crate::checkpoint::{JOB, hash, names, place, step, train};
@@ -78,6 +81,17 @@ impl Again {
         let said = self.ask(&["status", &victim.name(), "--json"]);
         let said: Option<Value> = serde_json::from_slice(&said.stdout).ok();
         said.and_then(|said| said["step"].as_u64()).unwrap_or_default()
+    }
+
+    /// Where its processes call their launcher.
+    fn listens(&self) -> SocketAddr {
+        let jobs = self.runtime.path().join("tensorwire/jobs");
+        let hosts = std::fs::read_dir(jobs).unwrap().flatten().map(|host| host.path());
+        let mut files = hosts.flat_map(|host| std::fs::read_dir(host).unwrap().flatten());
+        let record = files.find(|file| file.path().extension().is_some_and(|it| it == "job"));
+        let record: Value =
+            serde_json::from_slice(&std::fs::read(record.unwrap().path()).unwrap()).unwrap();
+        record["listen"].as_str().unwrap().parse().unwrap()
     }
 
     /// Takes it over, and waits for its end.
@@ -232,6 +246,45 @@ fn processes_of_other_hosts_wait_as_well() {
     wait_until_gone(&first.members, &|| first.log());
 }
 
+/// Says to one that calls, without any proof, that it does not know the job's secret.
+fn send_away(stranger: &TcpListener) {
+    let (mut caller, _) = stranger.accept().unwrap();
+    let mut hello = [0; HELLO_BYTES];
+    if caller.read_exact(&mut hello).is_ok() {
+        let _ = caller.write_all(&[&hello[..10], &5u16.to_le_bytes(), &[0; 44]].concat());
+    }
+}
+
+/// Once a launcher is dead its port is anybody's: who answers there and proves nothing sends no process away, and who stays there
+/// costs the steps since the last checkpoint, and no more.
+#[test]
+fn a_stranger_where_the_launcher_listened_ends_no_job() {
+    let strategy = "--strategy allreduce";
+    let undisturbed = hash(&train(&format!("--steps {STEPS} {strategy}")));
+    for stays in [false, true] {
+        let again = Again::new(&format!("--steps {STEPS} --checkpoint-every 15 {strategy}"));
+        let mut first = again.start(2);
+        let at = again.listens();
+        first.kill();
+        let stranger = TcpListener::bind(at).unwrap();
+        (0..6).for_each(|_| send_away(&stranger));
+        assert!(first.members.iter().all(|member| lives(*member)), "{}", first.log());
+        // until this process ends
+        let stranger = Some(stranger).filter(|_| stays);
+        let _there = stranger.map(|stranger| {
+            std::thread::spawn(move || (0..).for_each(|_: u64| send_away(&stranger)))
+        });
+        let ended = again.end();
+        let context = format!("{}\n{}", first.log(), ended.stderr);
+        assert_eq!(ended.json()["weights_sha256"], undisturbed.as_str(), "{context}");
+        let said = match stays {
+            false => "go on with this launcher",
+            true => "the processes of an earlier launcher were ended (cannot listen on ",
+        };
+        assert!(ended.stderr.contains(said), "{context}");
+    }
+}
+
 /// Whoever kills one of them as well has the job begin behind its last checkpoint.
 #[test]
 fn where_not_all_processes_are_left_the_job_begins_behind_a_checkpoint() {
@@ -288,12 +341,12 @@ fn processes_wait_no_longer_than_they_may_and_not_at_all_after_an_interrupt() {
 /// One that is stopped for longer than members believe it to live is none that ended.
 #[test]
 fn a_launcher_that_was_stopped_goes_on_with_its_members() {
-    let again = Again::new("--steps 1000 --strategy allreduce --deadline 2");
+    let again = Again::new("--steps 1000 --strategy allreduce --deadline 4");
     let mut first = again.start(2);
     let launcher = Pid::from_child(&first.child);
     send(launcher, Signal::STOP);
     let wait = Instant::now();
-    while wait.elapsed() < Duration::from_secs(4) {
+    while wait.elapsed() < Duration::from_secs(8) {
         assert!(first.members.iter().all(|member| lives(*member)), "{}", first.log());
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::terminal::{has_script, on_terminal, screen};
+use crate::support::terminal::{has_script, on_noted_terminal, on_terminal, screen};
 use crate::support::{Ended, Job, children, send};
 use rustix::process::Signal;
 
@@ -255,12 +255,14 @@ fn nothing_of_the_bar_is_left_after_ctrl_c() {
         return;
     }
     for strategy in ["local", "ps"] {
-        let job = on_terminal(80, &format!("{SMALL} --strategy {strategy} --steps 1000000"));
+        let endless = format!("{SMALL} --strategy {strategy} --steps 1000000");
+        let job = on_noted_terminal(80, &endless, "sent");
+        let sent = || std::fs::read(job.folder().join("sent")).unwrap_or_default();
         let start = std::time::Instant::now();
-        while children(job.launcher()).is_empty() && start.elapsed() < LIMIT {
+        while !String::from_utf8_lossy(&sent()).contains(" left") {
+            assert!(start.elapsed() < LIMIT, "there is no bar: {:?}", sent());
             std::thread::sleep(Duration::from_millis(5));
         }
-        std::thread::sleep(Duration::from_secs(3));
         for process in children(job.launcher()) {
             send(process, Signal::INT);
         }

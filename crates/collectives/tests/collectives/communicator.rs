@@ -362,7 +362,7 @@ fn who_does_not_come_is_named() {
         // or the other one, which timed out first, has gone
         let named = ["rank 1 on host1", "rank 2 on host2", "rank 0 on host0"];
         assert!(named.iter().any(|name| said.to_string().contains(name)), "{said}");
-        assert!(begun.elapsed() < Duration::from_secs(5), "{said}");
+        assert!(begun.elapsed() < Duration::from_secs(30), "{said}");
     });
 }
 

@@ -276,19 +276,14 @@ fn devices_get_all_slices_at_once_only_in_the_multi_ring() {
         let tensor = group.bind(300_000, soon()).unwrap();
         let call = CollectiveCall::AllReduce(Arc::new(Mean));
         let running = thread::spawn(move || group.run(tensor, &call, soon()));
-        let mut held = Vec::new();
-        while let Ok(work) = given.recv_timeout(Duration::from_millis(200)) {
-            held.push(work);
-        }
-        assert_eq!(held.len(), at_first, "{design:?}");
+        let next = || given.recv_timeout(Duration::from_secs(20)).unwrap();
+        let mut held: Vec<Work> = (0..at_first).map(|_| next()).collect();
+        let more = given.recv_timeout(Duration::from_millis(200));
+        assert!(more.is_err(), "{design:?}: more than {at_first} at first");
         let mut done = 0;
         // to reduce each slice, and to take it back
         while done < in_all {
-            let work = if held.is_empty() {
-                given.recv_timeout(Duration::from_secs(20)).unwrap()
-            } else {
-                held.remove(0)
-            };
+            let work = if held.is_empty() { next() } else { held.remove(0) };
             work();
             done += 1;
         }

@@ -131,12 +131,17 @@ fn memory_goes_although_another_stream_is_never_idle() {
                 gate.store(round);
             });
             std::thread::sleep(Duration::from_millis(5));
-            let start = Instant::now();
+            let free = || machine.device.memory().unwrap().free;
+            let (start, before) = (Instant::now(), free());
             for _ in 0..10 {
                 drop(machine.memory(1000));
             }
-            assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+            let (took, after) = (start.elapsed(), free());
             is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            // what is waited for in vain, for ten seconds, is kept for good; others may use memory of a real GPU
+            let is_given_back = after == before || !machine.is_fake();
+            assert!(is_given_back, "{} bytes are kept", before - after);
+            assert!(machine.is_fake() || took < Duration::from_secs(8), "{took:?}");
         });
         busy.synchronize(soon()).unwrap();
     });

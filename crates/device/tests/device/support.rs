@@ -36,7 +36,8 @@ pub(crate) fn on_each_with(environment: &[(&str, &str)], body: impl FnOnce(&Mach
     if let Some(only) = OnlyDriver::named() {
         let environment = if only.is_stand_in() { environment } else { &[] };
         let library = only.library().unwrap_or_else(|| PathBuf::from(REAL));
-        return run_child(&library, environment);
+        run_child(&library, environment);
+        return;
     }
     run_child(&fake_library(), environment);
     match Driver::open(None) {
@@ -52,13 +53,20 @@ pub(crate) fn on_each_with(environment: &[(&str, &str)], body: impl FnOnce(&Mach
 
 /// Runs `body` on the driver without a GPU alone: what it is about cannot be had of a real one. The body opens the driver.
 pub(crate) fn on_fake(environment: &[(&str, &str)], body: impl FnOnce()) {
+    on_fake_said(environment, body);
+}
+
+/// The same; returns what the process has said that ran the body, if there was one.
+pub(crate) fn on_fake_said(environment: &[(&str, &str)], body: impl FnOnce()) -> Option<String> {
     if is_child() {
-        return body();
+        body();
+        return None;
     }
-    match OnlyDriver::named() {
-        Some(only) if !only.is_stand_in() => skip(None, &"it is about the driver without a GPU"),
-        _ => run_child(&fake_library(), environment),
+    if OnlyDriver::named().is_some_and(|only| !only.is_stand_in()) {
+        skip(None, &"it is about the driver without a GPU");
+        return None;
     }
+    Some(run_child(&fake_library(), environment))
 }
 
 /// True in a process that was started for a body.
@@ -70,8 +78,8 @@ fn fake_library() -> PathBuf {
     tensorwire_fakecuda::library().expect("cargo builds the library beside this test")
 }
 
-/// Runs the test that calls this in a process with that driver.
-fn run_child(driver: &Path, environment: &[(&str, &str)]) {
+/// Runs the test that calls this in a process with that driver: what it said.
+fn run_child(driver: &Path, environment: &[(&str, &str)]) -> String {
     let mut command = child(driver);
     let output = command.envs(environment.iter().copied()).output().unwrap();
     let said = format!(
@@ -82,6 +90,7 @@ fn run_child(driver: &Path, environment: &[(&str, &str)]) {
     eprintln!("{said}");
     assert!(output.status.success(), "{} on {}", output.status, driver.display());
     assert!(said.contains("1 passed"), "no test of this name ran");
+    said
 }
 
 /// A process that runs the calling test.

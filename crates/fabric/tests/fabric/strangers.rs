@@ -113,7 +113,7 @@ fn members_must_come_once_and_as_expected(backend: &Backend) {
     assert!(matches!(restarted, Err(HandshakeError::Refused(found)) if found == reason));
     let stale_table = Stranger::knock(&at).dial(member(1), member(9));
     let reason = HandshakeRefusal::OtherTarget;
-    assert!(matches!(stale_table, Err(HandshakeError::Refused(found)) if found == reason));
+    assert!(matches!(stale_table, Err(HandshakeError::RefusedUnproven(found)) if found == reason));
     wait_until_counted(&fabrics[0], 4);
     works(&fabrics);
 }

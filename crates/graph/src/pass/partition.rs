@@ -1,6 +1,7 @@
 //! Partition: one graph per task. Every output that a node of another task uses gets one Send in its
 //! own part and one Recv in the user's, however many users are there; a control that crosses becomes
-//! a Send of no bytes.
+//! a Send of no bytes. A tensor that users of several parts of another host need crosses to that host once: the part that it
+//! comes to first sends it on.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,6 +11,9 @@ use crate::error::GraphError;
 use crate::graph::{Graph, Hint, Node, NodeId, Output, Task};
 use crate::op::{EdgeId, Op};
 use tensorwire_base::Space;
+
+/// Smallest tensor that is sent on, in bytes: a smaller one costs less than waiting for who has it first.
+const RELAYED_BYTES_MIN: usize = 4096;
 
 /// One graph per task and the edges between them.
 #[derive(Clone, Debug)]
@@ -29,6 +33,7 @@ pub(crate) struct Cut {
     pub(crate) sent: Option<Output>,
     pub(crate) name: String,
     pub(crate) fact: Fact,
+    /// The part that makes it, or one that it came to before.
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) send: NodeId,
@@ -77,7 +82,7 @@ impl Crossing {
 }
 
 /// Cuts a placed graph along its tasks. The first outputs of `fetched` come to their task in any case, though nothing
-/// uses them there.
+/// uses them there. `hosts`: by task, the number of its host; none: nothing is sent on.
 ///
 /// # Errors
 /// When a node has no task, or one that is not in `tasks`.
@@ -85,6 +90,7 @@ pub(crate) fn partition(
     graph: &Graph,
     tasks: &[Task],
     fetched: impl Iterator<Item = (NodeId, Task)>,
+    hosts: Option<&[u32]>,
 ) -> Result<Partition, GraphError> {
     let count = tasks.len();
     let fetched: Vec<(NodeId, Task)> = fetched.collect();
@@ -92,8 +98,11 @@ pub(crate) fn partition(
         whole: graph,
         part_of: parts_of(graph, tasks)?,
         tasks,
+        hosts,
         arrived: HashMap::new(),
+        first_on_host: HashMap::new(),
         in_both: in_both(graph, &fetched),
+        fetched: fetched.iter().copied().collect(),
         out: Partition {
             graphs: vec![Graph::new(); count],
             moved: vec![HashMap::new(); count],
@@ -150,10 +159,15 @@ struct Cutter<'a> {
     whole: &'a Graph,
     part_of: Vec<usize>,
     tasks: &'a [Task],
+    hosts: Option<&'a [u32]>,
     /// The Recv that already brings a crossing to a part.
     arrived: HashMap<(Crossing, usize), NodeId>,
+    /// By what crosses and the number of the host: the part there that it comes to from another host, and its Recv.
+    first_on_host: HashMap<(Crossing, u32), (usize, NodeId)>,
     /// What goes to a task from a device's memory, and from the host's as well.
     in_both: HashSet<(Output, Option<Task>)>,
+    /// What comes to a task though nothing there may use it.
+    fetched: HashSet<(NodeId, Task)>,
     out: Partition,
 }
 
@@ -206,14 +220,35 @@ impl Cutter<'_> {
         }
     }
 
+    /// The host that a crossing from part `from` to part `to` enters, if whoever has it there may send it on.
+    fn entered(&self, crossing: Crossing, from: usize, to: usize) -> Option<u32> {
+        let hosts = self.hosts?;
+        let Crossing::Tensor(output) = crossing else { return None };
+        let bytes =
+            self.whole.fact(output).spec().and_then(Result::ok).map_or(0, |spec| spec.bytes());
+        let is_on_device = self.whole.node(output.node).space.is_device();
+        let (there, here) = (hosts.get(to)?, hosts.get(from)?);
+        (there != here && bytes >= RELAYED_BYTES_MIN && !is_on_device).then_some(*there)
+    }
+
     /// The Recv that brings `crossing` to part `to`, made with its Send when first asked for.
     fn cross(&mut self, crossing: Crossing, to: usize) -> Result<NodeId, GraphError> {
         if let Some(&recv) = self.arrived.get(&(crossing, to)) {
             return Ok(recv);
         }
         let source = crossing.source();
-        let from = self.part_of[source.index()];
-        let moved = self.out.moved[from][&source];
+        let origin = self.part_of[source.index()];
+        let entered = self.entered(crossing, origin, to);
+        // who only fetches it uses nothing that tells whoever sent it on when it is read
+        let is_fetched = self.fetched.contains(&(source, self.tasks[to]));
+        let relay = entered.filter(|_| !is_fetched);
+        let relay = relay.and_then(|host| self.first_on_host.get(&(crossing, host)).copied());
+        let (from, moved) = relay.unwrap_or((origin, self.out.moved[origin][&source]));
+        // a Recv has one output, whichever it is of
+        let sent = |output: Output| match relay {
+            Some((_, recv)) => Output::from(recv),
+            None => Output { node: moved, index: output.index },
+        };
         let (name, fact, inputs, controls) = match crossing {
             Crossing::Control(_) => {
                 let name = format!("^{}", self.name_of(source.into()));
@@ -221,12 +256,7 @@ impl Cutter<'_> {
             }
             Crossing::Tensor(output) => {
                 let fact = self.whole.fact(output).clone();
-                (
-                    self.name_of(output),
-                    fact,
-                    vec![Output { node: moved, index: output.index }],
-                    vec![],
-                )
+                (self.name_of(output), fact, vec![sent(output)], vec![])
             }
         };
         let space = match crossing {
@@ -276,11 +306,14 @@ impl Cutter<'_> {
             space,
         })?;
         let sent = match crossing {
-            Crossing::Tensor(output) => Some(Output { node: moved, index: output.index }),
+            Crossing::Tensor(output) => Some(sent(output)),
             Crossing::Control(_) => None,
         };
         self.out.cuts.push(Cut { crossing, sent, name, fact, from, to, send, recv });
         self.arrived.insert((crossing, to), recv);
+        if let Some(host) = entered {
+            self.first_on_host.entry((crossing, host)).or_insert((to, recv));
+        }
         Ok(recv)
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::RunSpec;
+use super::{PlanOptions, RunSpec};
 use crate::error::GraphError;
 use crate::graph::{Graph, NodeId, Task};
 use crate::op::Op;
@@ -31,10 +31,11 @@ impl Draft {
         graph: &Graph,
         tasks: &[Task],
         runs: &[RunSpec],
+        options: &PlanOptions,
     ) -> Result<Draft, GraphError> {
         let fetches = runs.iter().filter_map(|run| run.fetch_to.map(|to| (run, to)));
         let fetched = fetches.flat_map(|(run, to)| run.roots.iter().map(move |root| (*root, to)));
-        let partition = partition(graph, tasks, fetched)?;
+        let partition = partition(graph, tasks, fetched, options.relaying_hosts())?;
         for part in &partition.graphs {
             verify(part, "partition")?;
             check_joins(part)?;

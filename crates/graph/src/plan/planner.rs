@@ -51,7 +51,7 @@ impl Planner<'_> {
             ReuseRule::Proved => self.guard(graph, &runs, transfers)?,
             ReuseRule::Trusted => Guarded { graph, runs, transfers, credits: HashMap::new() },
         };
-        let draft = Draft::new(&guarded.graph, self.tasks, &guarded.runs)?;
+        let draft = Draft::new(&guarded.graph, self.tasks, &guarded.runs, self.options)?;
         let unproved = draft.unproved(&guarded.runs, &guarded.transfers);
         if let (ReuseRule::Proved, Some((cut, readers))) = (self.options.reuse, unproved.first()) {
             return Err(GraphError::Invalid {
@@ -75,7 +75,7 @@ impl Planner<'_> {
         runs: &[RunSpec],
     ) -> Result<(Graph, HashMap<CutKey, Transfer>), GraphError> {
         let mut graph = graph.clone();
-        let draft = Draft::new(&graph, self.tasks, runs)?;
+        let draft = Draft::new(&graph, self.tasks, runs, self.options)?;
         let cuts = &draft.partition.cuts;
         let shares = |cut: &Cut| self.options.shared_memory.between(cut.from, cut.to);
         let (transfers, waits) = match self.written {
@@ -112,7 +112,7 @@ impl Planner<'_> {
     ) -> Result<Guarded, GraphError> {
         let (mut graph, mut runs, tasks) = (graph, runs.to_vec(), self.tasks);
         let mut credits: HashMap<CutKey, Vec<String>> = HashMap::new();
-        let draft = Draft::new(&graph, tasks, &runs)?;
+        let draft = Draft::new(&graph, tasks, &runs, self.options)?;
         // one credit for all that one task reads of another's in one run
         let mut waits: Vec<((usize, usize, usize), HashSet<NodeId>)> = Vec::new();
         for (cut, readers) in draft.unproved(&runs, &transfers) {

@@ -4,6 +4,7 @@
 mod custom;
 mod expand;
 mod hosts;
+mod networks;
 mod passes;
 mod placement;
 mod plan;

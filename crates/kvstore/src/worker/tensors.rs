@@ -1,5 +1,6 @@
 //! What a push is sent from and a pull fills: tensors of the user, or memory that stands in for them.
 
+use tensorwire_base::human_bytes;
 use tensorwire_memory::{Buffer, CopyPurpose, LoanError};
 
 use super::core::Core;
@@ -100,11 +101,25 @@ impl Core {
         pushed: &Pushed,
     ) -> Result<Logged, StoreError> {
         let lent = |source: LoanError| StoreError::Update(source.to_string());
-        let copy = self.pool.alloc(wire, pushed.bytes.len())?;
+        let copy =
+            self.pool.alloc(wire, pushed.bytes.len()).map_err(|error| self.beside_log(error))?;
         let from = pushed.from.read().map_err(lent)?;
         copy.write().map_err(lent)?.copy_from_slice(&from[pushed.bytes.clone()]);
         self.copies.add(CopyPurpose::Store, pushed.bytes.len() as u64);
         Ok(Logged { from: copy, indices: pushed.indices.clone() })
+    }
+
+    /// An error of memory that is short, with how much of it is the log's.
+    fn beside_log(&self, error: StoreError) -> StoreError {
+        let StoreError::Memory { bytes, what } = error else { return error };
+        let logged: usize = self.log.values().map(|logged| logged.from.bytes()).sum();
+        // fits: usize is 64 bits wide
+        let logged = human_bytes(logged as u64);
+        let what = format!(
+            "{what}; {logged} are kept of what was pushed since the servers' last snapshots, in case one is lost: does the disk have room \
+             for the next (--snapshot)?"
+        );
+        StoreError::Memory { bytes, what }
     }
 
     /// A pull's value is here: in place, or a block to be copied to its place.

@@ -10,7 +10,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tensorwire_base::{Clock, Deadline, Rank};
 use tensorwire_fabric::handshake::{self, HandshakeRefusal, Purpose};
-use tensorwire_fabric::lobby::{Caller, Handshakes, Lobby, Stranger, StrangerLog, Turn, Unproven};
+use tensorwire_fabric::lobby::{
+    Caller, Handshakes, Lobby, Stranger, StrangerError, StrangerLog, Turn, Unproven,
+};
 use tensorwire_fabric::{Identity, JobCredentials};
 
 use crate::assignment::JobIdentity;
@@ -114,7 +116,7 @@ impl Acceptor {
     }
 }
 
-/// Takes in everyone who has called since the last time. Returns who has said hello, and who went.
+/// Takes in everyone who has called since the last time. Returns who has said hello, and who went or could not be taken in.
 pub(crate) fn callers(
     listener: &TcpListener,
     lobby: &mut Lobby<TcpStream>,
@@ -131,7 +133,8 @@ pub(crate) fn callers(
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
             Err(error) => {
-                tracing::warn!("cannot accept a connection: {error}");
+                let from = "a caller".to_string();
+                crowded.push(Stranger { from, why: StrangerError::NotTaken(error) });
                 break;
             }
         }

@@ -1,11 +1,19 @@
 //! Where the members of a job come in.
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use tensorwire_base::Deadline;
 
 use crate::job::{JobError, JobSpec};
 use crate::rendezvous::JoinedProcess;
 use crate::takeover::Abandoned;
+
+/// How long a launcher that takes a job over waits for the port that its members call.
+const PORT_PATIENCE: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Where members come in.
 pub(super) struct Entrance {
@@ -28,7 +36,9 @@ impl Entrance {
         // its members call there
         let wanted = spec.abandoned.as_ref().map_or(front.listen, Abandoned::listen);
         let failed = |source| JobError::Listen { at: wanted, source };
-        let listener = TcpListener::bind(wanted).map_err(failed)?;
+        // its launcher is dead, and somebody may have had the port since
+        let patience = spec.abandoned.as_ref().map_or(Duration::ZERO, |_| PORT_PATIENCE);
+        let listener = bind_within(wanted, Deadline::after(patience)).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let listen = listener.local_addr().map_err(failed)?;
         let mut at = listen;
@@ -36,5 +46,16 @@ impl Entrance {
             at.set_ip(address);
         }
         Ok(Entrance { listener, listen, at, waiting: VecDeque::new() })
+    }
+}
+
+fn bind_within(at: SocketAddr, deadline: Deadline) -> std::io::Result<TcpListener> {
+    loop {
+        match TcpListener::bind(at) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && !deadline.passed() => {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            bound => return bound,
+        }
     }
 }

@@ -44,7 +44,8 @@ pub(super) fn dial(
         };
         let last = match &error {
             JoinError::Handshake { source, .. } => {
-                matches!(source, HandshakeError::Rejected(_) | HandshakeError::Refused(_))
+                use HandshakeError::{Refused, RefusedUnproven, Rejected};
+                matches!(source, Rejected(_) | Refused(_) | RefusedUnproven(_))
             }
             // it listened before it started this process, so it is gone
             JoinError::Unreachable { source, .. } => {
@@ -199,11 +200,9 @@ impl Watch {
                     Ending::Orphaned { reason } if self.hears.control.is_lost() => {
                         tracing::info!("{reason}; waiting for another launcher");
                         match self.another_launcher() {
-                            Some(other) => hearer = other,
-                            None => {
-                                let for_s = self.patience.as_secs_f64();
-                                let reason = format!("{reason}, and no other came in {for_s} s");
-                                break Ending::Orphaned { reason };
+                            Ok(other) => hearer = other,
+                            Err(why) => {
+                                break Ending::Orphaned { reason: format!("{reason}, and {why}") };
                             }
                         }
                     }
@@ -251,27 +250,37 @@ impl Watch {
         }
     }
 
-    /// Calls until another launcher answers, which is told what it has to know.
-    fn another_launcher(&self) -> Option<Hearer> {
+    /// Calls until another launcher answers, which is told what it has to know. Once the one before is dead anybody may listen where it
+    /// did: only who proves that it is of this job sends a member away.
+    ///
+    /// # Errors
+    /// Why none takes this member over, in words.
+    fn another_launcher(&self) -> Result<Hearer, String> {
         let deadline = Deadline::after(self.patience);
+        let mut somebody = None;
         while !deadline.passed() {
             let patience = Deadline::after(self.liveness.min(deadline.remaining()));
             match dial(&self.identity, self.rank, self.at, patience) {
                 Ok((speaker, hearer)) => {
                     let configured = configured(speaker.stream(), self.liveness).is_ok();
                     if configured && self.hears.control.go_on(speaker).is_ok() {
-                        return Some(hearer);
+                        return Ok(hearer);
                     }
                 }
-                // it does not know this member
-                Err(JoinError::Handshake { source: HandshakeError::Refused(_), .. }) => {
-                    return None;
+                Err(JoinError::Handshake { source: HandshakeError::Refused(why), .. }) => {
+                    return Err(format!("another does not know this process: {why}"));
                 }
+                Err(JoinError::Handshake { source, .. }) => somebody = Some(source),
                 Err(_) => {}
             }
             std::thread::sleep(CALLS);
         }
-        None
+        let for_s = self.patience.as_secs_f64();
+        let none = format!("no other came in {for_s} s");
+        Err(match somebody {
+            Some(said) => format!("{none}; something else answers at {}: {said}", self.at),
+            None => none,
+        })
     }
 }
 

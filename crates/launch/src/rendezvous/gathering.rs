@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Incarnation, Rank};
 use tensorwire_fabric::handshake::{self, HandshakeRefusal, Purpose};
-use tensorwire_fabric::lobby::{Caller, Handshakes, Lobby, Stranger, Turn, Unproven};
+use tensorwire_fabric::lobby::{Caller, Handshakes, Lobby, Stranger, StrangerLog, Turn, Unproven};
 use tensorwire_fabric::{Identity, JobCredentials};
 
 use super::detect::{Detected, LaunchedAs, Rendezvous};
@@ -64,7 +64,7 @@ pub enum RendezvousError {
     #[error("nobody answers at {at} for {waited_s} s: {last}")]
     NobodyThere { at: Rendezvous, waited_s: u64, last: String },
     #[error(
-        "the launcher at {at} does not know this process's secret; set TENSORWIRE_SECRET to the same text for all processes, or for none"
+        "whoever answers at {at} has another secret than this process; set TENSORWIRE_SECRET to the same text for all processes, or for none"
     )]
     Secret { at: SocketAddr },
     #[error("the launcher at {at} hung up; what it said is where the output of rank 0 goes")]
@@ -389,8 +389,9 @@ impl Keeper {
     fn keep(&self) {
         let mut lobby = Lobby::new(self.job.job_id, self.me, CALLER_PATIENCE);
         let (handshakes, mut told) = (Handshakes::default(), Instant::now());
+        let mut log = StrangerLog::default();
         while !self.shared.closed.load(Ordering::Relaxed) {
-            self.answer(&mut lobby, &handshakes);
+            self.answer(&mut lobby, &handshakes, &mut log);
             let mut state = self.shared.state.lock();
             if let Some(status) = state.dismissed {
                 dismiss_all(&mut state, status);
@@ -415,11 +416,12 @@ impl Keeper {
     }
 
     /// Hears everyone who has called since the last time; who says the hello of this job is asked on a thread of its own.
-    fn answer(&self, lobby: &mut Lobby<TcpStream>, handshakes: &Handshakes) {
+    fn answer(&self, lobby: &mut Lobby<TcpStream>, handshakes: &Handshakes, log: &mut StrangerLog) {
         let Turn { ready, strangers } = callers(&self.listener, lobby, handshakes);
         // another job's processes look here, too, if its port was taken
         for Stranger { from, why } in strangers {
-            tracing::info!("turned away {from}: {why}");
+            let line = log.line(|| format!("turned away {from}: {why}"));
+            line.inspect(|line| tracing::info!("{line}"));
         }
         for caller in ready {
             let (job, me, shared) = (self.job.clone(), self.me, self.shared.clone());

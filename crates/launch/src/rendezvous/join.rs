@@ -72,7 +72,7 @@ fn call(
 ) -> Result<(SocketAddr, (Speaker, Hearer)), RendezvousError> {
     let (begun, rendezvous) = (deadline.remaining(), &detected.rendezvous);
     let mut last = "nothing listens there".to_string();
-    let mut known = None;
+    let (mut known, mut refused_at) = (None, None);
     loop {
         // a text is stretched once; a file may be left of an earlier job until the launcher writes it anew
         if known.is_none() || matches!(key, KeySource::Folder(_)) {
@@ -86,8 +86,11 @@ fn call(
         for at in places(rendezvous, &mut last) {
             match (knock(at, job, deadline), key) {
                 (Ok(ends), _) => return Ok((at, ends)),
+                // so says whoever has the port: the launcher may have another one
                 (Err(Knock::WrongSecret), KeySource::Text(_)) => {
-                    return Err(RendezvousError::Secret { at });
+                    if refused_at.replace(at) != Some(at) {
+                        tracing::warn!("{}; calling on", RendezvousError::Secret { at });
+                    }
                 }
                 (Err(Knock::WrongSecret), KeySource::Folder(_)) => {
                     last = format!("{at} has another key: {}", key::lacking(&detected.key, key));
@@ -95,6 +98,9 @@ fn call(
                 (Err(Knock::Nobody), _) => {}
                 (Err(Knock::Other(why)), _) => last = format!("{at}: {why}"),
             }
+        }
+        if let Some(at) = refused_at.filter(|_| deadline.passed()) {
+            return Err(RendezvousError::Secret { at });
         }
         wait(rendezvous, begun, &last, deadline)?;
     }
@@ -136,7 +142,7 @@ fn places(rendezvous: &Rendezvous, last: &mut String) -> Vec<SocketAddr> {
 /// Why a call did not reach the launcher.
 enum Knock {
     Nobody,
-    /// It is the launcher of this job.
+    /// It says that it is of this job, and that this process does not know the secret.
     WrongSecret,
     Other(String),
 }
@@ -158,7 +164,9 @@ fn knock(
     let me = Identity { rank: Rank(u32::MAX), incarnation };
     match handshake::dial(&mut stream, job, me, None, Purpose::Rendezvous, deadline) {
         Ok((_, seals)) => ends(stream, seals).map_err(|error| Knock::Other(error.to_string())),
-        Err(HandshakeError::Refused(HandshakeRefusal::WrongSecret)) => Err(Knock::WrongSecret),
+        Err(HandshakeError::RefusedUnproven(HandshakeRefusal::WrongSecret)) => {
+            Err(Knock::WrongSecret)
+        }
         Err(error) => Err(Knock::Other(error.to_string())),
     }
 }

@@ -79,7 +79,7 @@ pub(crate) fn open_plan(
     (network, between): (SimNetwork, Between),
     (depth, pairs): (usize, usize),
 ) -> OnDevices {
-    let options = support::options(Duration::from_secs(5));
+    let options = support::options(Duration::from_secs(30));
     let fabrics = mesh::open(&between.backend(&network), plan.parts.len() as u32, |config| {
         (config.queue_depth, config.queue_pairs_per_peer) = (depth, pairs);
         config.completion_queues = 1;

@@ -1,6 +1,8 @@
 //! Sessions of several tasks over the simulated fabric: whatever order its bytes land in, a job's
 //! results have the bits of one process that folds in the same order.
 
+use std::time::Duration;
+
 use crate::support::{Network, network, read, session_alone, sessions_over_sim, write};
 use tensorwire_fabric::{Between, SimKnobs, Within};
 use tensorwire_graph::{Graph, Op, RunId};
@@ -79,8 +81,9 @@ fn over_sim(
     seed: u64,
     knobs: fn(SimKnobs) -> SimKnobs,
 ) -> Vec<Vec<f32>> {
+    let deadline = Duration::from_secs(30);
     let (mut sessions, fabrics) =
-        sessions_over_sim(network, network.replicas, servers, seed, knobs);
+        sessions_over_sim(network, network.replicas, servers, seed, knobs, deadline);
     std::thread::scope(|scope| {
         for session in &mut sessions {
             scope.spawn(|| {

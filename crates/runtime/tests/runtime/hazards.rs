@@ -24,6 +24,7 @@ const SHARED: PlanOptions = PlanOptions {
     among_devices: tensorwire_graph::AmongDevices::First,
     all_reduce: tensorwire_graph::AllReduceBy::Group,
     wire: None,
+    relays: false,
 };
 const WRITTEN: PlanOptions = PlanOptions { shared_memory: SharedMemory::Unused, ..SHARED };
 const WORKERS: [Hint; 3] = [Hint::Replica(0), Hint::Replica(1), Hint::Replica(2)];

@@ -99,7 +99,9 @@ fn a_part_with_edges_needs_an_exchange() {
 #[test]
 fn a_peer_that_is_alive_and_says_nothing_is_named_when_the_deadline_passes() {
     let network = network(DType::F32, 2, 3, 4, 3, 1);
-    let (mut sessions, fabrics) = support::sessions_over_sim(&network, 1, 1, 0, |knobs| knobs);
+    let deadline = Duration::from_secs(2);
+    let (mut sessions, fabrics) =
+        support::sessions_over_sim(&network, 1, 1, 0, |knobs| knobs, deadline);
     let mut server = sessions.pop().unwrap();
     let error = server.run(RunId(0)).unwrap_err();
     let RunError::Stalled { step: 1, missing, .. } = &error else { panic!("{error}") };

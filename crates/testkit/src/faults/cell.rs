@@ -120,7 +120,7 @@ struct Kind {
     others: &'static [(&'static str, &'static str)],
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 10] = [
     Kind {
         others: &[
             ("shm", "write"),
@@ -134,6 +134,7 @@ const KINDS: [Kind; 9] = [
         ],
         ..kind("ps", "--strategy ps --servers 2", true)
     },
+    Kind { servers: 0, ..kind("ps-colocate", "--strategy ps --colocate", true) },
     Kind {
         others: &[("shm", "write"), ("tcp", "grpc-tcp"), ("tcp", "zmq")],
         ..kind("ps-async", "--strategy ps --async", false)

@@ -244,7 +244,8 @@ impl Ended {
         hash_of(&self.summary().filter(|_| self.is_done())?)
     }
 
-    /// True if the job was not hurt after all, as far as it says itself: nobody started it again, no disk was full.
+    /// True if the job was not hurt after all, as far as it says itself: nobody started it again or took it over, nobody was replaced
+    /// or left, no disk was full.
     fn was_not_hurt(&self, cell: &FaultCell) -> bool {
         let counted = |name| self.summary().and_then(|summary| summary[name].as_u64());
         match (cell.fault, cell.heals) {
@@ -252,8 +253,19 @@ impl Ended {
             (Fault::FullDisk, _) => !self.stderr.contains("no checkpoint of step "),
             // nobody makes a step as long as its link is slow
             (Fault::SlowLink, _) => cell.phase != Phase::End && self.took < self.limit / 2,
-            (_, Heal::Restarts) => cell.phase != Phase::End && counted("restarts") == Some(0),
-            (_, Heal::Resizing) => cell.phase != Phase::End && counted("resizes") == Some(0),
+            // it may be over for who is hurt
+            _ if cell.phase == Phase::End => false,
+            (_, Heal::Restarts) => counted("restarts") == Some(0),
+            (_, Heal::Resizing) => counted("resizes") == Some(0),
+            // who has not met the others yet begins anew
+            _ if matches!(cell.phase, Phase::Start | Phase::Meeting) => false,
+            (Fault::Kill, Heal::Takeover) => !self.stderr.contains("go on with this launcher"),
+            (Fault::Kill | Fault::Stop, Heal::Snapshot) if !cell.is_worker() => {
+                counted("servers_replaced") == Some(0)
+            }
+            (Fault::Kill | Fault::Stop, Heal::Elastic) if cell.is_worker() => {
+                counted("workers_finished") == counted("workers")
+            }
             _ => false,
         }
     }

@@ -189,7 +189,8 @@ pub fn a_wait_for_a_peer_can_be_given_up(setup: Setup) {
     let called = PeerAddress { endpoint: nobody_like(&there.endpoint), ..there };
     for (fabric, absent) in fabrics.iter().zip([caller, called]) {
         let (looks, start) = (Cell::new(0), Instant::now());
-        let given_up = fabric.connect_while(std::slice::from_ref(&absent), soon(), &|| {
+        let late = Deadline::after(Duration::from_secs(120));
+        let given_up = fabric.connect_while(std::slice::from_ref(&absent), late, &|| {
             looks.set(looks.get() + 1);
             looks.get() < 3
         });
@@ -197,7 +198,7 @@ pub fn a_wait_for_a_peer_can_be_given_up(setup: Setup) {
         assert!(matches!(given_up, ConnectError::GivenUp { .. }), "{given_up}");
         assert!(given_up.to_string().contains(&format!("rank {}", absent.rank)), "{given_up}");
         assert_eq!(looks.get(), 3);
-        assert!(start.elapsed() < Duration::from_secs(5), "it is asked ten times a second");
+        assert!(start.elapsed() < Duration::from_secs(30), "it is asked ten times a second");
     }
 }
 

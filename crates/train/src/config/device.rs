@@ -149,6 +149,8 @@ impl DeviceChoice {
         if self == DeviceChoice::Cpu {
             return options;
         }
+        // what comes to a device's memory is there for it alone
+        let options = PlanOptions { relays: false, ..options };
         if let Some(all_reduce) = config.all_reduce_by_nccl() {
             let (devices, device_crossing) = (DeviceTasks::Workers, DeviceCrossing::ByHost);
             return PlanOptions { devices, device_crossing, all_reduce, ..options };

@@ -13,6 +13,11 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tensorwire_testkit::machine::{Process, processes};
 pub(crate) use tensorwire_testkit::machine::{on_path, send};
 
+/// What a launcher leaves gets so long to end: a member that is not past `exec` when its launcher is killed ends once it is run.
+const FOLLOW: Duration = Duration::from_secs(20);
+/// With this option members miss a launcher that says nothing later than that: those that end before have seen its end.
+pub(crate) const LATE: &str = "--deadline 60";
+
 /// A job under test.
 pub(crate) struct Job {
     child: Child,
@@ -110,7 +115,7 @@ impl Job {
             std::thread::sleep(Duration::from_millis(5));
         };
         let took = start.elapsed();
-        let left = self.wait_for_group(Duration::from_secs(1));
+        let left = self.wait_for_group();
         if status.is_none() || !left.is_empty() {
             let _ = kill_process_group(self.launcher(), Signal::KILL);
         }
@@ -125,8 +130,8 @@ impl Job {
         Ended { status, stdout, stderr, took, folder: self.folder }
     }
 
-    /// What is left of the job's processes after its launcher ended; they get a moment to follow.
-    fn wait_for_group(&self, patience: Duration) -> Vec<u32> {
+    /// What is left of the job's processes after its launcher ended; they get some time to follow.
+    fn wait_for_group(&self) -> Vec<u32> {
         let start = Instant::now();
         loop {
             let group = self.child.id();
@@ -135,7 +140,7 @@ impl Job {
                 .filter(|p| p.group == group && p.pid != group && p.state != 'Z')
                 .map(|p| p.pid)
                 .collect();
-            if left.is_empty() || start.elapsed() > patience {
+            if left.is_empty() || start.elapsed() > FOLLOW {
                 return left;
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -181,6 +186,47 @@ pub(crate) fn children(parent: Pid) -> Vec<Pid> {
         processes().into_iter().filter(|p| p.parent == parent).map(|p| p.pid).collect();
     pids.sort_unstable();
     pids.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)).collect()
+}
+
+/// Waits until a job has written something of this name.
+pub(crate) fn await_file(job: &Job, name: &str) {
+    let path = job.folder().join(name);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !path.metadata().is_ok_and(|file| file.len() > 0) {
+        assert!(Instant::now() < deadline, "no {name}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Waits until a process hears a signal, which would end it without a word before.
+pub(crate) fn await_heard(process: Pid, signal: Signal) {
+    let path = format!("/proc/{}/status", process.as_raw_nonzero());
+    let hears = || {
+        let status = std::fs::read_to_string(&path).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?;
+        let caught = u64::from_str_radix(caught.trim(), 16).ok()?;
+        Some(caught >> (signal.as_raw() - 1) & 1 == 1)
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while hears() != Some(true) {
+        assert!(Instant::now() < deadline, "it does not hear {signal:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Waits until no thread of a process that was sent SIGSTOP runs any more.
+pub(crate) fn wait_until_stopped(process: Pid) {
+    let start = Instant::now();
+    // proc(5): the state is behind the name, which is in brackets
+    let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(thread.unwrap().path().join("stat"));
+        stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T")))
+    };
+    let threads = format!("/proc/{}/task", process.as_raw_nonzero());
+    while !std::fs::read_dir(&threads).unwrap().all(is_stopped) {
+        assert!(start.elapsed().as_secs() < 120, "{threads}: not all are stopped");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 fn text(bytes: Vec<u8>) -> String {

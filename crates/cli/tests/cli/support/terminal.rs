@@ -5,10 +5,15 @@ use tensorwire_testkit::skip::skip;
 
 /// Starts this program on a terminal of so many columns.
 pub(crate) fn on_terminal(columns: usize, arguments: &str) -> Job {
+    on_noted_terminal(columns, arguments, "/dev/null")
+}
+
+/// The same; what is sent to the terminal is written to a file in the job's folder, too, as it is sent.
+pub(crate) fn on_noted_terminal(columns: usize, arguments: &str, file: &str) -> Job {
     let mut command = std::process::Command::new("script");
     let program = env!("CARGO_BIN_EXE_tensorwire");
     let line = format!("stty cols {columns} rows 24; exec {program} {arguments}");
-    command.env("TERM", "xterm").args(["-qec", &line, "/dev/null"]);
+    command.env("TERM", "xterm").args(["-qefc", &line, file]);
     Job::start_command(command)
 }
 

@@ -163,12 +163,13 @@ pub(crate) fn sessions_over_sim(
     servers: u32,
     seed: u64,
     knobs: fn(SimKnobs) -> SimKnobs,
+    step_deadline: Duration,
 ) -> (Vec<Session>, Vec<Fabric>) {
     let plan = plan_for(network, Cluster::ParameterServers { workers, servers });
     let sim = SimNetwork::new(seed, knobs(SimKnobs::default()));
     let fabrics = mesh::open(&Backend::Sim(sim), workers + servers, |_| {});
     mesh::connect(&fabrics);
-    (sessions(&plan, &fabrics, options(Duration::from_secs(2))), fabrics)
+    (sessions(&plan, &fabrics, options(step_deadline)), fabrics)
 }
 
 /// One session for each part of a plan, all opened by this thread.

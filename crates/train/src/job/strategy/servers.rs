@@ -5,14 +5,14 @@
 use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_graph::Plan;
+use tensorwire_graph::{Plan, PlanOptions};
 use tensorwire_kernels::SharedDevice;
 use tensorwire_launch::{Member, StepWord};
 use tensorwire_memory::{Copies, CopyPurpose};
 use tensorwire_nn::Program;
 use tensorwire_runtime::{Session, run_sessions};
 
-use super::{Connected, Strategy};
+use super::{Connected, SharedBy, Strategy};
 use crate::carried::Carried;
 use crate::checkpoint::{CheckpointFolder, own_variables};
 use crate::config::{ConfigError, SendOrder, TrainConfig};
@@ -30,6 +30,12 @@ use crate::topology::Topology;
 pub(super) struct Servers;
 
 impl Strategy for Servers {
+    /// Where all make the same steps, weights cross to a host once, whoever needs them there.
+    fn plan_options(&self, config: &TrainConfig, topology: &Topology) -> PlanOptions {
+        let options = config.exchange.plan_options(config.transport, &config.host_numbers());
+        PlanOptions { relays: !topology.is_asynchronous(), ..options.shared_by(topology) }
+    }
+
     fn check(&self, config: &TrainConfig, plan: &Plan) -> Result<(), ConfigError> {
         config.exchange.check_plan(plan)
     }
