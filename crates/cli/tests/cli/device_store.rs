@@ -202,7 +202,7 @@ fn a_gpu_that_fails_or_a_server_that_dies_ends_the_job_and_is_named() {
 fn an_elastic_job_on_gpus_goes_on_without_a_worker() {
     let Some(driver) = driver() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let small = "--model mlp --data synthetic:8 --batch 1 --steps 60";
+    let small = "--model mlp --data synthetic:8 --batch 1 --steps 30";
     for way in ["shm", "tcp"] {
         let steps = folder.path().join(way);
         let job = format!("--strategy dist-sgd --elastic --transport {way} {small}");

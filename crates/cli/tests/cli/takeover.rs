@@ -272,7 +272,11 @@ fn a_stranger_where_the_launcher_listened_ends_no_job() {
         // until this process ends
         let stranger = Some(stranger).filter(|_| stays);
         let _there = stranger.map(|stranger| {
-            std::thread::spawn(move || (0..).for_each(|_: u64| send_away(&stranger)))
+            std::thread::spawn(move || {
+                loop {
+                    send_away(&stranger);
+                }
+            })
         });
         let ended = again.end();
         let context = format!("{}\n{}", first.log(), ended.stderr);

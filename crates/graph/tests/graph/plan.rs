@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 
 use tensorwire_graph::{
-    AllReduceBy, AmongDevices, Cluster, DeviceCrossing, DeviceTasks, Edge, Gradient, Graph, Hint,
-    Init, Lane, NodeId, Op, Output, Placement, Plan, PlanOptions, Reuse, ReuseRule, Rule, Run,
-    RunId, RunSpec, SendFrom, SharedMemory, Transfer, WhyWrite, gradients, place, plan, simplify,
+    AllReduceBy, AmongDevices, Cluster, DeviceCrossing, DeviceTasks, Edge, Graph, Hint, Init, Lane,
+    NodeId, Op, Output, Placement, Plan, PlanOptions, Reuse, ReuseRule, Rule, Run, RunId, RunSpec,
+    SendFrom, SharedMemory, Transfer, WhyWrite, place, plan,
 };
-use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
+use tensorwire_tensor::{DType, Dim, Fact};
 
 use crate::networks::{network, spec};
 
