@@ -3,9 +3,12 @@
 
 use std::time::Duration;
 
-use crate::support::{Network, network, read, session_alone, sessions_over_sim, write};
-use tensorwire_fabric::{Between, SimKnobs, Within};
-use tensorwire_graph::{Graph, Op, RunId};
+use crate::support::{
+    Network, network, plan_with, read, session_alone, sessions_of_plan_over_sim, sessions_over_sim,
+    write,
+};
+use tensorwire_fabric::{Between, Fabric, SimKnobs, Within};
+use tensorwire_graph::{Cluster, Graph, Op, Placement, PlanOptions, RunId, SharedMemory};
 use tensorwire_runtime::Session;
 use tensorwire_tensor::DType;
 
@@ -82,8 +85,11 @@ fn over_sim(
     knobs: fn(SimKnobs) -> SimKnobs,
 ) -> Vec<Vec<f32>> {
     let deadline = Duration::from_secs(30);
-    let (mut sessions, fabrics) =
-        sessions_over_sim(network, network.replicas, servers, seed, knobs, deadline);
+    train(network, sessions_over_sim(network, network.replicas, servers, seed, knobs, deadline))
+}
+
+/// Makes all steps of a job's sessions; returns the variables.
+fn train(network: &Network, (mut sessions, fabrics): (Vec<Session>, Vec<Fabric>)) -> Vec<Vec<f32>> {
     std::thread::scope(|scope| {
         for session in &mut sessions {
             scope.spawn(|| {
@@ -101,23 +107,48 @@ fn over_sim(
     found
 }
 
+fn adversarial(knobs: SimKnobs) -> SimKnobs {
+    SimKnobs {
+        within: Within::Random,
+        between: Between::Random,
+        delay_turns_max: 40,
+        duplicate_per_mille: 200,
+        full_per_mille: 100,
+        ..knobs
+    }
+}
+
 #[test]
 fn any_order_of_bytes_gives_the_bits_of_one_process() {
     for (replicas, servers) in [(1, 1), (2, 1), (2, 2), (3, 4)] {
         let network = network(DType::F32, 3, 4, 8, 3, replicas);
         let expected = locally(&network);
         for seed in 0..25 {
-            let adversarial = |knobs| SimKnobs {
-                within: Within::Random,
-                between: Between::Random,
-                delay_turns_max: 40,
-                duplicate_per_mille: 200,
-                full_per_mille: 100,
-                ..knobs
-            };
             let found = over_sim(&network, servers, seed, adversarial);
             assert_eq!(found, expected, "{replicas} replicas, {servers} servers, seed {seed}");
         }
+    }
+}
+
+/// Three workers on one host and two on another: a weight comes to one of each, who sends it on while it computes with it.
+#[test]
+fn what_one_of_a_host_sends_on_has_the_bits_of_one_process_in_any_order() {
+    let network = network(DType::F32, 3, 32, 48, 33, 5);
+    let expected = locally(&network);
+    let options = PlanOptions {
+        shared_memory: SharedMemory::UsedOnHosts([1, 1, 1, 2, 2, 9].into()),
+        relays: true,
+        ..PlanOptions::default()
+    };
+    let cluster = Cluster::ParameterServers { workers: 5, servers: 1 };
+    let plan = plan_with(&network, cluster, Placement::RoundRobin, options);
+    let sent_on = plan.edges.iter().filter(|edge| edge.from < 5 && edge.to < 5);
+    // two weights, to two others on the first host and to one on the second
+    assert_eq!(sent_on.count(), 2 * (2 + 1));
+    for seed in 0..40 {
+        let deadline = Duration::from_secs(30);
+        let sessions = sessions_of_plan_over_sim(&plan, seed, adversarial, deadline);
+        assert_eq!(train(&network, sessions), expected, "seed {seed}");
     }
 }
 

@@ -166,10 +166,20 @@ pub(crate) fn sessions_over_sim(
     step_deadline: Duration,
 ) -> (Vec<Session>, Vec<Fabric>) {
     let plan = plan_for(network, Cluster::ParameterServers { workers, servers });
+    sessions_of_plan_over_sim(&plan, seed, knobs, step_deadline)
+}
+
+pub(crate) fn sessions_of_plan_over_sim(
+    plan: &Plan,
+    seed: u64,
+    knobs: fn(SimKnobs) -> SimKnobs,
+    step_deadline: Duration,
+) -> (Vec<Session>, Vec<Fabric>) {
     let sim = SimNetwork::new(seed, knobs(SimKnobs::default()));
-    let fabrics = mesh::open(&Backend::Sim(sim), workers + servers, |_| {});
+    // fits: a job has few processes
+    let fabrics = mesh::open(&Backend::Sim(sim), plan.parts.len() as u32, |_| {});
     mesh::connect(&fabrics);
-    (sessions(&plan, &fabrics, options(step_deadline)), fabrics)
+    (sessions(plan, &fabrics, options(step_deadline)), fabrics)
 }
 
 /// One session for each part of a plan, all opened by this thread.
