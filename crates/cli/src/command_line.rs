@@ -46,6 +46,7 @@ pub(crate) fn read(line: Vec<OsString>) -> Result<Option<Arguments>, Failure> {
             Err(other) => said(&other) != said(&error),
         };
         let file = file.filter(|_| is_wrong && is_of_file());
+        hints::trim(&mut error);
         if trains {
             hints::add(&mut error);
         }
@@ -92,11 +93,23 @@ pub(crate) fn command(form: Help) -> Command {
     let version = Arg::new("version").short('V').long("version").action(ArgAction::Version);
     let version = version.help("Print the version").help_heading(PROGRAM);
     let command = command.disable_help_flag(true).disable_version_flag(true);
-    let command = in_any_case(command.arg(help).arg(version).max_term_width(WIDTH));
+    let command = command.arg(help).arg(version).max_term_width(WIDTH);
+    let command = with_negative_numbers(in_any_case(command));
     match form {
         Help::Short => in_short(command),
         Help::Long => command,
     }
+}
+
+/// The same command, whose options are told what is wrong with a negative number, where it would be taken for an option.
+fn with_negative_numbers(command: Command) -> Command {
+    let command = command.mut_args(|arg| match arg.get_action() {
+        ArgAction::Set | ArgAction::Append if !arg.is_positional() => {
+            arg.allow_negative_numbers(true)
+        }
+        _ => arg,
+    });
+    command.mut_subcommands(with_negative_numbers)
 }
 
 /// The same command, which takes names out of a list in any case.

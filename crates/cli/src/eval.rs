@@ -34,6 +34,12 @@ fn show(summary: &EvaluationSummary) -> Result<(), Failure> {
         summary.samples_per_second,
         summary.test_loss.unwrap_or(f64::NAN),
     ))?;
+    // of a table that was not cut before, a part tests
+    if let Some(file) = data.strip_prefix("csv:").filter(|files| !files.contains(',')) {
+        print_text(format_args!(
+            "of {file} that is its test, a tenth; csv:TRAIN,{file} with the file that was trained on evaluates all of it"
+        ))?;
+    }
     print_text(format_args!("weights sha256 {}", summary.weights_sha256))?;
     for (name, value) in &summary.metrics {
         print_text(format_args!("test {} {value:.4}", name.replace('_', " ")))?;

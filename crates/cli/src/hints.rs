@@ -5,9 +5,14 @@ use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
+/// Subcommands that the program starts itself by.
+const OWN: [&str; 2] = ["run-with-parent", "member"];
+/// Options that are less alike are not meant, by Jaro's measure.
+const ALIKE: f64 = 0.8;
+
 /// Options of other tools, and what says the same here.
 #[rustfmt::skip]
-const OPTIONS: [(&[&str], &str); 15] = [
+const OPTIONS: [(&[&str], &str); 17] = [
     (&["--nproc-per-node", "--nproc", "--num-processes", "--num-proc", "--np", "-n", "--world-size"],
      "the processes of the whole job are --workers N, and --servers K where the strategy has servers"),
     (&["--nnodes", "--node-rank", "--machine-rank", "--num-machines", "-H"],
@@ -36,13 +41,17 @@ const OPTIONS: [(&[&str], &str); 15] = [
      "ps trains in step, and with --async each worker at its own pace; --strategy dist-asgd --max-delay N bounds how far apart"),
     (&["--kv-store", "--kvstore"],
      "a key-value store is --strategy dist-sgd, or dist-asgd where each worker trains at its own pace"),
+    (&["--local-rank", "--rank"],
+     "processes are started by --workers N, on this machine or --hosts; those of mpirun, srun and torchrun know their ranks"),
+    (&["--compress", "--compression", "--gradient-compression"],
+     "--wire bf16, f16 or int8 sends fewer bytes, and --top-k the largest gradients alone"),
     (&["--profile", "--profiler"],
      "--trace FILE writes what every process did in the first steps, for ui.perfetto.dev"),
 ];
 
 /// Values of other tools by the option that they are given to, and what says the same here.
 #[rustfmt::skip]
-const VALUES: [(&[&str], &[&str], &str); 6] = [
+const VALUES: [(&[&str], &[&str], &str); 7] = [
     (&["--strategy"], &["fsdp", "fsdp2", "zero", "zero1", "zero2", "zero3", "deepspeed"],
      "--strategy ps --colocate has each worker keep and update a share of the variables; each computes with all of them"),
     (&["--strategy"], &["async", "ps-async", "async-ps", "asp"],
@@ -53,9 +62,33 @@ const VALUES: [(&[&str], &[&str], &str); 6] = [
      "--precision bf16 is that: activations in bf16, variables and optimizer in f32"),
     (&["--precision", "--dtype"], &["tf32", "tensorfloat32"],
      "--math tf32 multiplies as TF32; --precision says as what activations are kept"),
+    (&["--exchange"], &["rdma", "verbs", "shm", "tcp"],
+     "how bytes travel is --transport; --exchange says how tensors cross there: zero-copy, write, copy, grpc-tcp, …"),
     (&["--transport", "--exchange"], &["nccl", "gloo", "mpi", "ucx", "grpc"],
      "bytes travel by auto, shm, tcp or verbs; --collectives nccl reduces between GPUs by NCCL; mpirun starts the same command"),
 ];
+
+/// Leaves out of an error what nobody can have meant: subcommands of the program's own, and options that are hardly alike.
+pub(crate) fn trim(error: &mut Error) {
+    let is_own = match error.get(ContextKind::SuggestedSubcommand) {
+        Some(ContextValue::Strings(names)) => names.iter().any(|name| OWN.contains(&&**name)),
+        Some(ContextValue::String(name)) => OWN.contains(&&**name),
+        _ => false,
+    };
+    if is_own {
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.remove(ContextKind::Suggested);
+    }
+    let alike = match (error.get(ContextKind::InvalidArg), error.get(ContextKind::SuggestedArg)) {
+        (Some(ContextValue::String(given)), Some(ContextValue::String(name))) => {
+            strsim::jaro(given, name)
+        }
+        _ => 1.0,
+    };
+    if alike < ALIKE {
+        error.remove(ContextKind::SuggestedArg);
+    }
+}
 
 /// Adds a line to an error that says what the program calls what was meant, where that is known.
 pub(crate) fn add(error: &mut Error) {
@@ -73,6 +106,8 @@ pub(crate) fn add(error: &mut Error) {
         // what is only spelled alike is not meant
         error.remove(ContextKind::SuggestedArg);
         error.remove(ContextKind::SuggestedValue);
+        // it would be of the options that were given, and not of this one
+        error.remove(ContextKind::Usage);
         let hint = ContextValue::StyledStrs(vec![StyledStr::from(hint)]);
         error.insert(ContextKind::Suggested, hint);
     }
@@ -81,10 +116,13 @@ pub(crate) fn add(error: &mut Error) {
 /// The error of a value that is no number, which says what is wanted in the place of how reading it failed; none for others.
 pub(crate) fn of_number(error: &Error) -> Option<Error> {
     let source = std::error::Error::source(error)?;
+    let given = error.get(ContextKind::InvalidValue).map(ToString::to_string);
+    let is_negative = given.is_some_and(|given| given.starts_with('-'));
     let wanted = match source.downcast_ref::<ParseIntError>().map(ParseIntError::kind) {
         Some(IntErrorKind::PosOverflow) => "give a smaller whole number",
         Some(IntErrorKind::NegOverflow) => "give a larger whole number",
         Some(IntErrorKind::Zero) => "give a whole number above 0",
+        Some(IntErrorKind::InvalidDigit) if is_negative => "give a whole number, not a negative one",
         Some(_) => "give a whole number",
         None => source.downcast_ref::<ParseFloatError>().map(|_| "give a number, such as 0.1")?,
     };
@@ -124,6 +162,7 @@ mod tests {
     fn said(line: &str) -> String {
         let words = std::iter::once("tensorwire").chain(line.split_whitespace());
         let mut error = command(Help::Short).try_get_matches_from(words).unwrap_err();
+        trim(&mut error);
         add(&mut error);
         error.to_string()
     }
@@ -153,6 +192,7 @@ mod tests {
             ("train --batch 99999999999999999999", "give a smaller whole number"),
             ("train --keep x --checkpoint c", "give a whole number"),
             ("train --lr fast", "give a number, such as 0.1"),
+            ("train --restarts -1", "give a whole number, not a negative one"),
             ("train --workers x..3", "give a whole number of workers, or MIN..MAX"),
         ] {
             let words = std::iter::once("tensorwire").chain(line.split_whitespace());
@@ -170,5 +210,8 @@ mod tests {
         }
         let unknown = said("train --wokers 2");
         assert!(unknown.contains("'--workers'"), "{unknown}");
+        for line in ["train --zero 1", "graph --width 60", "run train", "mem"] {
+            assert!(!said(line).contains("tip: "), "{}", said(line));
+        }
     }
 }

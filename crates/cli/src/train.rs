@@ -225,8 +225,8 @@ fn show(prepared: &Prepared, summary: &Summary, outcome: &TrainOutcome) -> Resul
             human_bytes(all_steps),
         ))?;
     }
-    // fits: workers are few
-    if summary.workers_finished != summary.workers as usize {
+    // what went on with another number has said so; fits: workers are few
+    if summary.resizes == 0 && summary.workers_finished != summary.workers as usize {
         let Summary { workers_finished, workers, .. } = summary;
         print_text(format_args!("{workers_finished} of {workers} workers finished"))?;
     }

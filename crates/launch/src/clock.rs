@@ -1,6 +1,10 @@
 //! The clocks of other hosts beside the launcher's, as far as what both ends of a control connection read tells (Mills 1991,
 //! NTP's clock filter: of several readings the one with the shortest round trip).
 
+use std::sync::OnceLock;
+
+use sha2::{Digest, Sha256};
+
 /// How far two clocks of computers drift apart: no more than a thousandth, where Linux changes the rate of each by at most half of
 /// that (adjtimex).
 const DRIFT: u64 = 1_000;
@@ -14,6 +18,22 @@ pub struct ClockReading {
     ahead_ns: i128,
     /// Most that this may be wrong: half of the round trip.
     error_ns: u64,
+    /// It is the launcher's own: nothing drifts.
+    is_same: bool,
+}
+
+/// Returns a number of the clock that this process reads, which all processes have that read the same one: those of one machine, if
+/// they are in one time namespace. None if the system does not say.
+pub(crate) fn clock_id() -> Option<u64> {
+    static ID: OnceLock<Option<u64>> = OnceLock::new();
+    *ID.get_or_init(|| {
+        let boot = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
+        // a kernel without such namespaces has one clock
+        let namespace = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
+        let digest = Sha256::new().chain_update(boot);
+        let digest = digest.chain_update(namespace.as_os_str().as_encoded_bytes()).finalize();
+        Some(u64::from_le_bytes(std::array::from_fn(|i| digest[i])))
+    })
 }
 
 impl ClockReading {
@@ -23,12 +43,19 @@ impl ClockReading {
         let round_trip = heard_ns.checked_sub(told_ns)?;
         let middle = told_ns + round_trip / 2;
         let ahead_ns = i128::from(at_ns) - i128::from(middle);
-        Some(ClockReading { at_ns, ahead_ns, error_ns: round_trip.div_ceil(2) })
+        let error_ns = round_trip.div_ceil(2);
+        Some(ClockReading { at_ns, ahead_ns, error_ns, is_same: false })
+    }
+
+    /// What it knows of a member that reads the same clock.
+    pub fn same(at_ns: u64) -> ClockReading {
+        ClockReading { at_ns, ahead_ns: 0, error_ns: 0, is_same: true }
     }
 
     /// Most that the launcher's time of a moment of the member's may be wrong.
     fn error_at(&self, at_ns: u64) -> u64 {
-        self.error_ns.saturating_add(self.at_ns.abs_diff(at_ns) / DRIFT)
+        let drift_ns = if self.is_same { 0 } else { self.at_ns.abs_diff(at_ns) / DRIFT };
+        self.error_ns.saturating_add(drift_ns)
     }
 }
 
@@ -114,6 +141,15 @@ mod tests {
         assert!((200..=400).contains(&clock.readings.len()), "{}", clock.readings.len());
         let (at, error) = clock.by_launcher(AHEAD + 75_000_000_000).unwrap();
         assert!(error <= 1_000 + 25_000_000_000 / DRIFT && at.abs_diff(75_000_000_000) <= error);
+    }
+
+    #[test]
+    fn a_clock_that_is_the_launchers_own_is_known_at_any_time() {
+        assert!(clock_id().is_some());
+        let mut clock = MemberClock::default();
+        (1..9).for_each(|at| clock.add(ClockReading::same(at * 1_000_000_000)));
+        assert_eq!(clock.readings.len(), 1);
+        assert_eq!(clock.by_launcher(1_000_000_000_000), Some((1_000_000_000_000, 0)));
     }
 
     #[test]

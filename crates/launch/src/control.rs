@@ -41,8 +41,8 @@ pub(crate) enum FromMember {
     EnterBarrier { number: u64 },
     /// It is alive; `step` is the one it is in, from 1 (0: before the first). Where it has not moved for some time, where.
     Heartbeat { step: u64, still: Option<Still> },
-    /// What its clock read when it was told [`ToMember::Heartbeat`], which it repeats.
-    Clock { told_ns: u64, at_ns: u64 },
+    /// What its clock read when it was told [`ToMember::Heartbeat`], which it repeats, and which clock that is.
+    Clock { told_ns: u64, at_ns: u64, clock: Option<u64> },
     /// Something worth showing, of the job's own form.
     Progress { step: u64, value: serde_json::Value },
     /// What was chosen here, for people: members that chose alike say the same.

@@ -19,7 +19,7 @@ use crate::assignment::{Assignment, JobIdentity};
 
 /// Of what launchers and members say to each other, and of what a launcher does on their behalf: one that takes a job over must
 /// understand its members as the first one did. To be raised with each change of either.
-pub(crate) const PROTOCOL: u32 = 1;
+pub(crate) const PROTOCOL: u32 = 2;
 
 /// What the names of records end with.
 const EXTENSION: &str = "job";

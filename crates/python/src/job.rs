@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use serde::Deserialize;
 use serde_json::Value;
 use tensorwire::import::{ImportedModel, Module};
+use tensorwire::launch::Hosts;
 use tensorwire::strategies::IntoStrategy;
 use tensorwire::train::{CheckpointConfig, CheckpointFolder, FinishedStep, TrainConfig, Weights};
 use tensorwire::zoo::data::{Arrays, Source};
@@ -46,6 +47,15 @@ struct Job {
 /// As `tensorwire.training.train` calls them.
 const REMEDIES: Remedies =
     Remedies { resume: "resume=FOLDER", checkpoint: "checkpoint=FOLDER", rate: "learning_rate" };
+
+/// What others call an argument of `tensorwire.train`.
+const NAMES: [(&str, &str); 5] = [
+    ("lr", "learning_rate"),
+    ("epoch", "epochs"),
+    ("num_workers", "workers"),
+    ("batch_size", "the loader's, or batch"),
+    ("rsh", "given beside hosts=\"node0,node1\""),
+];
 
 /// What is trained on what.
 #[derive(Deserialize)]
@@ -152,6 +162,7 @@ fn training(folder: &Path, again: bool) -> PyResult<Training> {
 
 /// The usual configuration, with what differs.
 fn configured(differs: Value) -> PyResult<TrainConfig> {
+    let differs = with_hosts(differs)?;
     let usual = serde_json::to_value(TrainConfig::default()).map_err(failed)?;
     let with = |differs: Value| -> PyResult<_> {
         let mut config = usual.clone();
@@ -169,6 +180,20 @@ fn configured(differs: Value) -> PyResult<TrainConfig> {
     })
 }
 
+/// Puts hosts that are given as `--hosts` and `--rsh` take them in the form of a configuration.
+fn with_hosts(mut differs: Value) -> PyResult<Value> {
+    let Some(all) = differs.as_object_mut() else { return Ok(differs) };
+    let Some(Value::String(names)) = all.get("hosts") else { return Ok(differs) };
+    let hosts: Hosts = names.parse().map_err(refused)?;
+    let hosts = match all.remove("rsh") {
+        None => hosts,
+        Some(Value::String(rsh)) => hosts.started_by(&rsh).map_err(refused)?,
+        Some(other) => return Err(refused(format!("rsh: a command, not {other}"))),
+    };
+    all.insert("hosts".to_string(), serde_json::to_value(hosts).map_err(failed)?);
+    Ok(differs)
+}
+
 fn merge(config: &mut Value, differs: Value) -> Result<(), String> {
     let (Value::Object(config), Value::Object(differs)) = (config, differs) else {
         return Err("the options of a job are no object".to_string());
@@ -176,6 +201,9 @@ fn merge(config: &mut Value, differs: Value) -> Result<(), String> {
     for (name, value) in differs {
         let Some(usual) = config.get_mut(&name) else {
             let known: Vec<&str> = config.keys().map(String::as_str).collect();
+            if let Some((_, ours)) = NAMES.iter().find(|(theirs, _)| *theirs == name) {
+                return Err(format!("there is no option '{name}'; here it is {ours}"));
+            }
             return Err(format!("there is no option '{name}'; there are {}", known.join(", ")));
         };
         match (usual.is_object(), &value) {

@@ -167,13 +167,22 @@ impl Prepared {
                 bytes: edge.bytes().map(|bytes| bytes as u64),
                 how: self.how(edge),
                 fact: edge.fact.to_string(),
-                reason: edge.transfer.reason().to_string(),
+                reason: self.reason(edge).to_string(),
                 lies_at: where_it_lies(plan, edge),
                 at: where_it_is_read(plan, edge),
                 reuse: edge.reuse.to_string(),
             }
         };
         edges.map(crossing).collect()
+    }
+
+    /// Why an edge crosses so, for people.
+    fn reason(&self, edge: &Edge) -> &'static str {
+        match edge.transfer {
+            // nobody writes
+            Transfer::Write(_) if self.config.exchange.is_by_message() => "size known",
+            transfer => transfer.reason(),
+        }
     }
 
     /// How an edge crosses, in a word.

@@ -121,6 +121,8 @@ pub struct StepAggregator {
     began: u64,
     /// The last step that was told: a job that is started again makes some once more.
     told: u64,
+    /// Samples of steps that were made before this launcher took the job over.
+    unseen: u64,
     /// By worker: it is not waited for any more.
     lost: Vec<bool>,
     /// By worker: the last step that it said anything of. What it has left out before was said to a launcher that died.
@@ -174,6 +176,7 @@ impl StepAggregator {
             first: 1,
             began: 0,
             told: 0,
+            unseen: 0,
             lost: vec![false; count],
             last: vec![0; count],
         }
@@ -197,9 +200,17 @@ impl StepAggregator {
                 let lost = self.workers.get(rank).and_then(|worker| self.lost.get_mut(*worker));
                 lost.into_iter().for_each(|lost| *lost = true);
             }
-            JobUpdate::Restarting { step, .. }
-            | JobUpdate::TakenOver { told: step, .. }
-            | JobUpdate::NotTakenOver { step, .. } => {
+            JobUpdate::TakenOver { step, told } => {
+                let (began, workers) = (self.began, self.lost.len() as u64);
+                self.begin_behind(*told);
+                self.lost.fill(false);
+                self.last.fill(0);
+                // what comes of the steps up to there was made before
+                self.began = *step;
+                self.unseen = step.saturating_sub(began) * self.batch * workers;
+                self.begin();
+            }
+            JobUpdate::Restarting { step, .. } | JobUpdate::NotTakenOver { step, .. } => {
                 self.begin_behind(*step);
                 self.lost.fill(false);
                 self.last.fill(0);
@@ -222,7 +233,8 @@ impl StepAggregator {
     }
 
     fn begin_behind(&mut self, step: u64) {
-        (self.first, self.began, self.samples) = (step + 1, step, 0);
+        (self.first, self.began) = (step + 1, step);
+        (self.samples, self.unseen) = (0, 0);
         self.open.clear();
     }
 
@@ -312,7 +324,7 @@ impl StepAggregator {
 
     /// Samples that all workers together have taken since the job began, or began again.
     pub fn samples(&self) -> u64 {
-        self.samples
+        self.unseen + self.samples
     }
 }
 
@@ -450,6 +462,10 @@ mod tests {
         assert_eq!(taken(&mut steps), [11]);
         steps.update(&says(1, 12, 1.0));
         assert_eq!(taken(&mut steps), [12]);
+        // those were made under the other one: they are of the job, and not of this launcher's time
+        assert_eq!((steps.samples(), steps.samples), (12 * 2 * 8, 0));
+        steps.update(&says(0, 13, 1.0));
+        assert_eq!((steps.samples(), steps.samples), (25 * 8, 8));
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl Watcher {
             }
             JobUpdate::TakenOver { step, told } => {
                 self.bar.say(format_args!(
-                    "the job's processes go on with this launcher, in step {step}"
+                    "the job's processes go on with this launcher, in step {step}, and not from a checkpoint"
                 ));
                 self.bar.goes_on(told);
             }

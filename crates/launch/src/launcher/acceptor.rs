@@ -16,7 +16,7 @@ use tensorwire_fabric::lobby::{
 use tensorwire_fabric::{Identity, JobCredentials};
 
 use crate::assignment::JobIdentity;
-use crate::clock::ClockReading;
+use crate::clock::{ClockReading, clock_id};
 use crate::control::{FromMember, Hearer, Speaker, ends};
 
 /// Calls that are taken before those are heard who have called.
@@ -183,9 +183,14 @@ fn listen_to(rank: Rank, connection: u64, mut hearer: Hearer, events: &Sender<Ev
             Err(error) => break error,
             Ok(message) => {
                 let event = match message {
-                    FromMember::Clock { told_ns, at_ns } => {
+                    FromMember::Clock { told_ns, at_ns, clock } => {
                         let heard_ns = Clock::now_ns();
-                        let Some(reading) = ClockReading::of(told_ns, at_ns, heard_ns) else {
+                        let is_same = clock.is_some() && clock == clock_id();
+                        let reading = match is_same {
+                            true => Some(ClockReading::same(at_ns)),
+                            false => ClockReading::of(told_ns, at_ns, heard_ns),
+                        };
+                        let Some(reading) = reading else {
                             continue;
                         };
                         Event::Clock { rank, reading }

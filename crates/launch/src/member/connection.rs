@@ -15,6 +15,7 @@ use super::gate::Gate;
 use super::line::Line;
 use super::{Ending, Introduction, JoinError};
 use crate::assignment::JobIdentity;
+use crate::clock::clock_id;
 use crate::control::{Blame, FromMember, Hearer, Speaker, ToMember, ends, is_timeout};
 use crate::standing::{Movement, StandWatch, Whereabouts};
 use crate::store_job::ControlEvents;
@@ -147,7 +148,8 @@ impl ControlReader {
             ToMember::Peers { endpoints } => drop(self.tell.send(Introduction::Peers(endpoints))),
             ToMember::Heartbeat { now_ns } => {
                 let at_ns = Clock::now_ns();
-                drop(self.control.tell(&FromMember::Clock { told_ns: now_ns, at_ns }));
+                let (told_ns, clock) = (now_ns, clock_id());
+                drop(self.control.tell(&FromMember::Clock { told_ns, at_ns, clock }));
             }
             // a launcher that is gone is noticed here next
             ToMember::Hold => {
