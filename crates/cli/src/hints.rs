@@ -122,7 +122,9 @@ pub(crate) fn of_number(error: &Error) -> Option<Error> {
         Some(IntErrorKind::PosOverflow) => "give a smaller whole number",
         Some(IntErrorKind::NegOverflow) => "give a larger whole number",
         Some(IntErrorKind::Zero) => "give a whole number above 0",
-        Some(IntErrorKind::InvalidDigit) if is_negative => "give a whole number, not a negative one",
+        Some(IntErrorKind::InvalidDigit) if is_negative => {
+            "give a whole number, not a negative one"
+        }
         Some(_) => "give a whole number",
         None => source.downcast_ref::<ParseFloatError>().map(|_| "give a number, such as 0.1")?,
     };
