@@ -37,7 +37,7 @@ fn show(summary: &EvaluationSummary) -> Result<(), Failure> {
     // of a table that was not cut before, a part tests
     if let Some(file) = data.strip_prefix("csv:").filter(|files| !files.contains(',')) {
         print_text(format_args!(
-            "of {file} that is its test, a tenth; csv:TRAIN,{file} with the file that was trained on evaluates all of it"
+            "these are the tenth of {file} that tests; csv:TRAIN,{file}, with the file that was trained on, evaluates all of it"
         ))?;
     }
     print_text(format_args!("weights sha256 {}", summary.weights_sha256))?;

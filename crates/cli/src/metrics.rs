@@ -3,7 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -86,13 +86,14 @@ impl Metrics {
 /// Opens a file to append to it. A pipe is waited for until somebody reads it; what it takes cannot be read again.
 fn open(path: &Path, reads: bool, patience: Duration) -> io::Result<File> {
     let deadline = Deadline::after(patience);
+    let is_pipe = path.metadata().is_ok_and(|it| it.file_type().is_fifo());
     loop {
         // of a pipe that nobody reads it is an error
         let flags = OFlags::NONBLOCK.bits().cast_signed();
         let mut options = OpenOptions::new();
         options.append(true).create(true).read(reads).custom_flags(flags);
         match options.open(path) {
-            Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
+            Err(error) if is_pipe && Errno::from_io_error(&error) == Some(Errno::NXIO) => {
                 if deadline.passed() {
                     return Err(io::Error::other(format!("nobody has read it for {patience:?}")));
                 }

@@ -69,6 +69,7 @@ pub use output::{Gradient, NodeId, Output};
 pub use pass::gradient::gradients;
 pub use pass::infer::infer;
 pub use pass::memory::{Lane, MemoryPlan, SendFrom, Spot};
+pub use pass::partition::RELAYED_BYTES_MIN;
 pub use pass::place::{Cluster, Placement, place};
 pub use pass::reduce::AllReduceBy;
 pub use pass::reference::{Transfer, WhyWrite};

@@ -223,6 +223,12 @@ impl Drop for RecordFile {
     }
 }
 
+/// True if of what was written only a part is there, or none.
+fn is_cut(bytes: &[u8]) -> bool {
+    let read = serde_json::from_slice::<serde_json::Value>(bytes);
+    read.is_err_and(|error| error.is_eof()) || bytes.iter().all(|byte| *byte == 0)
+}
+
 fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
@@ -266,11 +272,12 @@ impl Abandoned {
         let read = match JobRecord::read(&bytes) {
             Ok(read) => read,
             // as after a power failure, which leaves no processes either
-            Err(error) => {
+            Err(error) if is_cut(&bytes) => {
                 let path = record.display();
                 tracing::warn!("{path}: {error}: it names no job that could be taken over");
                 return Ok(None);
             }
+            Err(error) => return Err(failed(error)),
         };
         if !read.launcher.find().has_ended() {
             return Err(TakeoverError::Runs { pid: read.launcher.pid });
@@ -475,9 +482,14 @@ mod tests {
             std::fs::write(&path, bytes).unwrap();
             assert!(Abandoned::find(&path).unwrap().is_none());
         }
-        std::fs::create_dir(folder.path().join("y.job")).unwrap();
-        let error = Abandoned::find(&folder.path().join("y.job")).unwrap_err().to_string();
-        assert!(error.contains("remove the file"), "{error}");
+        std::fs::write(&path, [0; 300]).unwrap();
+        assert!(Abandoned::find(&path).unwrap().is_none());
+        // what another version wrote may have members that wait
+        for other in ["{}", "nonsense"] {
+            std::fs::write(&path, other).unwrap();
+            let error = Abandoned::find(&path).unwrap_err().to_string();
+            assert!(error.contains("remove the file"), "{error}");
+        }
     }
 
     #[test]

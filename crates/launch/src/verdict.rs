@@ -51,7 +51,7 @@ impl End {
         matches!(self, End::Failed { blame: Blame::Unread, .. })
     }
 
-    /// True if it came of a wait that was too long: its own, or that of one that it lost, or that this one had lost.
+    /// True if it came of a wait that was too long: its own, or that of the last in a chain of which each lost the next.
     pub(crate) fn is_of_a_wait(&self, ends: &[&End]) -> bool {
         let mut end = self;
         // where each has lost another, in a circle, nobody waited

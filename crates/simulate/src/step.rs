@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use tensorwire_collectives::{Algorithm, GroupOptions, LinkCost};
-use tensorwire_graph::{EdgeId, Graph, Job as Role, NodeId, Op, Plan};
+use tensorwire_graph::{EdgeId, Graph, Job as Role, NodeId, Op, Plan, RELAYED_BYTES_MIN};
 use tensorwire_kvstore::{BIG_ELEMENTS, Key, Partition, ValueSpec};
 
 use crate::cluster::{Cluster, End, Update};
@@ -347,7 +347,8 @@ impl<'a> Build<'a> {
         let machines = self.cluster.classes[class].machines;
         let server_class = self.servers[server as usize].0;
         // it comes to one of a machine, who sends it on; when that one comes to it between two kernels is left out
-        let is_far = server_class != class;
+        // fits: below 2^53
+        let is_far = server_class != class && bytes >= RELAYED_BYTES_MIN as f64;
         let is_sent_on = !is_push && is_far && count > 1 && self.cluster.sends_on(self.job);
         let count = if is_sent_on { 1 } else { count };
         let worker = End { class, count, is_worker: true };

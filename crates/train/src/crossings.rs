@@ -80,7 +80,8 @@ impl Prepared {
     }
 
     /// What the links of those who hold variables for others carry in a training step, if each process had a host of its own:
-    /// of servers, or of workers that hold a share each; what workers of one host send on to each other counts as theirs. Empty where nobody does, and where weights are averaged now and then.
+    /// of servers, or of workers that hold a share each. By the plan of the hosts that there are, where a host's workers send on to each
+    /// other what came to one of them. Empty where nobody holds any, and where weights are averaged now and then.
     /// Tensors whose size is known only when they exist are not counted.
     ///
     /// # Errors

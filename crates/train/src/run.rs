@@ -316,7 +316,7 @@ pub fn launch_train(
             return Err(failure);
         }
         if let (Some(left), false) = (left, has_members) {
-            again = Some(begin_instead(prepared, left, failure, on_update)?);
+            again = Some(begin_instead(prepared, &how, left, failure, on_update)?);
             continue;
         }
         let next = match (attempts.after(&failure, resizing.as_ref()), &resizing) {
@@ -431,10 +431,13 @@ fn take_over(
 /// Returns the job as it begins behind its newest checkpoint, where not all came whose launcher had died.
 fn begin_instead(
     prepared: &Prepared,
+    how: &JobSpec,
     left: Abandoned,
     failure: JobFailure,
     on_update: &mut dyn FnMut(TrainUpdate),
 ) -> Result<Prepared, JobFailure> {
+    // where a file system knows no claims another launcher may have them by now
+    abandoned(prepared, how)?;
     left.end();
     match prepared.again() {
         Ok(next) => {

@@ -48,7 +48,7 @@ pub enum WeightsError {
     )]
     Prefixed { path: PathBuf, prefix: String, module: String },
     #[error(
-        "{path} holds other weights than the model: {differences}; load a file that this model saved, and give the --data that it was trained on"
+        "{path} holds other weights than the model: {differences}; load a file that this model saved, with the data that it was trained on"
     )]
     OtherModel { path: PathBuf, differences: String },
     #[error("{path} holds the model's weights as {found}; give --dtype {found}")]

@@ -2,6 +2,7 @@
 //! network namespace of this machine, and who starts a process anew is the test. [`crate::launchers`] has what starts all of them itself.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -19,7 +20,9 @@ impl TwoHosts {
 
     /// None where networks cannot be made.
     fn new() -> Option<TwoHosts> {
-        let names = ["a", "b"].map(|end| format!("tw{}{end}", std::process::id()));
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let names = ["a", "b"].map(|end| format!("tw{}-{number}{end}", std::process::id()));
         let [a, b] = &names;
         let ip = |line: String| {
             let status = Command::new("ip").args(line.split_whitespace()).output();

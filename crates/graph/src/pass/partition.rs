@@ -13,7 +13,7 @@ use crate::op::{EdgeId, Op};
 use tensorwire_base::Space;
 
 /// Smallest tensor that is sent on, in bytes: a smaller one costs less than waiting for who has it first.
-const RELAYED_BYTES_MIN: usize = 4096;
+pub const RELAYED_BYTES_MIN: usize = 4096;
 
 /// One graph per task and the edges between them.
 #[derive(Clone, Debug)]
@@ -239,7 +239,7 @@ impl Cutter<'_> {
         let source = crossing.source();
         let origin = self.part_of[source.index()];
         let entered = self.entered(crossing, origin, to);
-        // who only fetches it uses nothing that tells whoever sent it on when it is read
+        // who only fetches it has no user of it there: nothing would tell whoever sent it on that it was read
         let is_fetched = self.fetched.contains(&(source, self.tasks[to]));
         let relay = entered.filter(|_| !is_fetched);
         let relay = relay.and_then(|host| self.first_on_host.get(&(crossing, host)).copied());

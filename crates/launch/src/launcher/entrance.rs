@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tensorwire_base::Deadline;
@@ -38,7 +39,8 @@ impl Entrance {
         let failed = |source| JobError::Listen { at: wanted, source };
         // its launcher is dead, and somebody may have had the port since
         let patience = spec.abandoned.as_ref().map_or(Duration::ZERO, |_| PORT_PATIENCE);
-        let listener = bind_within(wanted, Deadline::after(patience)).map_err(failed)?;
+        let go_on = || !spec.interrupt.load(Ordering::Relaxed);
+        let listener = bind_within(wanted, Deadline::after(patience), &go_on).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let listen = listener.local_addr().map_err(failed)?;
         let mut at = listen;
@@ -49,10 +51,14 @@ impl Entrance {
     }
 }
 
-fn bind_within(at: SocketAddr, deadline: Deadline) -> std::io::Result<TcpListener> {
+fn bind_within(
+    at: SocketAddr,
+    deadline: Deadline,
+    go_on: &dyn Fn() -> bool,
+) -> std::io::Result<TcpListener> {
     loop {
         match TcpListener::bind(at) {
-            Err(error) if error.kind() == ErrorKind::AddrInUse && !deadline.passed() => {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && !deadline.passed() && go_on() => {
                 std::thread::sleep(LOOK_AGAIN);
             }
             bound => return bound,

@@ -50,7 +50,7 @@ impl Standstill {
 }
 
 impl Launcher<'_> {
-    /// If all that failed had waited for too long, or lost one that had, or one that lost such a one, the one that stands still
+    /// If all that failed ended because of waits that were too long, their own or those of whom they lost, the one that stands still
     /// the longest and waits for nobody is the cause.
     pub(super) fn find_still(&mut self) {
         let ends: Vec<&End> = self.members.iter().map(|member| &member.end).collect();

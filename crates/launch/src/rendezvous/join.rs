@@ -88,7 +88,7 @@ fn call(
                 (Ok(ends), _) => return Ok((at, ends)),
                 // so says whoever has the port: the launcher may have another one
                 (Err(Knock::WrongSecret), KeySource::Text(_)) => {
-                    if refused_at.replace(at) != Some(at) {
+                    if refused_at.replace(at).is_none() {
                         tracing::warn!("{}; calling on", RendezvousError::Secret { at });
                     }
                 }
@@ -142,7 +142,7 @@ fn places(rendezvous: &Rendezvous, last: &mut String) -> Vec<SocketAddr> {
 /// Why a call did not reach the launcher.
 enum Knock {
     Nobody,
-    /// It says that it is of this job, and that this process does not know the secret.
+    /// Whoever answers says that this process does not know the secret.
     WrongSecret,
     Other(String),
 }

@@ -29,7 +29,7 @@ pub enum Phase {
     Meeting,
     FirstStep,
     Training,
-    /// As before, where the job is evaluated behind each step.
+    /// As before, of a job that is evaluated behind each step: in a step or in an evaluation.
     Evaluation,
     /// A checkpoint, or a snapshot, is being written.
     Checkpoint,

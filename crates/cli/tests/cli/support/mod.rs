@@ -3,7 +3,7 @@
 
 pub(crate) mod terminal;
 
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -13,8 +13,10 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tensorwire_testkit::machine::{Process, processes};
 pub(crate) use tensorwire_testkit::machine::{on_path, send};
 
-/// What a launcher leaves gets so long to end: a member that is not past `exec` when its launcher is killed ends once it is run.
-const FOLLOW: Duration = Duration::from_secs(20);
+/// What a launcher leaves that ended by itself gets so long to end.
+const FOLLOW: Duration = Duration::from_secs(5);
+/// And what one leaves that was killed: a member that is not past `exec` then ends once it is run.
+const FOLLOW_KILLED: Duration = Duration::from_secs(20);
 /// With this option members miss a launcher that says nothing later than that: those that end before have seen its end.
 pub(crate) const LATE: &str = "--deadline 60";
 
@@ -115,7 +117,8 @@ impl Job {
             std::thread::sleep(Duration::from_millis(5));
         };
         let took = start.elapsed();
-        let left = self.wait_for_group();
+        let is_killed = status.is_some_and(|status| status.signal().is_some());
+        let left = self.wait_for_group(if is_killed { FOLLOW_KILLED } else { FOLLOW });
         if status.is_none() || !left.is_empty() {
             let _ = kill_process_group(self.launcher(), Signal::KILL);
         }
@@ -131,7 +134,7 @@ impl Job {
     }
 
     /// What is left of the job's processes after its launcher ended; they get some time to follow.
-    fn wait_for_group(&self) -> Vec<u32> {
+    fn wait_for_group(&self, follow: Duration) -> Vec<u32> {
         let start = Instant::now();
         loop {
             let group = self.child.id();
@@ -140,7 +143,7 @@ impl Job {
                 .filter(|p| p.group == group && p.pid != group && p.state != 'Z')
                 .map(|p| p.pid)
                 .collect();
-            if left.is_empty() || start.elapsed() > FOLLOW {
+            if left.is_empty() || start.elapsed() > follow {
                 return left;
             }
             std::thread::sleep(Duration::from_millis(5));
