@@ -346,8 +346,7 @@ impl<'a> Build<'a> {
         let Workers { class, count, buses, .. } = self.workers[at];
         let machines = self.cluster.classes[class].machines;
         let server_class = self.servers[server as usize].0;
-        // it comes to one of a machine, who sends it on; when that one comes to it between two kernels is left out
-        // fits: below 2^53
+        // it comes to one of a machine, who sends it on; that this one first ends its kernel is left out; fits: below 2^53
         let is_far = server_class != class && bytes >= RELAYED_BYTES_MIN as f64;
         let is_sent_on = !is_push && is_far && count > 1 && self.cluster.sends_on(self.job);
         let count = if is_sent_on { 1 } else { count };
@@ -361,9 +360,9 @@ impl<'a> Build<'a> {
         let (mut first, mut last) = (transfer, transfer);
         if is_sent_on {
             let others = self.workers[at].count - 1;
-            let earlier = last;
-            last = engine.add(self.cluster.sent_on(worker, bytes, others));
-            engine.order(earlier, last);
+            let sent_on = engine.add(self.cluster.sent_on(worker, bytes, others));
+            engine.order(last, sent_on);
+            last = sent_on;
         }
         let [to_device, from_device] = buses;
         let crossing = self.cluster.crossing(ends.0, bytes, true, from_device);
