@@ -195,7 +195,10 @@ fn a_thread_that_stands_still_ends_the_job_and_is_named() {
         // over tcp, also one that waits for a connection's lock, if the debugger came while the named one held it
         let waits = command.contains("tcp").then_some("fabric-cq-0");
         let is_said = |thread: &str| last.contains(&format!("its thread '{thread}' stands still"));
-        assert!(is_said(named) || waits.is_some_and(is_said), "{context}: {}", ended.stderr);
+        // a worker says its steps to the launcher: if the debugger came in the middle of a word, no other thread can say one
+        let mute = role.starts_with("worker") && last.contains("nothing was heard of it for");
+        let is_named = is_said(named) || waits.is_some_and(is_said) || mute;
+        assert!(is_named, "{context}: {}", ended.stderr);
         assert!(ended.stderr.contains("is left behind"), "{context}: {}", ended.stderr);
     }
 }
