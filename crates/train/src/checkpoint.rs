@@ -112,6 +112,9 @@ pub struct CheckpointState {
     /// How many samples its data had; none: an earlier version did not say.
     #[serde(default)]
     pub samples: Option<SampleCounts>,
+    /// The names of the classes of its data, by their numbers; none: they have numbers alone, or an earlier version did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class_names: Option<Vec<String>>,
     /// By the name of a file beside this one.
     pub files: BTreeMap<String, FileState>,
 }
@@ -259,6 +262,7 @@ pub(crate) mod tests {
             test_loss: None,
             slots: vec!["w/velocity".to_string()],
             samples: Some(SampleCounts { train: Some(90), test: None }),
+            class_names: None,
             files: BTreeMap::new(),
         }
     }

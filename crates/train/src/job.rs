@@ -33,6 +33,7 @@ use tensorwire_runtime::SessionOptions;
 use tensorwire_tensor::DType;
 
 use crate::checkpoint::{Resumed, SampleCounts};
+use crate::classes;
 use crate::config::{self, Budget, ConfigError, DeviceDesign, TrainConfig};
 use crate::rates::Rates;
 use crate::strategy::Strategy;
@@ -162,9 +163,16 @@ impl Prepared {
         Kernels::open(kernel_choice(&config, &program), 1)?;
         strategy(&topology).check(&config, &plan)?;
         let resumed = resumed(&config, &program, &shape)?;
+        let named = classes::Named { data: &data, name: &config.data };
+        if let Some(resumed) = &resumed {
+            classes::check_resumed(&resumed.path, &resumed.state, named)?;
+        }
         shape.done = resumed.as_ref().map_or(0, |resumed| resumed.state.step);
         let load = config.load.as_deref();
         let load = load.map(|path| weights::chosen(path, program.weights())).transpose()?;
+        if let Some(load) = &load {
+            classes::check_loaded(load, named)?;
+        }
         // all processes begin with the same, whatever comes to the folder meanwhile
         let config = TrainConfig { load, ..config };
         if let Some(path) = &config.save {

@@ -7,6 +7,7 @@ mod batches;
 mod best;
 mod carried;
 mod checkpoint;
+mod classes;
 mod config;
 mod crossings;
 mod evaluated;

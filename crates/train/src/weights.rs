@@ -15,6 +15,7 @@ use tensorwire_nn::{Variable, initialise};
 use tensorwire_tensor::{DType, TensorSpec};
 
 use crate::checkpoint::{CheckpointError, CheckpointFolder, FoundCheckpoint};
+use crate::classes;
 use crate::config::{FloatType, TrainConfig};
 use crate::strategy::Strategy;
 use crate::whole_file;
@@ -51,6 +52,11 @@ pub enum WeightsError {
         "{path} holds other weights than the model: {differences}; load a file that this model saved, with the data that it was trained on"
     )]
     OtherModel { path: PathBuf, differences: String },
+    #[error(
+        "{path} was trained on other classes: {difference} in {data}; give data with the same ones, of a table together with the file \
+         that it was trained on (csv:TRAIN,TEST)"
+    )]
+    OtherClasses { path: PathBuf, data: String, difference: String },
     #[error("{path} holds the model's weights as {found}; give --dtype {found}")]
     OtherType { path: PathBuf, found: String },
     #[error("{path} holds the model's weights as {found}; save them as f32, f64 or bf16")]
@@ -90,12 +96,12 @@ pub(crate) fn chosen<'a>(
     }
 }
 
-fn of_checkpoint(error: CheckpointError) -> WeightsError {
+pub(crate) fn of_checkpoint(error: CheckpointError) -> WeightsError {
     WeightsError::Checkpoint(Box::new(error))
 }
 
 /// The bytes of a file of weights, or of the one that a checkpoint would be converted to.
-fn read(path: &Path) -> Result<Vec<u8>, WeightsError> {
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, WeightsError> {
     if path.is_dir() {
         let found = CheckpointFolder::new(path).newest_whole().map_err(of_checkpoint)?.0;
         return found.weights().map(|(_, image)| image).map_err(of_checkpoint);
@@ -308,7 +314,7 @@ pub(crate) fn sha256<'a>(weights: impl Iterator<Item = (&'a Variable, &'a [u8])>
     hex::encode(hash.finalize())
 }
 
-/// What a file of weights says of them, for people and for other programs: nothing here reads it.
+/// What a file of weights says of them, for people and for other programs. Of all this the classes alone are read here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin<'a> {
     /// Of tensorwire.
@@ -318,24 +324,35 @@ pub(crate) struct Origin<'a> {
     pub(crate) strategy: Strategy,
     /// The steps that were made.
     pub(crate) steps: u64,
+    /// The names of the classes, by their numbers, if they have such.
+    pub(crate) class_names: Option<&'a [String]>,
 }
 
 impl<'a> Origin<'a> {
-    /// Of weights that this program has trained for so many steps.
-    pub(crate) fn here(config: &'a TrainConfig, steps: u64) -> Origin<'a> {
+    /// Of weights that this program has trained for so many steps, on classes of these names.
+    pub(crate) fn here(
+        config: &'a TrainConfig,
+        steps: u64,
+        class_names: Option<&'a [String]>,
+    ) -> Origin<'a> {
         let TrainConfig { model, data, strategy, .. } = config;
-        Origin { version: env!("CARGO_PKG_VERSION"), model, data, strategy: *strategy, steps }
+        let (version, strategy) = (env!("CARGO_PKG_VERSION"), *strategy);
+        Origin { version, model, data, strategy, steps, class_names }
     }
 
     fn metadata(&self) -> BTreeMap<&'static str, String> {
-        let Origin { version, model, data, strategy, steps } = self;
-        BTreeMap::from([
+        let Origin { version, model, data, strategy, steps, class_names } = self;
+        let mut said = BTreeMap::from([
             ("tensorwire", version.to_string()),
             ("model", model.to_string()),
             ("data", data.to_string()),
             ("strategy", strategy.name().to_string()),
             ("steps", steps.to_string()),
-        ])
+        ]);
+        said.extend(
+            class_names.map(|names| (classes::ENTRY, serde_json::json!(names).to_string())),
+        );
+        said
     }
 }
 
@@ -412,7 +429,7 @@ mod tests {
     }
 
     fn origin(config: &TrainConfig) -> Origin<'_> {
-        Origin::here(config, 7)
+        Origin::here(config, 7, None)
     }
 
     fn saved(folder: &Path) -> (PathBuf, Vec<Variable>) {

@@ -121,3 +121,40 @@ fn what_cannot_be_evaluated_says_why_and_epochs_of_none_say_the_command() {
     assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
     assert!(ended.stderr.contains("--load <PATH>"), "{}", ended.stderr);
 }
+
+/// Words are numbered by the table that they are in: weights know which they were trained on.
+#[test]
+fn a_table_with_other_classes_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| folder.path().join(name).display().to_string();
+    let table = |name: &str, words: [&str; 2]| {
+        let rows = (0..40).map(|row| format!("{row},{},{}\n", row % 7, words[row % 2]));
+        std::fs::write(folder.path().join(name), rows.collect::<String>()).unwrap();
+    };
+    table("train.csv", ["cat", "dog"]);
+    table("new.csv", ["dog", "eel"]);
+    table("same.csv", ["dog", "cat"]);
+    let (file, kept) = (place("w.safetensors"), place("kept"));
+    let trained =
+        format!("train --strategy local --workers 1 --batch 4 --data csv:{}", place("train.csv"));
+    run(&format!("{trained} --steps 2 --save {file} --checkpoint {kept}"));
+    let converted = place("converted.safetensors");
+    assert!(
+        Job::start(&format!("checkpoint convert {kept} {converted}")).end(LIMIT).status.success()
+    );
+    for load in [&file, &kept, &converted] {
+        let said =
+            refused(&format!("eval --load {load} --batch 4 --data csv:{}", place("new.csv")));
+        let says = format!(
+            "was trained on other classes: class 0 was 'cat', and is 'dog' in csv:{}; give data with the same ones",
+            place("new.csv")
+        );
+        assert!(said.contains(&says), "{load}: {said}");
+        run(&format!("eval --load {load} --batch 4 --data csv:{}", place("same.csv")));
+    }
+    let said = refused(&format!(
+        "train --strategy local --workers 1 --batch 4 --steps 4 --resume {kept} --data csv:{}",
+        place("new.csv")
+    ));
+    assert!(said.contains("was trained on other classes: class 0 was 'cat'"), "{said}");
+}

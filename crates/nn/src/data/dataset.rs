@@ -86,6 +86,12 @@ pub trait Dataset: Send + Sync {
     fn note(&self) -> Option<String> {
         None
     }
+
+    /// The names of the classes, by their numbers. What is trained says them with the weights, so that data that number them
+    /// otherwise are refused. None by default: classes have numbers alone.
+    fn class_names(&self) -> Option<&[String]> {
+        None
+    }
 }
 
 /// Endless samples of the same size, read in order: generated data, or more data than a job ever reads.
@@ -231,6 +237,10 @@ impl<D: Dataset> BatchSource for Samples<D> {
 
     fn note(&self) -> Option<String> {
         self.data.note()
+    }
+
+    fn class_names(&self) -> Option<&[String]> {
+        self.data.class_names()
     }
 
     fn is_costly(&self) -> bool {

@@ -29,6 +29,12 @@ pub trait BatchSource: Send + Sync {
         None
     }
 
+    /// The names of the classes, by their numbers. What is trained says them with the weights, so that data that number them
+    /// otherwise are refused. None by default: classes have numbers alone.
+    fn class_names(&self) -> Option<&[String]> {
+        None
+    }
+
     /// True if making a batch takes much time, such as decoding images. Batches of several steps are then made at the same
     /// time, each on a thread of its own. False by default.
     fn is_costly(&self) -> bool {

@@ -313,34 +313,46 @@ impl FoundCheckpoint {
         }
     }
 
-    fn read(&self) -> Result<CheckpointState, CheckpointError> {
-        let damaged = |reason: String| CheckpointError::Damaged { path: self.path.clone(), reason };
-        let failed = |name: &str, source: io::Error| match is_missing(&source) {
-            true => damaged(format!("{name}: {source}")),
+    fn damaged(&self, reason: String) -> CheckpointError {
+        CheckpointError::Damaged { path: self.path.clone(), reason }
+    }
+
+    fn failed(&self, name: &str, source: io::Error) -> CheckpointError {
+        match is_missing(&source) {
+            true => self.damaged(format!("{name}: {source}")),
             false => CheckpointError::Unread { path: self.path.join(name), source },
-        };
-        let text = std::fs::read(self.path.join(STATE));
-        let text = text.map_err(|error| failed(STATE, error))?;
-        let state: CheckpointState = serde_json::from_slice(&text)
-            .map_err(|error| damaged(format!("{STATE} makes no sense: {error}")))?;
-        if state.step != self.step {
-            return Err(damaged(format!("{STATE} is of step {}", state.step)));
         }
+    }
+
+    /// What its job was, whatever became of its other files.
+    pub(crate) fn state(&self) -> Result<CheckpointState, CheckpointError> {
+        let text = std::fs::read(self.path.join(STATE));
+        let text = text.map_err(|error| self.failed(STATE, error))?;
+        let state: CheckpointState = serde_json::from_slice(&text)
+            .map_err(|error| self.damaged(format!("{STATE} makes no sense: {error}")))?;
+        match state.step == self.step {
+            true => Ok(state),
+            false => Err(self.damaged(format!("{STATE} is of step {}", state.step))),
+        }
+    }
+
+    fn read(&self) -> Result<CheckpointState, CheckpointError> {
+        let state = self.state()?;
         for (name, written) in &state.files {
             // nothing beside the folder is read
             let is_name = Path::new(name).file_name().is_some_and(|file| file == name.as_str());
             if !is_name {
-                return Err(damaged(format!("'{name}' is no name of a file")));
+                return Err(self.damaged(format!("'{name}' is no name of a file")));
             }
             let found = file_state(&self.path.join(name));
-            let found = found.map_err(|error| failed(name, error))?;
+            let found = found.map_err(|error| self.failed(name, error))?;
             if found != *written {
                 let (found, wanted) = (found.bytes, written.bytes);
                 let what = match found == wanted {
                     true => "its SHA-256 is another".to_string(),
                     false => format!("it has {found} bytes of {wanted}"),
                 };
-                return Err(damaged(format!("{name} is not as it was written: {what}")));
+                return Err(self.damaged(format!("{name} is not as it was written: {what}")));
             }
         }
         Ok(state)
@@ -364,6 +376,7 @@ impl FoundCheckpoint {
             data: &state.data,
             strategy: state.strategy,
             steps: state.step,
+            class_names: state.class_names.as_deref(),
         };
         crate::weights::save_image(to, &image, &origin)?;
         Ok(state)

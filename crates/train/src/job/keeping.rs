@@ -60,6 +60,7 @@ impl Prepared {
             recipe: recipe(config, program),
             slots,
             samples: Some(shape.counts),
+            class_names: self.data.train.class_names().map(<[String]>::to_vec),
             files: std::collections::BTreeMap::new(),
         };
         let ranks = (0..topology.world()).map(Rank);

@@ -512,7 +512,8 @@ impl Trainer<'_> {
             let pairs = || weights.iter().map(|(variable, bytes)| (*variable, &**bytes));
             report.weights_sha256 = Some(weights::sha256(pairs()));
             if let Some(path) = &self.config.save {
-                weights::save(path, pairs(), &Origin::here(self.config, report.steps))?;
+                let origin = Origin::here(self.config, report.steps, data.train.class_names());
+                weights::save(path, pairs(), &origin)?;
             }
         }
         if !self.concludes {

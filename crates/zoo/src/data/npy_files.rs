@@ -201,6 +201,7 @@ mod tests {
             let first = first.skip_while(|value| *value != 0).take(12);
             assert!(first.eq(0..12), "{shape}: {values:?}");
         }
+        assert_eq!(open("(2, 1, 3, 4)", [28, 28, 1]).unwrap().train.note(), None);
         let said = open("(2, 3, 2, 2)", [2, 2, 3]).unwrap_err().to_string();
         let says = "x.npy', array 'x': it has samples of 3×2×2, channels first, and 2×2×3 were asked for; \
                     give samples × height × width × channels: x.transpose(0, 2, 3, 1)";

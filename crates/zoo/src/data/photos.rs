@@ -4,6 +4,7 @@
 //! Colours are 0..=1, less ImageNet's mean, by its standard deviation, as the literature trains.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tensorwire_nn::order::random;
@@ -31,8 +32,6 @@ pub struct ImageFolder {
     pub train: Photos,
     /// None: too few for one.
     pub test: Option<Photos>,
-    /// The names of the folders: class `i` is folder `i`.
-    pub classes: Vec<String>,
 }
 
 /// Photographs with their classes: "input" `f32[batch, h, w, c]` and "labels" `i32[batch]`.
@@ -42,7 +41,8 @@ pub struct Photos {
     files: Vec<ImageFile>,
     /// Height, width and channels that samples get.
     dims: [usize; 3],
-    classes: usize,
+    /// The names of the folders: class `i` is folder `i`.
+    classes: Arc<[String]>,
     /// Random parts; none: the middle.
     seed: Option<u64>,
     skip_bad: bool,
@@ -75,11 +75,12 @@ impl ImageFolder {
         seed: u64,
     ) -> Result<ImageFolder, DataError> {
         let Listing { classes, train, test } = Listing::read(root, seed)?;
+        let classes: Arc<[String]> = classes.into();
         let photos = |files: Vec<ImageFile>, seed| Photos {
             root: root.to_owned(),
             files,
             dims,
-            classes: classes.len(),
+            classes: Arc::clone(&classes),
             seed,
             skip_bad,
             skipped: AtomicU64::new(0),
@@ -89,7 +90,7 @@ impl ImageFolder {
             },
         };
         let test = (!test.is_empty()).then(|| photos(test, None));
-        Ok(ImageFolder { train: photos(train, Some(seed)), test, classes })
+        Ok(ImageFolder { train: photos(train, Some(seed)), test })
     }
 }
 
@@ -172,7 +173,7 @@ impl Dataset for Photos {
     }
 
     fn describe(&self) -> Description {
-        SampleKind::Images { dims: self.dims, classes: self.classes }.describe()
+        SampleKind::Images { dims: self.dims, classes: self.classes.len() }.describe()
     }
 
     fn len(&self) -> usize {
@@ -206,6 +207,10 @@ impl Dataset for Photos {
 
     fn is_costly(&self) -> bool {
         true
+    }
+
+    fn class_names(&self) -> Option<&[String]> {
+        Some(&self.classes)
     }
 
     fn note(&self) -> Option<String> {

@@ -180,6 +180,29 @@ mod tests {
     }
 
     #[test]
+    fn what_looks_as_if_it_were_meant_otherwise_is_said() {
+        let note = |text: &str| {
+            let data = table::data("csv", parse("f.csv", text).unwrap(), None, WANTED, 1);
+            data.unwrap().train.note()
+        };
+        assert_eq!(note("1,0\n2,1\n3,2\n"), None);
+        let says = "no sample is of class 0: its labels are from 1 to 3; if they are counted from 1, subtract 1 from each";
+        assert_eq!(note("1,1\n2,2\n3,3\n").as_deref(), Some(says));
+        let photos = Table {
+            file: "f".to_owned(),
+            dims: [3, 32, 32],
+            values: vec![0.0; 2 * 3 * 32 * 32],
+            answers: vec![0.0, 1.0],
+            names: None,
+        };
+        let note = table::data("npy", photos, None, WANTED, 1).unwrap().train.note().unwrap();
+        assert!(
+            note.starts_with("images 3 high and 32 wide with 32 channels: if channels"),
+            "{note}"
+        );
+    }
+
+    #[test]
     fn words_that_are_no_classes_say_what_is_wrong() {
         let sheet = |text: &str| parse("f.csv", text).unwrap();
         let said = |train: &str, test: Option<&str>| {

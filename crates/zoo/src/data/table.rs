@@ -16,6 +16,8 @@ const TEST_EVERY: usize = 10;
 const ASIDE_STREAM: u64 = 3 << 60;
 /// Classes that are named in a line.
 const NAMED_MAX: usize = 10;
+/// Dimensions that begin with at most so many look like channels before a height and a width.
+const CHANNELS_FIRST: usize = 4;
 /// Most classes: more are numbers to learn.
 const CLASSES_MAX: f32 = 1e6;
 
@@ -47,13 +49,15 @@ struct Rows {
     table: Arc<Table>,
     rows: Vec<usize>,
     answers: Answers,
-    /// Which class is which, where they have names.
+    /// The names of the classes, where they have such.
+    classes: Option<Arc<[String]>>,
+    /// What a user should see of it.
     note: Option<String>,
 }
 
 /// Puts the number of a class in the place of its name: names in the order of their characters, as scikit-learn's `LabelEncoder`
-/// has them. Returns which number is which.
-fn number(train: &mut Table, test: Option<&mut Table>) -> Result<Option<String>, DataError> {
+/// has them. Returns the names by their numbers.
+fn number(train: &mut Table, test: Option<&mut Table>) -> Result<Option<Arc<[String]>>, DataError> {
     let has_names = |table: &Table| table.names.is_some();
     let is_learned_by_name = has_names(train) || test.as_deref().is_some_and(has_names);
     if !is_learned_by_name {
@@ -89,12 +93,9 @@ fn number(train: &mut Table, test: Option<&mut Table>) -> Result<Option<String>,
     if let Some(test) = test {
         test.answers = numbers(&*test, &of(&*test))?;
     }
-    let named = classes.iter().enumerate().take(NAMED_MAX);
-    let named: Vec<String> = named.map(|(class, name)| format!("{class} is {name}")).collect();
-    let more = if count > NAMED_MAX { ", …" } else { "" };
-    let note = format!("{count} classes: {}{more}", named.join(", "));
+    let classes = classes.into_iter().cloned().collect();
     train.answers = of_train;
-    Ok(Some(note))
+    Ok(Some(classes))
 }
 
 /// Training and test data. Without a table of its own the test has every tenth row, chosen by `seed`. Answers are classes where
@@ -109,7 +110,7 @@ pub(super) fn data(
     wanted: SampleKind,
     seed: u64,
 ) -> Result<Data, DataError> {
-    let note = number(&mut train, test.as_mut())?;
+    let classes = number(&mut train, test.as_mut())?;
     if let Some(test) = test.as_ref().filter(|test| test.dims != train.dims) {
         let reason =
             format!("a row has {:?} numbers, of '{}' {:?}", test.dims, train.file, train.dims);
@@ -137,11 +138,13 @@ pub(super) fn data(
         let reason = format!("{reason}: {wanted} were asked for; subtract 1 from each, as y - 1");
         return Err(DataError::BadTable { file: train.file, reason });
     }
+    let note = noted(classes.as_deref(), train.dims, all().copied(), answers);
     let rows = |table: &Arc<Table>, rows: Vec<usize>| Rows {
         name,
         table: Arc::clone(table),
         rows,
         answers,
+        classes: classes.clone(),
         note: note.clone(),
     };
     let train = Arc::new(train);
@@ -157,6 +160,38 @@ pub(super) fn data(
     let test = Arc::new(test);
     let of_test = (0..test.answers.len()).collect();
     Ok((rows(&train, (0..count).collect()), rows(&test, of_test)).into())
+}
+
+/// Which class is which, where they have names, and what looks as if it were meant otherwise.
+fn noted(
+    classes: Option<&[String]>,
+    [height, width, channels]: [usize; 3],
+    mut labels: impl Iterator<Item = f32>,
+    answers: Answers,
+) -> Option<String> {
+    let mut notes = Vec::new();
+    if let Some(classes) = classes {
+        let named = classes.iter().enumerate().take(NAMED_MAX);
+        let named: Vec<String> = named.map(|(class, name)| format!("{class} is {name}")).collect();
+        let more = if classes.len() > NAMED_MAX { ", …" } else { "" };
+        notes.push(format!("{} classes: {}{more}", classes.len(), named.join(", ")));
+    }
+    if let Answers::Classes(count) = answers
+        && count > 2
+        && labels.all(|label| label != 0.0)
+    {
+        notes.push(format!(
+            "no sample is of class 0: its labels are from 1 to {}; if they are counted from 1, subtract 1 from each",
+            count - 1
+        ));
+    }
+    if height <= CHANNELS_FIRST && width == channels && width > CHANNELS_FIRST {
+        notes.push(format!(
+            "images {height} high and {width} wide with {channels} channels: if channels are first, as PyTorch has them, \
+             give x.transpose(0, 2, 3, 1)"
+        ));
+    }
+    (!notes.is_empty()).then(|| notes.join("; "))
 }
 
 fn bad(file: &str, reason: String) -> DataError {
@@ -182,6 +217,10 @@ impl Dataset for Rows {
 
     fn note(&self) -> Option<String> {
         self.note.clone()
+    }
+
+    fn class_names(&self) -> Option<&[String]> {
+        self.classes.as_deref()
     }
 
     fn get(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {

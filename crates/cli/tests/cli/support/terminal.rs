@@ -40,6 +40,8 @@ pub(crate) fn screen(sent: &str, columns: usize) -> Vec<String> {
                     "A" => row -= rest[1..end].parse().unwrap_or(1),
                     "K" => lines[row].clear(),
                     "J" => lines.truncate(row + 1),
+                    // colours, of what is logged
+                    "m" => {}
                     other => panic!("a sequence that ends with {other}"),
                 }
                 rest = &rest[end + 1..];
