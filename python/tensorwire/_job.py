@@ -73,6 +73,9 @@ def _say(kind: str, said: str) -> None:
 
 def main(folder: str, *options: str) -> int:
     """Runs the job of a folder; returns the exit status."""
+    if "TENSORWIRE_RUN_WITH_PARENT" in os.environ:
+        # what starts a member on another host, which ends with the one that leads
+        _native.run_with_parent(list(options))
     arguments = ["-m", "tensorwire._job", folder]
     again = "--again" in options
     try:

@@ -1,7 +1,7 @@
 """What crate `python` offers; `tensorwire`'s modules are what users call."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 __version__: str
 
@@ -225,6 +225,9 @@ def run_job(
     folder: str, program: str, arguments: list[str], on_step: Callable[[str], None], again: bool
 ) -> str:
     """Runs the job of a folder. ``again``: it was begun before, and goes on from its newest checkpoint, if it has one."""
+
+def run_with_parent(command: list[str]) -> NoReturn:
+    """Becomes another command, which ends when the process does that started this one."""
 
 def job_members(folder: str) -> tuple[int, int]:
     """Returns how many workers and servers the job of a folder has."""

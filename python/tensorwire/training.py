@@ -87,6 +87,9 @@ def train(
     ``options`` are any of the configuration: ``clip_norm=1.0``, ``threads=1``, ``transport="tcp"``, ``asynchronous=True``,
     ``wire="int8"`` (or ``"bf16"``, ``"top-k:0.01"``), ``clients={"interval": 8}``. ``engine`` starts the processes elsewhere: ``tensorwire.ray.train`` has one.
 
+    ``hosts="node0,node1"`` has processes on other hosts, as ``tensorwire train --hosts`` (and ``rsh``, ``listen``) has them. Python and
+    this package must be at the same path there, and the temporary folder on a disk that all of them share.
+
     Under torchrun, mpirun or srun on one host the processes that they started are the job's: it returns in that of rank 0, and
     ends the others.
 

@@ -668,6 +668,21 @@ class Jobs(Case):
             with self.subTest(said), self.assertRaisesRegex(ValueError, said):
                 tensorwire.train(model, data, steps=1, **options)
 
+    def test_a_job_has_processes_on_other_hosts(self):
+        """By a command in the place of ssh that runs here what it is to run there."""
+        with tempfile.TemporaryDirectory() as folder:
+            rsh = os.path.join(folder, "rsh.sh")
+            with open(rsh, "w", encoding="utf-8") as script:
+                script.write(f'echo "$1" >> {folder}/hosts; exec sh -c "$2"')
+            given = {"strategy": "allreduce", "workers": 2, "threads": 1, "steps": 3, "transport": "tcp"}
+            here = tensorwire.train("mlp", "digits", **given)
+            given |= {"hosts": "127.0.0.1,other", "rsh": f"sh {rsh}", "listen": "127.0.0.1:0"}
+            there = tensorwire.train("mlp", "digits", **given)
+            self.assertEqual(there.losses, here.losses)
+            torch.testing.assert_close(there.state_dict, here.state_dict, rtol=0, atol=0)
+            with open(os.path.join(folder, "hosts"), encoding="utf-8") as hosts:
+                self.assertEqual(hosts.read(), "other\n")
+
     def test_processes_that_torchrun_started_are_the_jobs(self):
         program = "import sys, tensorwire; print(tensorwire.train('mlp', 'digits', strategy=sys.argv[1], workers=2, servers=1, steps=3).summary['workers'])"
         with tempfile.NamedTemporaryFile("w", suffix=".py") as file:

@@ -38,16 +38,19 @@ impl From<VerbsUnusable> for Obstacle {
 
 /// RDMA if all can, else TCP. `offers`: each member's host and what it says.
 pub(crate) fn choose(offers: &[(&str, &Offer)]) -> TransportChoice {
-    // members of one host say the same
+    // members of one host say the same, and hosts that say the same are named together
     let each_host = |wanted: &dyn Fn(&Offer) -> Option<String>| {
-        let mut said: Vec<(&str, String)> = Vec::new();
+        let mut said: Vec<(String, Vec<&str>)> = Vec::new();
         for (host, offer) in offers {
-            let new = !said.iter().any(|(earlier, _)| earlier == host);
-            if let Some(what) = wanted(offer).filter(|_| new) {
-                said.push((host, what));
+            let new = !said.iter().any(|(_, hosts)| hosts.contains(host));
+            let Some(what) = wanted(offer).filter(|_| new) else { continue };
+            match said.iter_mut().find(|(earlier, _)| *earlier == what) {
+                Some((_, hosts)) => hosts.push(host),
+                None => said.push((what, vec![host])),
             }
         }
-        said.iter().map(|(host, what)| format!("{host}: {what}")).collect::<Vec<_>>()
+        let said = said.iter().map(|(what, hosts)| format!("{}: {what}", hosts.join(", ")));
+        said.collect::<Vec<_>>()
     };
     let cannot = each_host(&|offer| {
         let obstacle = offer.verbs.as_ref().err()?;
@@ -101,13 +104,13 @@ mod tests {
     #[test]
     fn tcp_if_any_cannot_and_each_host_is_named_once_with_its_reason_and_mend() {
         let (can, cannot, locked) = (can("mlx5_0"), cannot("no NIC"), cannot("memlock"));
-        let choice =
-            choose(&[("a", &can), ("b", &cannot), ("b", &cannot), ("c", &locked), ("a", &can)]);
+        let [a, b, c, d] = [("a", &can), ("b", &cannot), ("c", &locked), ("d", &cannot)];
+        let choice = choose(&[a, b, b, c, a, d]);
         assert_eq!((choice.transport, choice.fallback), (Transport::Tcp, true));
         let said = choice.to_string();
         assert!(said.starts_with("warning: tcp instead of verbs: "), "{said}");
         assert!(
-            said.contains("on b: no NIC; modprobe it; nor on c: memlock; modprobe it"),
+            said.contains("on b, d: no NIC; modprobe it; nor on c: memlock; modprobe it"),
             "{said}"
         );
         assert_eq!((said.matches("no NIC").count(), said.lines().count()), (1, 1), "{said}");

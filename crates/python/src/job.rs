@@ -1,6 +1,7 @@
 //! A training job of an imported module, or of a model that is shipped: one folder has all that its processes read.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use pyo3::create_exception;
@@ -29,6 +30,7 @@ create_exception!(
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("JobFailed", module.py().get_type::<JobFailed>())?;
     module.add_function(wrap_pyfunction!(run_job, module)?)?;
+    module.add_function(wrap_pyfunction!(run_with_parent, module)?)?;
     module.add_function(wrap_pyfunction!(job_members, module)?)
 }
 
@@ -101,6 +103,12 @@ fn run_job(
         error => failed(error),
     })?;
     serde_json::to_string(&summary).map_err(failed)
+}
+
+/// Becomes another command, which ends when the process does that started this one. Does not return.
+#[pyfunction]
+fn run_with_parent(command: Vec<OsString>) {
+    tensorwire::program::run_with_parent(command)
 }
 
 fn tell(on_step: &Py<PyAny>, step: &FinishedStep) {

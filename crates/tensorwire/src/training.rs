@@ -244,7 +244,8 @@ impl Training {
     }
 
     /// The program that members are started as, and its arguments, in place of this one with its own. It makes the same job,
-    /// as its first, and runs it.
+    /// as its first, and runs it. Where some are on other hosts ([`Training::hosts`]) and the variable `TENSORWIRE_RUN_WITH_PARENT`
+    /// is set, it becomes what stands behind these arguments instead, by [`program::run_with_parent`].
     pub fn members(
         mut self,
         program: impl Into<PathBuf>,
@@ -383,7 +384,9 @@ impl Training {
         if let Some(assignment) = program::assigned() {
             return self.take_part(run, assignment);
         }
-        self.config.hosts = std::mem::replace(&mut self.hosts, Ok(None))?.unwrap_or_default();
+        if let Some(hosts) = std::mem::replace(&mut self.hosts, Ok(None))? {
+            self.config.hosts = hosts;
+        }
         let found = if self.config.hosts.any_remote() { None } else { program::detected()? };
         // one process that somebody started starts those of the job itself
         match found.filter(|found| found.world > 1 || found.counts.is_some()) {
@@ -484,6 +487,8 @@ impl Training {
             how.payload = match self.members.take() {
                 // their program has run no job before
                 Some((program, arguments)) => {
+                    // behind its own arguments it is told what to become
+                    how.run_with_parent = arguments.clone();
                     (how.program, how.arguments) = (program, arguments);
                     serde_json::json!({ RUN: 0, EARLIER: [] })
                 }

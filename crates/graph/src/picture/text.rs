@@ -11,6 +11,8 @@ use crate::graph::{Job, Task};
 /// Columns inside the boxes at the left and at the right.
 const LEFT: usize = 16;
 const RIGHT: usize = 10;
+/// Fewer columns have no room for how each tensor crosses in words.
+const NARROW: usize = 80;
 /// Most lines that a name takes.
 const NAME_LINES_MAX: usize = 3;
 
@@ -22,11 +24,11 @@ impl Picture {
             self.notes.iter().flat_map(|note| wrapped(note, columns)).collect();
         let titles = wrapped(&self.title, columns);
         // whose sides they are, the first border, an empty line before the notes
-        let around = titles.len() + notes.len() + 4;
+        let around = titles.len() + notes.len() + 4 + usize::from(columns < NARROW);
         let lines = screen.lines.saturating_sub(around);
         let folded = fold(&self.layers, &self.crossings, lines, &|row| lines_of(row) + 1);
         let between = columns - (LEFT + 4) - (RIGHT + 4);
-        let mut out = titles;
+        let (mut out, mut has_short) = (titles, false);
         out.extend(wrapped(&folded.whose(), columns));
         let border = |ends: [&str; 2], row: &Row| {
             let line =
@@ -43,7 +45,9 @@ impl Picture {
             let mut flows = row.flows.iter();
             for line in 0..lines_of(row) {
                 let flow = flows.next().map(|((what, way), by_how)| {
-                    arrow(*way, &label(*what, by_how, row.times, between - 5), between)
+                    let label = label(*what, by_how, row.times, between - 5);
+                    has_short |= by_how.keys().any(|how| is_short_in(how, &label));
+                    arrow(*way, &label, between)
                 });
                 let left = format!("│ {} │", padded(names.get(line), LEFT));
                 out.push(match row.right.is_empty() {
@@ -58,6 +62,9 @@ impl Picture {
         }
         out.extend(folded.rows.last().map(|row| border(["└", "┘"], row)));
         out.push(String::new());
+        if has_short {
+            out.push("ref: by reference; write: one write; +: others, too".to_string());
+        }
         out.extend(notes);
         out.into_iter().map(|line| line.trim_end().to_string() + "\n").collect()
     }
@@ -153,14 +160,33 @@ pub(super) fn label(
         1 => all.clone(),
         ways => format!("{all} in {ways} ways"),
     };
+    let short = hows.iter().map(|how| short(how)).collect::<Vec<&str>>();
+    let besides = most.map(|_| format!("{all} {}+", short[0])).unwrap_or_default();
     let tries = [
         format!("{name} {}", parts.join(", ")),
         format!("{all} {}", hows.join(", ")),
         mostly,
+        format!("{all} {}", short.join(", ")),
+        besides,
         in_ways,
     ];
     let fits = tries.iter().find(|text| (1..=room).contains(&text.chars().count()));
     fits.cloned().unwrap_or_else(|| all.chars().take(room).collect())
+}
+
+/// How a tensor crosses, where there is little room.
+fn short(how: &str) -> &str {
+    match how {
+        "by reference" => "ref",
+        "one write" => "write",
+        how => how,
+    }
+}
+
+/// True if a label has the short form of how a tensor crosses.
+fn is_short_in(how: &str, label: &str) -> bool {
+    let is_there = |word: &str| label.split([' ', ',', '+']).any(|found| found == word);
+    short(how) != how && is_there(short(how)) && !label.contains(how)
 }
 
 fn arrow(way: Way, label: &str, columns: usize) -> String {
