@@ -64,6 +64,10 @@ def _parted(line: str) -> tuple[str, str]:
 
 
 def _say(kind: str, said: str) -> None:
+    if "TENSORWIRE_MEMBER" in os.environ:
+        # nobody reads what a member says there
+        print(f"{kind}: {json.loads(said)}", file=sys.stderr, flush=True)
+        return
     try:
         print(kind, said, flush=True)
     except BrokenPipeError:
@@ -76,6 +80,9 @@ def main(folder: str, *options: str) -> int:
     if "TENSORWIRE_RUN_WITH_PARENT" in os.environ:
         # what starts a member on another host, which ends with the one that leads
         _native.run_with_parent(list(options))
+    if not os.path.isdir(folder):
+        print(f"error: the job's folder {folder} is not on this host; set TMPDIR to a folder that all hosts share", file=sys.stderr)
+        return 2
     arguments = ["-m", "tensorwire._job", folder]
     again = "--again" in options
     try:

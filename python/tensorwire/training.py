@@ -88,7 +88,7 @@ def train(
     ``wire="int8"`` (or ``"bf16"``, ``"top-k:0.01"``), ``clients={"interval": 8}``. ``engine`` starts the processes elsewhere: ``tensorwire.ray.train`` has one.
 
     ``hosts="node0,node1"`` has processes on other hosts, as ``tensorwire train --hosts`` (and ``rsh``, ``listen``) has them. Python and
-    this package must be at the same path there, and the temporary folder on a disk that all of them share.
+    this package must be installed at the same path there, and the temporary folder (``TMPDIR``) be on a disk that all of them share.
 
     Under torchrun, mpirun or srun on one host the processes that they started are the job's: it returns in that of rank 0, and
     ends the others.
@@ -99,6 +99,8 @@ def train(
         raise TypeError(f"import the {type(graph).__name__} first: tensorwire.torch.import_(module, example, loss=...)")
     if (steps is None) == (epochs is None):
         raise ValueError("say how long: give either steps or epochs")
+    if engine is not None and "hosts" in options:
+        raise ValueError("the engine says where processes run; leave hosts out")
     config = {
         "strategy": strategy,
         "workers": workers,

@@ -673,7 +673,9 @@ class Jobs(Case):
         with tempfile.TemporaryDirectory() as folder:
             rsh = os.path.join(folder, "rsh.sh")
             with open(rsh, "w", encoding="utf-8") as script:
-                script.write(f'echo "$1" >> {folder}/hosts; exec sh -c "$2"')
+                # of the environment a login there has no more
+                there = 'exec env -i PATH="$PATH" HOME="$HOME" PYTHONPATH="$PYTHONPATH" sh -c "$2"'
+                script.write(f'echo "$1" >> {folder}/hosts; [ -e {folder}/lost ] && cd / && set -- "$1" "$(echo "$2" | sed s,/tensorwire-,/lost-,)"; {there}')
             given = {"strategy": "allreduce", "workers": 2, "threads": 1, "steps": 3, "transport": "tcp"}
             here = tensorwire.train("mlp", "digits", **given)
             given |= {"hosts": "127.0.0.1,other", "rsh": f"sh {rsh}", "listen": "127.0.0.1:0"}
@@ -682,6 +684,12 @@ class Jobs(Case):
             torch.testing.assert_close(there.state_dict, here.state_dict, rtol=0, atol=0)
             with open(os.path.join(folder, "hosts"), encoding="utf-8") as hosts:
                 self.assertEqual(hosts.read(), "other\n")
+            # a folder that is not there
+            with open(os.path.join(folder, "lost"), "w", encoding="utf-8"):
+                pass
+            program = f"import tensorwire; tensorwire.train('mlp', 'digits', **{given})"
+            done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+            self.assertRegex(done.stderr, "the job's folder .*/lost-[^ ]* is not on this host; set TMPDIR")
 
     def test_processes_that_torchrun_started_are_the_jobs(self):
         program = "import sys, tensorwire; print(tensorwire.train('mlp', 'digits', strategy=sys.argv[1], workers=2, servers=1, steps=3).summary['workers'])"

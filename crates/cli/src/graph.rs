@@ -15,10 +15,12 @@ use tensorwire_train::{DeviceDesign, Exchange, Prepared, whole_file};
 
 use super::Failure;
 use super::args::{GraphArgs, ShownArgs};
-use super::output::{columns_of, note, print, print_text};
+use super::output::{columns_of, lines_of, note, print, print_text};
 
 /// What a page and most terminals show at once.
 const SCREEN: Screen = Screen { lines: 40, columns: 80 };
+/// Fewer lines show little, however small a terminal is.
+const LINES_MIN: usize = 20;
 /// So few tensors are described below the drawing.
 const DESCRIBED_MAX: usize = 4;
 
@@ -48,7 +50,9 @@ pub(crate) fn run(mut args: GraphArgs) -> Result<(), Failure> {
         Some(file) => write(file, &picture.to_svg(SCREEN)),
         None => {
             let columns = columns_of(Term::stdout()).unwrap_or(SCREEN.columns).min(SCREEN.columns);
-            print(picture.to_text(Screen { columns, ..SCREEN }).trim_end())
+            let lines = lines_of(Term::stdout())
+                .map_or(SCREEN.lines, |lines| lines.clamp(LINES_MIN, SCREEN.lines));
+            print(picture.to_text(Screen { columns, lines }).trim_end())
         }
     }
 }

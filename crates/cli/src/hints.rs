@@ -44,7 +44,7 @@ const OPTIONS: [(&[&str], &str); 17] = [
     (&["--local-rank", "--rank"],
      "processes are started by --workers N, on this machine or --hosts; those of mpirun, srun and torchrun know their ranks"),
     (&["--compress", "--compression", "--gradient-compression"],
-     "--wire bf16, f16 or int8 sends fewer bytes, and --top-k the largest gradients alone"),
+     "--wire bf16 or int8 sends fewer bytes, and --wire top-k:0.01 the largest gradients alone"),
     (&["--profile", "--profiler"],
      "--trace FILE writes what every process did in the first steps, for ui.perfetto.dev"),
 ];
@@ -183,6 +183,16 @@ mod tests {
                 let found = said(&format!("train {option} {value}"));
                 assert!(found.contains(&format!("tip: {hint}")), "{option} {value}: {found}");
             }
+        }
+        // what a hint names is there
+        let program = command(Help::Short);
+        let options = program.get_subcommands().flat_map(clap::Command::get_opts);
+        let known: Vec<&str> =
+            options.chain(program.get_opts()).filter_map(clap::Arg::get_long).collect();
+        let hints = OPTIONS.iter().map(|row| row.1).chain(VALUES.iter().map(|row| row.2));
+        for word in hints.flat_map(|hint| hint.split([' ', ',', ';', ':', '.', '`'])) {
+            let Some(option) = word.strip_prefix("--") else { continue };
+            assert!(known.contains(&option), "--{option} of a hint is no option");
         }
     }
 

@@ -74,6 +74,12 @@ pub(crate) fn columns_of(term: Term) -> Option<usize> {
     Some(usize::from(columns)).filter(|columns| *columns > 0)
 }
 
+/// How many lines a terminal shows at once, but the one of its prompt. None where it is none.
+pub(crate) fn lines_of(term: Term) -> Option<usize> {
+    let (lines, _) = Some(term).filter(Term::is_term)?.size_checked()?;
+    Some(usize::from(lines)).filter(|lines| *lines > 1).map(|lines| lines - 1)
+}
+
 /// The text with its lines wrapped to so many columns, if there is such a bound: a line goes on below its beginning and `indent` columns
 /// further right. What has no blank stays whole, so that a path and a hash can be copied.
 pub(crate) fn wrapped(text: &str, columns: Option<usize>, indent: usize) -> String {

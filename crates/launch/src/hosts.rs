@@ -404,28 +404,46 @@ fn resolve(name: &str) -> Vec<IpAddr> {
     }
 }
 
-/// This host's address on the way to the first of `hosts` to which there is one. No packet is sent.
+/// This host's address on the way to the first of `hosts` to which there is one. No packet is sent. Of the others, names that do
+/// not resolve are told: what starts processes there may know them all the same.
 fn route(hosts: &[&str]) -> Result<IpAddr, HostsError> {
-    let mut names: Vec<&str> = hosts.to_vec();
-    names.dedup();
-    let mut unknown = None;
-    for host in &names {
+    let mut names: Vec<&str> = Vec::new();
+    for host in hosts {
         let name = host.rsplit('@').next().unwrap_or_default();
-        let addresses = name.parse().map_or_else(|_| resolve(name), |address| vec![address]);
-        if addresses.is_empty() {
-            unknown.get_or_insert(name);
-        }
-        if let Some(own) = addresses.into_iter().find_map(address_towards) {
-            return Ok(own);
+        if !names.contains(&name) {
+            names.push(name);
         }
     }
-    Err(match unknown {
-        Some(name) => {
-            let known = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
-            HostsError::NoName { host: name.to_string(), meant: nearest(name, named_in(&known)) }
-        }
-        None => HostsError::NoRoute { host: names.first().unwrap_or(&"a host").to_string() },
-    })
+    let ask = |name: &str| name.parse().map_or_else(|_| resolve(name), |address| vec![address]);
+    // all at once: each may take its time
+    let found: Vec<Vec<IpAddr>> = std::thread::scope(|scope| {
+        let asked: Vec<_> = names.iter().map(|name| scope.spawn(move || ask(name))).collect();
+        asked.into_iter().map(|one| one.join().unwrap_or_default()).collect()
+    });
+    let first = found.iter().flatten().find_map(|address| address_towards(*address));
+    let unknown = names.iter().zip(&found).filter(|(_, addresses)| addresses.is_empty());
+    let mut unknown = unknown.map(|(name, _)| *name);
+    let Some(own) = first else {
+        return Err(match unknown.next() {
+            Some(name) => HostsError::NoName { host: name.to_string(), meant: meant(name, &names) },
+            None => HostsError::NoRoute { host: hosts.first().unwrap_or(&"a host").to_string() },
+        });
+    };
+    for name in unknown {
+        let meant = meant(name, &names).map(|meant| format!("; did you mean '{meant}'?"));
+        tracing::warn!(
+            "--hosts: the name {name} does not resolve on this machine{}",
+            meant.unwrap_or_else(|| "; --rsh may know it".to_string())
+        );
+    }
+    Ok(own)
+}
+
+/// The host that a name may have meant: one that this machine knows, or another that was given.
+fn meant(name: &str, given: &[&str]) -> Option<String> {
+    let known = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
+    let others = given.iter().copied().filter(|other| *other != name);
+    nearest(name, named_in(&known).chain(others))
 }
 
 /// The names in a file as /etc/hosts.

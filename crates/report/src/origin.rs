@@ -17,6 +17,8 @@ pub(crate) struct Origin {
     day: Option<String>,
     commit: Option<String>,
     versions: Vec<String>,
+    /// By so much times between the clocks of two hosts may be wrong.
+    clock_error_us: Option<u64>,
     /// Its numbers are of a cluster that is described, and nothing beside them was measured.
     is_simulated: bool,
 }
@@ -32,6 +34,8 @@ pub(crate) struct Provenance {
     pub(crate) commits: BTreeSet<String>,
     /// Of the systems that were measured, with their names.
     pub(crate) versions: BTreeSet<String>,
+    /// The most that times between hosts may be wrong by.
+    clock_error_us: Option<u64>,
     /// Lines whose numbers were measured, and lines whose numbers were simulated.
     measured: usize,
     simulated: usize,
@@ -60,6 +64,10 @@ impl Origin {
             day: text("date").map(|date| cut(&date, "2026-11-26".len())),
             commit: commit.map(|commit| cut(&commit, 12)),
             versions: versions(line),
+            // fits: positive, and far below 2^64
+            clock_error_us: line
+                .optional_number("clock_error_ns")
+                .map(|error| (error / 1e3).ceil() as u64),
             is_simulated: line.optional_text("cluster").is_some()
                 && line.optional_number("measured_step_s").is_none(),
         };
@@ -71,7 +79,9 @@ impl Provenance {
     pub(crate) fn of<'a>(origins: impl IntoIterator<Item = &'a Rc<Origin>>) -> Provenance {
         let mut all = Provenance::default();
         for origin in origins {
-            let Origin { machine, host, links, day, commit, versions, is_simulated } = &**origin;
+            let Origin { machine, host, links, day, commit, versions, .. } = &**origin;
+            let Origin { clock_error_us, is_simulated, .. } = &**origin;
+            all.clock_error_us = all.clock_error_us.max(*clock_error_us);
             all.machines.extend(machine.clone());
             all.hosts.extend(host.clone());
             all.links.extend(links.iter().cloned());
@@ -136,6 +146,8 @@ impl Provenance {
             self.date(),
             named("commit ", &self.commits),
             named("with ", &self.versions),
+            self.clock_error_us
+                .map(|error| format!("times between hosts within {error} µs, as their clocks go")),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         format!("{}.", parts.join("; "))
@@ -195,14 +207,13 @@ mod tests {
     fn a_sentence_has_all_that_lines_say() {
         let ours = r#"{"machine":{"cores":2,"cpu":"CPU","kernel":"6.1","host":"h","date":"2026-11-26T01:02:03Z",
             "links":["eth0, 10000 Mb/s"],"commit":"0123456789abcdef"}}"#;
-        let theirs =
-            r#"{"versions":{"openmpi":"4.1","gloo":null},"machine":{"date":"2026-11-24"}}"#;
+        let theirs = r#"{"versions":{"openmpi":"4.1","gloo":null},"machine":{"date":"2026-11-24"},"clock_error_ns":1201}"#;
         let ours = ours.replace('\n', "");
         let all = Provenance::of(&[origin(&ours).unwrap(), origin(theirs).unwrap()]);
         assert_eq!(
             all.sentence(),
             "Measured on 2 cores, CPU, Linux 6.1; host h; links eth0, 10000 Mb/s; 2026-11-24 to 2026-11-26; \
-             commit 0123456789ab; with Open MPI 4.1."
+             commit 0123456789ab; with Open MPI 4.1; times between hosts within 2 µs, as their clocks go."
         );
     }
 

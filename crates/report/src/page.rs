@@ -59,15 +59,46 @@ fn head_of_runs(evaluation: &Evaluation) -> Markup {
             "A curve a file, or one of several that differ in their seed: their mean. Where a run has many steps, a point is the mean of several, at the last of them. The last evaluation \
              of a run is of its end."
         }
-        dl {
-            dt { "Lines" }
-            dd { (evaluation.lines) }
+        dl { (whence(evaluation)) }
+    }
+}
+
+/// Where and when it was done, of how many lines.
+fn whence(Evaluation { provenance, lines, .. }: &Evaluation) -> Markup {
+    html! {
+        dt { (provenance.how()) " on" }
+        dd {
+            @if provenance.machines.is_empty() { "a machine that the lines do not name" }
+            @for machine in &provenance.machines { span.machine { (machine) } }
+            @if provenance.machines.len() > 1 { em { " Lines of several machines: ratios between them say little." } }
         }
+        @if !provenance.hosts.is_empty() {
+            dt { (if provenance.hosts.len() == 1 { "Host" } else { "Hosts" }) }
+            dd { (joined(&provenance.hosts, ", ")) }
+        }
+        @if let Some(date) = provenance.date() {
+            dt { "Date" }
+            dd { (date) }
+        }
+        @if !provenance.links.is_empty() {
+            dt { "Links" }
+            dd { @for link in &provenance.links { span.machine { (link) } } }
+        }
+        @if !provenance.commits.is_empty() {
+            dt { "Commit" }
+            dd { @for commit in &provenance.commits { code { (commit) } " " } }
+        }
+        @if !provenance.versions.is_empty() {
+            dt { "Versions" }
+            dd { (joined(&provenance.versions, ", ")) }
+        }
+        dt { "Lines" }
+        dd { (lines) }
     }
 }
 
 fn head(evaluation: &Evaluation) -> Markup {
-    let Evaluation { sections, provenance, lines, .. } = evaluation;
+    let sections = &evaluation.sections;
     html! {
         h1 { "The papers' evaluation, measured" }
         p {
@@ -79,36 +110,7 @@ fn head(evaluation: &Evaluation) -> Markup {
             "measured has the paper's figure in it, or a ratio is within 10 % of the paper's and was measured once (not of times to a "
             "loss or an accuracy, nor of what is to be within so many per cent)."
         }
-        dl {
-            dt { (provenance.how()) " on" }
-            dd {
-                @if provenance.machines.is_empty() { "a machine that the lines do not name" }
-                @for machine in &provenance.machines { span.machine { (machine) } }
-                @if provenance.machines.len() > 1 { em { " Lines of several machines: ratios between them say little." } }
-            }
-            @if !provenance.hosts.is_empty() {
-                dt { (if provenance.hosts.len() == 1 { "Host" } else { "Hosts" }) }
-                dd { (joined(&provenance.hosts, ", ")) }
-            }
-            @if let Some(date) = provenance.date() {
-                dt { "Date" }
-                dd { (date) }
-            }
-            @if !provenance.links.is_empty() {
-                dt { "Links" }
-                dd { @for link in &provenance.links { span.machine { (link) } } }
-            }
-            @if !provenance.commits.is_empty() {
-                dt { "Commit" }
-                dd { @for commit in &provenance.commits { code { (commit) } " " } }
-            }
-            @if !provenance.versions.is_empty() {
-                dt { "Versions" }
-                dd { (joined(&provenance.versions, ", ")) }
-            }
-            dt { "Lines" }
-            dd { (lines) }
-        }
+        dl { (whence(evaluation)) }
         div.wide {
             table.outline {
                 thead { tr { th { "figure" } th.number { "met" } th.number { "short" } th.number { "unclear" } th.number { "not measured" } } }

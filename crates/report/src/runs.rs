@@ -2,10 +2,12 @@
 //! seed, beside those of other files. They claim nothing, and are no figure of a paper.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use crate::figure::{Axis, Better, Figure, Point, Role, Scale, Shape, Unit};
 use crate::line::{Lacks, Line};
 use crate::measure::Measure;
+use crate::origin::Origin;
 use crate::seeds::Seeds;
 
 /// The kind of the lines of `train --metrics`, which do not say it themselves.
@@ -104,8 +106,12 @@ type Run = Vec<(f64, f64)>;
 
 /// Returns a curve a file, or one of all files that differ only in their seed: their mean at the steps that each of them has. Where
 /// there is no such step each has its own. Of at most so many points: where there are more, one stands for several steps, at the last
-/// of them.
-pub(crate) fn curves(points: &[Point], seeds: &Seeds) -> Vec<Point> {
+/// of them. `origins`: where the runs of each file were.
+pub(crate) fn curves(
+    points: &[Point],
+    seeds: &Seeds,
+    origins: &BTreeMap<&str, Rc<Origin>>,
+) -> Vec<Point> {
     let mut curves: BTreeMap<(&str, &str), BTreeMap<&str, Vec<&Point>>> = BTreeMap::new();
     for point in points {
         let curve = (point.subject.as_str(), seeds.curve(&point.series));
@@ -117,24 +123,30 @@ pub(crate) fn curves(points: &[Point], seeds: &Seeds) -> Vec<Point> {
             files.into_iter().map(|(file, points)| (file, run(points))).collect();
         let runs: Vec<Run> = files.iter().map(|(_, run)| run.clone()).collect();
         let are_one = count > 1 && !shared_steps(&runs).is_empty();
+        // of one curve the first file's: they differ in their seed alone
+        let origin = |file: Option<&str>| origins.get(file?).cloned();
         let curves = match are_one {
-            true => vec![(format!("{name}, {count} seeds"), runs)],
+            true => {
+                let first = files.first().map(|(file, _)| *file);
+                vec![(format!("{name}, {count} seeds"), runs, origin(first))]
+            }
             false => files
                 .into_iter()
-                .map(|(file, run)| (seeds.short(file).to_string(), vec![run]))
+                .map(|(file, run)| (seeds.short(file).to_string(), vec![run], origin(Some(file))))
                 .collect(),
         };
-        curves.into_iter().map(move |(name, runs)| (subject, name, runs))
+        curves.into_iter().map(move |(name, runs, origin)| (subject, name, runs, origin))
     });
-    each.flat_map(|(subject, name, runs)| curve(subject, &name, &runs)).collect()
+    each.flat_map(|(subject, name, runs, origin)| curve(subject, &name, &runs, &origin)).collect()
 }
 
-fn curve(subject: &str, name: &str, runs: &[Run]) -> Vec<Point> {
+fn curve(subject: &str, name: &str, runs: &[Run], origin: &Option<Rc<Origin>>) -> Vec<Point> {
     let steps = shared_steps(runs);
     let several = steps.len().div_ceil(POINTS_MAX).max(1);
     let chunks = steps.chunks(several).filter_map(|steps| {
         let (last, y) = (*steps.last()?, measure(runs, steps)?);
-        Some(Point { y, ..point(name, subject, last, f64::NAN) })
+        let origin = origin.clone();
+        Some(Point { y, origin, ..point(name, subject, last, f64::NAN) })
     });
     chunks.collect()
 }
@@ -188,7 +200,7 @@ mod tests {
         let short = (1..=3).map(|step| line("short", step));
         let points = long.chain(short).flat_map(|line| loss(&line).unwrap()).collect();
         let points: Vec<Point> = points;
-        let thin = curves(&points, &Seeds::default());
+        let thin = curves(&points, &Seeds::default(), &BTreeMap::new());
         let of = |series: &str| {
             let points = thin.iter().filter(|point| point.series == series);
             points.map(|point| (point.x, point.y.median)).collect::<Vec<_>>()

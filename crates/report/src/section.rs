@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::rc::Rc;
 
 use crate::faults::{FAULTS, Matrix};
 use crate::figure::{Claim, Figure, Point};
@@ -147,8 +148,10 @@ impl Evaluation {
             of_runs.iter().flatten().map(|one| one.series.as_str()).collect();
         let runs = runs.len();
         let curves = runs::FIGURES.iter().zip(&of_runs).filter(|(_, points)| !points.is_empty());
-        let curves =
-            curves.map(|(figure, points)| Section::of(figure, &runs::curves(points, &seeds)));
+        let origins: BTreeMap<&str, Rc<Origin>> =
+            lines.iter().filter_map(|line| Some((line.file(), Origin::of(line)?))).collect();
+        let curves = curves
+            .map(|(figure, points)| Section::of(figure, &runs::curves(points, &seeds, &origins)));
         let left_out = left_out.into_iter().map(|((kind, reason), (count, first))| LeftOut {
             kind,
             reason,

@@ -1,15 +1,22 @@
-//! The names of classes, which weights are saved with: data that number them otherwise are refused.
+//! The names of classes, which are saved beside the weights: data that number them otherwise are told from those of training.
 
 use std::path::Path;
 
-use safetensors::SafeTensors;
+use sha2::{Digest, Sha256};
 use tensorwire_nn::Data;
 
-use crate::checkpoint::{CheckpointState, FoundCheckpoint};
-use crate::weights::{WeightsError, of_checkpoint, read};
+use crate::checkpoint::{CheckpointError, CheckpointState, FoundCheckpoint};
+use crate::config::ConfigError;
+use crate::origin::WeightsOrigin;
+use crate::weights::WeightsError;
 
-/// Where a file of weights has them, an array of JSON.
-pub(crate) const ENTRY: &str = "classes";
+/// Characters of a name that are said.
+const SAID_MAX: usize = 40;
+
+/// What to do where weights are used with other classes.
+const EVALUATES: &str = "give data with the same classes; rows of another table are numbered alike by --data csv:TRAIN,NEW, \
+                                    with the file that was trained on first";
+const GOES_ON: &str = "give the data of its training, or begin with its weights alone: --load in the place of --resume";
 
 /// The data of a job, as it calls them.
 #[derive(Clone, Copy)]
@@ -18,54 +25,89 @@ pub(crate) struct Named<'a> {
     pub(crate) name: &'a str,
 }
 
-/// Refuses data whose classes have other names than those that these weights, a file or a checkpoint, were trained on: one number
-/// would be two classes. Weights and data without names go with all.
-pub(crate) fn check_loaded(path: &Path, now: Named<'_>) -> Result<(), WeightsError> {
-    if now.data.train.class_names().is_none() {
-        return Ok(());
+impl Named<'_> {
+    /// Refuses these data if the weights at `path`, a file or a checkpoint, were trained on classes of other names: one number
+    /// would be two classes. Weights and data without names go with all.
+    pub(crate) fn check_loaded(self, path: &Path) -> Result<(), WeightsError> {
+        self.check(path, trained_on(path).as_deref(), EVALUATES)
     }
-    let trained = match path.is_dir() {
-        true => FoundCheckpoint::at(path).and_then(|found| found.state()),
-        false => return check(path, said_in(path)?.as_deref(), now),
-    };
-    check_resumed(path, &trained.map_err(of_checkpoint)?, now)
+
+    /// The same of a checkpoint to go on from.
+    pub(crate) fn check_resumed(
+        self,
+        path: &Path,
+        state: &CheckpointState,
+    ) -> Result<(), WeightsError> {
+        self.check(path, state.class_names.as_deref(), GOES_ON)
+    }
+
+    /// An error of weights with other shapes, or of other classes where these are why.
+    pub(crate) fn explained(self, error: ConfigError) -> ConfigError {
+        let (path, mend) = match &error {
+            ConfigError::Weights(WeightsError::OtherModel { path, .. }) => (path, EVALUATES),
+            ConfigError::Checkpoint(CheckpointError::OtherJob { path, .. }) => (path, GOES_ON),
+            _ => return error,
+        };
+        let checked = self.check(path, trained_on(path).as_deref(), mend);
+        checked.err().map_or(error, ConfigError::from)
+    }
+
+    fn check(
+        self,
+        path: &Path,
+        trained: Option<&[String]>,
+        mend: &'static str,
+    ) -> Result<(), WeightsError> {
+        let (Some(trained), Some(found)) = (trained, self.data.train.class_names()) else {
+            return Ok(());
+        };
+        let Some(difference) = difference(trained, found) else { return Ok(()) };
+        let (path, data) = (path.to_path_buf(), self.name.to_string());
+        Err(WeightsError::OtherClasses { path, data, difference, mend })
+    }
 }
 
-/// The same of a checkpoint that was read.
-pub(crate) fn check_resumed(
-    path: &Path,
-    trained: &CheckpointState,
-    now: Named<'_>,
-) -> Result<(), WeightsError> {
-    check(path, trained.class_names.as_deref(), now)
-}
-
-fn check(path: &Path, trained: Option<&[String]>, now: Named<'_>) -> Result<(), WeightsError> {
-    let (Some(trained), Some(found)) = (trained, now.data.train.class_names()) else {
-        return Ok(());
-    };
-    let Some(difference) = difference(trained, found) else { return Ok(()) };
-    let (path, data) = (path.to_path_buf(), now.name.to_string());
-    Err(WeightsError::OtherClasses { path, data, difference })
-}
-
-/// The names that a file of weights says.
-fn said_in(path: &Path) -> Result<Option<Vec<String>>, WeightsError> {
-    let image = read(path)?;
-    let header = SafeTensors::read_metadata(&image);
-    let said = header.ok().and_then(|(_, header)| header.metadata().as_ref()?.get(ENTRY).cloned());
-    // another program's entry of that name may be anything
-    Ok(said.and_then(|said| serde_json::from_str(&said).ok()))
+/// The names of the classes that weights were trained on, if they say them.
+fn trained_on(path: &Path) -> Option<Vec<String>> {
+    match path.is_dir() {
+        true => FoundCheckpoint::at(path).and_then(|found| found.state()).ok()?.class_names,
+        false => WeightsOrigin::read(path)?.class_names,
+    }
 }
 
 /// The first class that is another, in words.
 fn difference(trained: &[String], found: &[String]) -> Option<String> {
-    let mut both = trained.iter().zip(found).enumerate();
-    match both.find(|(_, (was, is))| was != is) {
-        Some((class, (was, is))) => Some(format!("class {class} was '{was}', and is '{is}'")),
-        None if trained.len() == found.len() => None,
-        None => Some(format!("there were {}, and are {}", trained.len(), found.len())),
+    let absent = |from: &[String], among: &[String]| {
+        from.iter().find(|name| !among.contains(name)).map(|name| said(name))
+    };
+    if trained == found {
+        return None;
     }
+    Some(match (absent(found, trained), absent(trained, found)) {
+        (Some(new), Some(lacks)) => {
+            format!("it knows no '{new}', which is there, and '{lacks}' is not")
+        }
+        (Some(new), None) => format!("it knows no '{new}', which is there"),
+        (None, Some(lacks)) => format!("it knows '{lacks}', which is not there"),
+        (None, None) => "it has them in another order".to_string(),
+    })
+}
+
+/// A name on one line, and not longer than people read.
+fn said(name: &str) -> String {
+    let shown: String = name.escape_debug().take(SAID_MAX).collect();
+    let more = if name.escape_debug().count() > SAID_MAX { "…" } else { "" };
+    shown + more
+}
+
+/// SHA-256 over the names of the classes of data, if they have such.
+pub(crate) fn sha256(data: &Data) -> Option<String> {
+    let mut hash = Sha256::new();
+    for name in data.train.class_names()? {
+        hash.update((name.len() as u64).to_le_bytes());
+        hash.update(name);
+    }
+    Some(hex::encode(hash.finalize()))
 }
 
 #[cfg(test)]
@@ -73,11 +115,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_other_class_is_named() {
+    fn the_class_that_is_another_is_named() {
         let names = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
         let said = |found: &[&str]| difference(&names(&["a", "b"]), &names(found));
         assert_eq!(said(&["a", "b"]), None);
-        assert_eq!(said(&["a", "c"]).unwrap(), "class 1 was 'b', and is 'c'");
-        assert_eq!(said(&["a"]).unwrap(), "there were 2, and are 1");
+        for (found, says) in [
+            (&["a", "c"][..], "it knows no 'c', which is there, and 'b' is not"),
+            (&["a"], "it knows 'b', which is not there"),
+            (&["a", "b", "c\n"], r"it knows no 'c\n', which is there"),
+            (&["b", "a"], "it has them in another order"),
+        ] {
+            assert_eq!(said(found).as_deref(), Some(says));
+        }
+        assert_eq!(super::said(&"é".repeat(50)), "é".repeat(40) + "…");
     }
 }

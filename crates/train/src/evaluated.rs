@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tensorwire_launch::Movement;
 use tensorwire_nn::Error as NnError;
 
+use crate::classes::Named;
 use crate::config::{Budget, ConfigError, TrainConfig};
 use crate::job::{Prepared, Supply, TrainError, evaluate_local};
 use crate::strategy::Strategy;
@@ -63,6 +64,10 @@ impl EvaluationSummary {
             prepared => prepared?,
         };
         let Prepared { config, data, .. } = &prepared;
+        if let Some(load) = &config.load {
+            let named = Named { data, name: &config.data };
+            named.check_loaded(load).map_err(ConfigError::from)?;
+        }
         let Some(test) = &data.test else {
             return Err(ConfigError::NothingToEvaluateWith { data: config.data.clone() }.into());
         };

@@ -10,6 +10,7 @@ mod listener;
 mod loader;
 mod pace;
 mod resuming;
+mod shape;
 mod strategy;
 mod taking_over;
 mod trainer;
@@ -26,9 +27,7 @@ use tensorwire_fabric::pulse;
 use tensorwire_graph::{Cluster, Hint, Node, NodeId, Op, Plan, PlanOptions, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_launch::{Member, Role, StoreJob};
-use tensorwire_nn::{
-    Batches, Data, Description, Model, Program, ProgramSpec, TestBatches, is_named,
-};
+use tensorwire_nn::{Batches, Data, Model, Program, ProgramSpec, TestBatches, is_named};
 use tensorwire_runtime::SessionOptions;
 use tensorwire_tensor::DType;
 
@@ -45,6 +44,7 @@ use computing::described;
 
 use keeping::shard;
 use resuming::resumed;
+use shape::JobShape;
 use strategy::{Connected, strategy};
 use whereabouts::{Phase, ProcessStanding};
 
@@ -72,33 +72,6 @@ pub struct Prepared {
     pub rates: Rates,
     /// The checkpoint that it goes on from.
     pub resumed: Option<Resumed>,
-}
-
-/// What the data decide about the graph; members that need no data get it from the launcher.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct JobShape {
-    samples: Description,
-    counts: SampleCounts,
-    steps: u64,
-    /// Those of them that were made before the checkpoint that the job goes on from.
-    #[serde(default)]
-    done: u64,
-    steps_per_epoch: u64,
-    /// How often the model is evaluated, batch by batch, when all of the test is.
-    test_batches: u64,
-}
-
-impl JobShape {
-    /// Fails if these are other data than those that the job was planned for: members would each take other samples.
-    fn check(&self, data: &Data) -> Result<(), ConfigError> {
-        let (samples, counts) = (data.train.describe(), SampleCounts::of(data));
-        let (known, found) = match (samples == self.samples, counts == self.counts) {
-            (true, true) => return Ok(()),
-            (true, false) => (self.counts.to_string(), counts.to_string()),
-            (false, _) => (self.samples.to_string(), samples.to_string()),
-        };
-        Err(ConfigError::DataChanged { known, found })
-    }
 }
 
 /// What every member of a training job is told.
@@ -156,23 +129,30 @@ impl Prepared {
         // fits: batches of a test are counted
         let test_batches = test.map_or(0, |test| test.len() as u64);
         let counts = SampleCounts::of(&data);
-        let mut shape = JobShape { samples, counts, steps, done: 0, steps_per_epoch, test_batches };
+        let mut shape = JobShape {
+            samples,
+            counts,
+            steps,
+            done: 0,
+            steps_per_epoch,
+            test_batches,
+            classes_sha256: classes::sha256(&data),
+        };
         let topology = config.topology();
         let (program, cluster, plan) = build(&*model, &config, &topology, &shape)?;
         // opened once more by whoever computes; here it is looked for before anything is started
         Kernels::open(kernel_choice(&config, &program), 1)?;
         strategy(&topology).check(&config, &plan)?;
-        let resumed = resumed(&config, &program, &shape)?;
         let named = classes::Named { data: &data, name: &config.data };
+        let resumed =
+            resumed(&config, &program, &shape).map_err(|error| named.explained(error.into()))?;
         if let Some(resumed) = &resumed {
-            classes::check_resumed(&resumed.path, &resumed.state, named)?;
+            named.check_resumed(&resumed.path, &resumed.state)?;
         }
         shape.done = resumed.as_ref().map_or(0, |resumed| resumed.state.step);
         let load = config.load.as_deref();
-        let load = load.map(|path| weights::chosen(path, program.weights())).transpose()?;
-        if let Some(load) = &load {
-            classes::check_loaded(load, named)?;
-        }
+        let load = load.map(|path| weights::chosen(path, program.weights())).transpose();
+        let load = load.map_err(|error| named.explained(error.into()))?;
         // all processes begin with the same, whatever comes to the folder meanwhile
         let config = TrainConfig { load, ..config };
         if let Some(path) = &config.save {
@@ -538,7 +518,6 @@ fn cores() -> usize {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use tensorwire_nn::{Dataset, Result, Sample};
 
     use super::*;
 
@@ -558,44 +537,5 @@ mod tests {
         assert_eq!(shares(|rank| json!([[rank * 8, rank * 8 + 7]]), 8), [8; 8], "srun -c 8");
         assert_eq!(shares(|rank| json!([[rank % 2 * 32, rank % 2 * 32 + 31]]), 32), [8; 8]);
         assert_eq!(shares(|_| json!([[0, 7]]), 8), [1; 8], "a container of eight cores");
-    }
-
-    /// So many samples of so many numbers.
-    struct Numbers(usize, usize);
-
-    impl Dataset for Numbers {
-        fn describe(&self) -> Description {
-            Description::new().input("input", DType::I64, &[self.1])
-        }
-
-        fn len(&self) -> usize {
-            self.0
-        }
-
-        fn get(&self, _: usize, _: &mut Sample<'_>) -> Result<()> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn a_member_that_finds_more_samples_or_others_does_not_train_on_them() {
-        let data =
-            |train, test, numbers| Data::from((Numbers(train, numbers), Numbers(test, numbers)));
-        let known = data(90, 9, 2);
-        let shape = JobShape {
-            samples: known.train.describe(),
-            counts: SampleCounts::of(&known),
-            steps: 1,
-            done: 0,
-            steps_per_epoch: 1,
-            test_batches: 1,
-        };
-        assert!(shape.check(&data(90, 9, 2)).is_ok());
-        let said = |found: &Data| shape.check(found).unwrap_err().to_string();
-        let text = said(&data(91, 9, 2));
-        assert!(text.contains("91 samples and 9 of a test here, 90 samples and 9 of a"), "{text}");
-        assert!(said(&data(90, 8, 2)).contains("8 of a test here"));
-        let other = data(90, 9, 3);
-        assert!(said(&other).contains(&other.train.describe().to_string()));
     }
 }

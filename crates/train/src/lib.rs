@@ -24,6 +24,7 @@ mod messages;
 mod mounted;
 mod mover;
 mod open_part;
+mod origin;
 mod rates;
 mod report;
 mod resizing;
@@ -62,6 +63,7 @@ pub use left::{Kept, Left};
 pub use open_part::{
     OpenPart, OpenSessions, PartError, PartOptions, SessionRanks, open_part, open_sessions,
 };
+pub use origin::WeightsOrigin;
 pub use rates::{RateFunction, Rates};
 pub use report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport, copies_key};
 pub use run::{JobFailure, MemberRecord, TRAIN, TrainOutcome, TrainUpdate, launch_train};

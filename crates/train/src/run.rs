@@ -285,6 +285,7 @@ pub fn launch_train(
     let control = resizing.as_ref().map(Resizing::control);
     let mut how = JobSpec { control, ..how.clone() };
     let mut attempts = Attempts::of(config.restarts);
+    let mut told = None;
     // says which launcher has the job, where a folder that is claimed names nobody
     abandoned(prepared, &how)?;
     // before anybody is started, or ended
@@ -301,7 +302,14 @@ pub fn launch_train(
             let have_met = matches!(update, JobUpdate::Introduced);
             has_members |= have_met;
             attempts.has_met |= have_met;
-            on_update(update);
+            match update {
+                // said again only where a job that is started anew has another
+                JobUpdate::Transport(choice) if told.as_ref() == Some(&choice) => {}
+                JobUpdate::Transport(choice) => {
+                    on_update(JobUpdate::Transport(told.insert(choice).clone()));
+                }
+                update => on_update(update),
+            }
         });
         let left = how.abandoned.take();
         let failure = match launched {

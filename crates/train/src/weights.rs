@@ -15,8 +15,8 @@ use tensorwire_nn::{Variable, initialise};
 use tensorwire_tensor::{DType, TensorSpec};
 
 use crate::checkpoint::{CheckpointError, CheckpointFolder, FoundCheckpoint};
-use crate::classes;
 use crate::config::{FloatType, TrainConfig};
+use crate::origin;
 use crate::strategy::Strategy;
 use crate::whole_file;
 
@@ -52,11 +52,8 @@ pub enum WeightsError {
         "{path} holds other weights than the model: {differences}; load a file that this model saved, with the data that it was trained on"
     )]
     OtherModel { path: PathBuf, differences: String },
-    #[error(
-        "{path} was trained on other classes: {difference} in {data}; give data with the same ones, of a table together with the file \
-         that it was trained on (csv:TRAIN,TEST)"
-    )]
-    OtherClasses { path: PathBuf, data: String, difference: String },
+    #[error("{path} was trained on other classes than those of {data}: {difference}; {mend}")]
+    OtherClasses { path: PathBuf, data: String, difference: String, mend: &'static str },
     #[error("{path} holds the model's weights as {found}; give --dtype {found}")]
     OtherType { path: PathBuf, found: String },
     #[error("{path} holds the model's weights as {found}; save them as f32, f64 or bf16")]
@@ -96,12 +93,12 @@ pub(crate) fn chosen<'a>(
     }
 }
 
-pub(crate) fn of_checkpoint(error: CheckpointError) -> WeightsError {
+fn of_checkpoint(error: CheckpointError) -> WeightsError {
     WeightsError::Checkpoint(Box::new(error))
 }
 
 /// The bytes of a file of weights, or of the one that a checkpoint would be converted to.
-pub(crate) fn read(path: &Path) -> Result<Vec<u8>, WeightsError> {
+fn read(path: &Path) -> Result<Vec<u8>, WeightsError> {
     if path.is_dir() {
         let found = CheckpointFolder::new(path).newest_whole().map_err(of_checkpoint)?.0;
         return found.weights().map(|(_, image)| image).map_err(of_checkpoint);
@@ -314,7 +311,7 @@ pub(crate) fn sha256<'a>(weights: impl Iterator<Item = (&'a Variable, &'a [u8])>
     hex::encode(hash.finalize())
 }
 
-/// What a file of weights says of them, for people and for other programs. Of all this the classes alone are read here.
+/// What a file of weights says of them, for people and for other programs; [`origin::WeightsOrigin`] reads it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin<'a> {
     /// Of tensorwire.
@@ -322,6 +319,7 @@ pub(crate) struct Origin<'a> {
     pub(crate) model: &'a str,
     pub(crate) data: &'a str,
     pub(crate) strategy: Strategy,
+    pub(crate) seed: u64,
     /// The steps that were made.
     pub(crate) steps: u64,
     /// The names of the classes, by their numbers, if they have such.
@@ -335,22 +333,23 @@ impl<'a> Origin<'a> {
         steps: u64,
         class_names: Option<&'a [String]>,
     ) -> Origin<'a> {
-        let TrainConfig { model, data, strategy, .. } = config;
-        let (version, strategy) = (env!("CARGO_PKG_VERSION"), *strategy);
-        Origin { version, model, data, strategy, steps, class_names }
+        let TrainConfig { model, data, strategy, seed, .. } = config;
+        let (version, strategy, seed) = (env!("CARGO_PKG_VERSION"), *strategy, *seed);
+        Origin { version, model, data, strategy, seed, steps, class_names }
     }
 
     fn metadata(&self) -> BTreeMap<&'static str, String> {
-        let Origin { version, model, data, strategy, steps, class_names } = self;
+        let Origin { version, model, data, strategy, seed, steps, class_names } = self;
         let mut said = BTreeMap::from([
-            ("tensorwire", version.to_string()),
-            ("model", model.to_string()),
-            ("data", data.to_string()),
+            (origin::WRITER, version.to_string()),
+            (origin::MODEL, model.to_string()),
+            (origin::DATA, data.to_string()),
             ("strategy", strategy.name().to_string()),
+            (origin::SEED, seed.to_string()),
             ("steps", steps.to_string()),
         ]);
         said.extend(
-            class_names.map(|names| (classes::ENTRY, serde_json::json!(names).to_string())),
+            class_names.map(|names| (origin::CLASSES, serde_json::json!(names).to_string())),
         );
         said
     }
@@ -463,11 +462,12 @@ mod tests {
             ("model", "mlp"),
             ("data", "digits"),
             ("strategy", "ps"),
+            ("seed", "1"),
             ("steps", "7"),
         ] {
             assert_eq!(entries.get(name).map(String::as_str), Some(value), "{name}");
         }
-        assert_eq!((entries.len(), length % LENGTH_BYTES), (5, 0));
+        assert_eq!((entries.len(), length % LENGTH_BYTES), (6, 0));
         saved(folder.path());
         assert_eq!(std::fs::read(&path).unwrap(), image, "the same bytes each time");
 

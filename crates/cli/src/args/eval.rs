@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tensorwire_train::{CheckpointFolder, ConfigError, DeviceChoice, FloatType, TrainConfig};
+use tensorwire_train::{
+    CheckpointFolder, ConfigError, DeviceChoice, FloatType, TrainConfig, WeightsOrigin,
+};
 
 use super::headings::{CHECKPOINTS, COMPUTE, MODEL, OUTPUT};
 use super::job::{KernelsArg, MathArg, cuda_libraries, default_data};
@@ -12,7 +14,7 @@ use super::{DEFAULTS, with_default};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  tensorwire eval --load weights.safetensors --model cifar --data digits
+  tensorwire eval --load weights.safetensors   its model, and its data
   tensorwire eval --load runs/digits           the newest checkpoint
   tensorwire eval --load runs/digits/best      the best one (--keep-best)
   tensorwire eval --load runs/digits --data csv:train.csv,new.csv
@@ -27,11 +29,11 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_name = "PATH", help_heading = CHECKPOINTS)]
     load: PathBuf,
     #[arg(long, value_name = "NAME", help_heading = MODEL, value_parser = super::models::model_name,
-          help = with_default("Model", format_args!("the checkpoint's, or {}", DEFAULTS.model)))]
+          help = with_default("Model", format_args!("that of the weights, or {}", DEFAULTS.model)))]
     model: Option<String>,
     /// Data, as `train` takes them: its test's samples
     ///
-    /// [default: the checkpoint's, or as of `train`]
+    /// [default: those of the weights, or as of `train`]
     #[arg(long, alias = "dataset", help_heading = MODEL)]
     data: Option<String>,
     /// Tokens of a window of text [default: as many as the model takes]
@@ -42,7 +44,7 @@ pub(crate) struct EvalArgs {
     batch: usize,
     /// Seed of made-up data, and of which rows are the test's
     ///
-    /// Where the test has no file of its own. [default: the checkpoint's, or as of `train`]
+    /// Where the test has no file of its own. [default: that of the weights, or as of `train`]
     #[arg(long, value_name = "S", help_heading = MODEL, hide_short_help = true)]
     seed: Option<u64>,
     /// Type of the weights
@@ -78,7 +80,7 @@ pub(crate) struct EvalArgs {
 }
 
 impl EvalArgs {
-    /// What is evaluated on what. What is not said is as the checkpoint has it, if it is one.
+    /// What is evaluated on what. What is not said is as the checkpoint, or the file, has it.
     ///
     /// # Errors
     /// When no checkpoint in the folder is whole.
@@ -86,18 +88,22 @@ impl EvalArgs {
         let newest = self.load.is_dir().then(|| CheckpointFolder::new(&self.load).newest_whole());
         let newest = newest.transpose()?;
         let load = newest.as_ref().map_or(self.load, |(found, _)| found.path.clone());
-        let state = newest.map(|(_, state)| state);
-        let of_state = |state: &tensorwire_train::CheckpointState| state.model.clone();
-        let model = self.model.or(state.as_ref().map(of_state)).unwrap_or(DEFAULTS.model.clone());
+        let said = match newest {
+            Some((_, state)) => Some((state.model, state.data, Some(state.seed))),
+            None => WeightsOrigin::read(&load).map(|said| (said.model, said.data, said.seed)),
+        };
+        let of_said = said.as_ref().map(|(model, ..)| model.clone());
+        let model = self.model.or(of_said).unwrap_or(DEFAULTS.model.clone());
         // of another model they may be of no use
-        let state = state.filter(|state| state.model == model);
-        let data = self.data.or(state.as_ref().map(|state| state.data.clone()));
+        let said = said.filter(|(of, ..)| *of == model);
+        let seed = said.as_ref().and_then(|(.., seed)| *seed);
+        let data = self.data.or(said.map(|(_, data, _)| data));
         Ok(TrainConfig {
             data: data.unwrap_or_else(|| default_data(&model).to_string()),
             model,
             sequence: self.sequence,
             batch: self.batch,
-            seed: self.seed.or(state.map(|state| state.seed)).unwrap_or(DEFAULTS.seed),
+            seed: self.seed.or(seed).unwrap_or(DEFAULTS.seed),
             dtype: self.dtype.into(),
             activations: self.precision.map(FloatType::from),
             device: self.device,

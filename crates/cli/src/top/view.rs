@@ -130,7 +130,10 @@ fn draw_job(frame: &mut Frame<'_>, area: Rect, job: &JobStatus) {
         Column::Stands => Constraint::Fill(1),
         column => Constraint::Length(column.width()),
     });
-    let shown = Table::new(job.members.iter().map(row), widths).header(header).column_spacing(1);
+    let (members, left_out) = seen(&job.members, usize::from(table.height).saturating_sub(1));
+    let more = (left_out > 0).then(|| Row::new([format!("… {left_out} more")]));
+    let rows = members.into_iter().map(row).chain(more);
+    let shown = Table::new(rows, widths).header(header).column_spacing(1);
     frame.render_widget(shown, table);
     if !is_wide {
         // a narrow row has no room for it
@@ -140,6 +143,20 @@ fn draw_job(frame: &mut Frame<'_>, area: Rect, job: &JobStatus) {
         let text: Vec<Line<'_>> = still.collect();
         frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), stand);
     }
+}
+
+/// The processes that so many rows have room for, and how many are left out, which takes a row: first those that are lost or
+/// stand still.
+fn seen(members: &[MemberStatus], rows: usize) -> (Vec<&MemberStatus>, usize) {
+    let mut seen: Vec<&MemberStatus> = members.iter().collect();
+    if seen.len() > rows {
+        let is_well =
+            |member: &&MemberStatus| member.phase != MemberPhase::Lost && member.still.is_none();
+        seen.sort_by_key(is_well);
+        seen.truncate(rows.saturating_sub(1));
+    }
+    let left_out = members.len() - seen.len();
+    (seen, left_out)
 }
 
 fn style(member: &MemberStatus) -> Style {
@@ -231,6 +248,20 @@ mod tests {
             assert!(lines[0].starts_with("tensorwire top: 1 job"), "{text}");
             assert!(lines[23].starts_with("q ends"), "{text}");
         }
+    }
+
+    #[test]
+    fn of_many_processes_those_that_are_not_well_are_seen_and_the_others_counted() {
+        let mut large = job("4711");
+        let waits = large.members.remove(1);
+        large.members = (0..40).map(|rank| member(rank, &format!("worker {rank}"))).collect();
+        large.members[39] = MemberStatus { role: "worker 39".to_string(), ..waits };
+        let lines = screen(&View::new(vec![large]), 200);
+        let workers = lines.iter().filter(|line| line.starts_with("worker")).count();
+        let text = lines.join("\n");
+        assert!(lines.iter().any(|line| line.starts_with("worker 39 ")), "{text}");
+        let more = format!("… {} more", 40 - workers);
+        assert!(workers > 10 && text.contains(&more), "{more}:\n{text}");
     }
 
     #[test]

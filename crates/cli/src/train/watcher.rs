@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tensorwire_launch::{JobUpdate, TransportChoice, ending_behind, nothing_moves, restarting};
+use tensorwire_launch::{JobUpdate, ending_behind, nothing_moves, restarting};
 use tensorwire_train::{
     EventFile, FinishedStep, LossGrowth, Prepared, Progress, StepAggregator, TrainUpdate,
 };
@@ -19,8 +19,6 @@ pub(super) struct Watcher {
     /// The last step that all workers have finished.
     pub(super) finished: Arc<AtomicU64>,
     roles: Vec<String>,
-    /// What was said last of what its processes talk by.
-    transport: Option<TransportChoice>,
     pub(super) steps: StepAggregator,
     growth: LossGrowth,
     /// A second Ctrl-C ends the job at once.
@@ -40,7 +38,6 @@ impl Watcher {
             bar,
             finished: Arc::new(AtomicU64::new(prepared.steps_done())),
             roles: prepared.roles(),
-            transport: None,
             steps: StepAggregator::new(prepared),
             growth: LossGrowth::default(),
             hears_another: true,
@@ -89,9 +86,7 @@ impl Watcher {
             JobUpdate::Listening { at } => {
                 self.bar.say(format_args!("processes on other hosts call this machine at {at}"));
             }
-            // once, and again only if a job that is started anew has another
-            JobUpdate::Transport(choice) if self.transport.as_ref() == Some(&choice) => {}
-            JobUpdate::Transport(choice) => self.bar.say(self.transport.insert(choice)),
+            JobUpdate::Transport(choice) => self.bar.say(choice),
             JobUpdate::Said { line } => self.bar.say(line),
             JobUpdate::Introduced => self.bar.begin(),
             JobUpdate::Restarting { why, step, restart, most, pause } => {

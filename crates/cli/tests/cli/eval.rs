@@ -122,39 +122,54 @@ fn what_cannot_be_evaluated_says_why_and_epochs_of_none_say_the_command() {
     assert!(ended.stderr.contains("--load <PATH>"), "{}", ended.stderr);
 }
 
-/// Words are numbered by the table that they are in: weights know which they were trained on.
+/// Words are numbered by the table that they are in, and folders by those beside them: weights know what they were trained on.
 #[test]
-fn a_table_with_other_classes_is_refused() {
+fn data_with_other_classes_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let place = |name: &str| folder.path().join(name).display().to_string();
-    let table = |name: &str, words: [&str; 2]| {
-        let rows = (0..40).map(|row| format!("{row},{},{}\n", row % 7, words[row % 2]));
+    let table = |name: &str, words: &[&str]| {
+        let rows = (0..60).map(|row| format!("{row},{},{}\n", row % 7, words[row % words.len()]));
         std::fs::write(folder.path().join(name), rows.collect::<String>()).unwrap();
     };
-    table("train.csv", ["cat", "dog"]);
-    table("new.csv", ["dog", "eel"]);
-    table("same.csv", ["dog", "cat"]);
-    let (file, kept) = (place("w.safetensors"), place("kept"));
-    let trained =
-        format!("train --strategy local --workers 1 --batch 4 --data csv:{}", place("train.csv"));
-    run(&format!("{trained} --steps 2 --save {file} --checkpoint {kept}"));
-    let converted = place("converted.safetensors");
-    assert!(
-        Job::start(&format!("checkpoint convert {kept} {converted}")).end(LIMIT).status.success()
-    );
+    table("train.csv", &["cat", "dog"]);
+    table("same.csv", &["dog", "cat"]);
+    table("other.csv", &["dog", "eel"]);
+    table("fewer.csv", &["dog"]);
+    table("more.csv", &["cat", "dog", "eel"]);
+    let (file, kept, converted) =
+        (place("w.safetensors"), place("kept"), place("converted.safetensors"));
+    let alone = "--strategy local --workers 1 --batch 4";
+    let data = |name: &str| format!("--data csv:{}", place(name));
+    let trained = data("train.csv");
+    run(&format!("train {alone} {trained} --steps 2 --save {file} --checkpoint {kept}"));
+    run(&format!("checkpoint convert {kept} {converted}"));
     for load in [&file, &kept, &converted] {
-        let said =
-            refused(&format!("eval --load {load} --batch 4 --data csv:{}", place("new.csv")));
-        let says = format!(
-            "was trained on other classes: class 0 was 'cat', and is 'dog' in csv:{}; give data with the same ones",
-            place("new.csv")
-        );
-        assert!(said.contains(&says), "{load}: {said}");
-        run(&format!("eval --load {load} --batch 4 --data csv:{}", place("same.csv")));
+        let evaluated = |name: &str| format!("eval --load {load} --batch 4 {}", data(name));
+        run(&evaluated("same.csv"));
+        // its own data, with the rows of its own test
+        let own = run(&format!("eval --load {load} --batch 4 --json")).json();
+        assert_eq!(own["data"], format!("csv:{}", place("train.csv")));
+        for (name, says) in [
+            (
+                "other.csv",
+                "it knows no 'eel', which is there, and 'cat' is not; give data with the",
+            ),
+            ("fewer.csv", "it knows 'cat', which is not there; give data with the same classes"),
+            ("more.csv", "it knows no 'eel', which is there; give data with the same classes"),
+        ] {
+            let said = refused(&evaluated(name));
+            let other = format!("on other classes than those of csv:{}: {says}", place(name));
+            assert!(said.contains(&other), "{load}: {said}");
+        }
+        run(&format!("eval --load {load} --batch 4 {trained},{}", place("fewer.csv")));
     }
-    let said = refused(&format!(
-        "train --strategy local --workers 1 --batch 4 --steps 4 --resume {kept} --data csv:{}",
-        place("new.csv")
-    ));
-    assert!(said.contains("was trained on other classes: class 0 was 'cat'"), "{said}");
+    let goes_on = format!("train {alone} --steps 4 --resume {kept}");
+    for name in ["other.csv", "more.csv"] {
+        let said = refused(&format!("{goes_on} {}", data(name)));
+        let says = ["which is there", "--load in the place of --resume"];
+        assert!(says.iter().all(|says| said.contains(says)), "{said}");
+    }
+    run(&format!("{goes_on} {}", data("same.csv")));
+    // weights may begin to learn something else
+    run(&format!("train {alone} --steps 1 --load {file} {}", data("other.csv")));
 }

@@ -173,6 +173,9 @@ impl Held {
     }
 }
 
+/// How often a thread is held that may be in the middle of a word to the launcher.
+const TRIES: usize = 4;
+
 /// Threads that stand still while that which says that the process is alive goes on: the process notices, and is named.
 #[test]
 fn a_thread_that_stands_still_ends_the_job_and_is_named() {
@@ -184,22 +187,24 @@ fn a_thread_that_stands_still_ends_the_job_and_is_named() {
         ("--strategy allreduce --transport tcp", 0, "worker 0", None, "main"),
     ] {
         let context = format!("{command}: {named} of rank {rank}");
-        let held = Held::start(&format!("{command} --deadline 5"), Some(rank), thread, 25);
-        let ended = match held {
-            Ok(held) => held.end(),
-            Err(why) => return skip(None, &why),
-        };
-        let last = ended.last_line();
-        let who = format!("error: first to fail: {role} (rank {rank}, pid ");
-        assert!(last.starts_with(&who), "{context}: {}", ended.stderr);
+        let mut ended = Vec::new();
+        // if the debugger comes while it says something to the launcher, no other thread can say a word: it is mute
+        let is_mute = |ended: &Ended| ended.last_line().contains("nothing was heard of it for");
+        while ended.len() < TRIES && ended.last().is_none_or(is_mute) {
+            match Held::start(&format!("{command} --deadline 5"), Some(rank), thread, 25) {
+                Ok(held) => ended.push(held.end()),
+                Err(why) => return skip(None, &why),
+            }
+            let (last, stderr) = (ended.last().unwrap().last_line(), &ended.last().unwrap().stderr);
+            let who = format!("error: first to fail: {role} (rank {rank}, pid ");
+            assert!(last.starts_with(&who), "{context}: {stderr}");
+            assert!(stderr.contains("is left behind"), "{context}: {stderr}");
+        }
+        let last = ended.last().unwrap().last_line();
         // over tcp, also one that waits for a connection's lock, if the debugger came while the named one held it
         let waits = command.contains("tcp").then_some("fabric-cq-0");
         let is_said = |thread: &str| last.contains(&format!("its thread '{thread}' stands still"));
-        // a worker says its steps to the launcher: if the debugger came in the middle of a word, no other thread can say one
-        let mute = role.starts_with("worker") && last.contains("nothing was heard of it for");
-        let is_named = is_said(named) || waits.is_some_and(is_said) || mute;
-        assert!(is_named, "{context}: {}", ended.stderr);
-        assert!(ended.stderr.contains("is left behind"), "{context}: {}", ended.stderr);
+        assert!(is_said(named) || waits.is_some_and(is_said), "{context}: {last}");
     }
 }
 

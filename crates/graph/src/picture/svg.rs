@@ -61,7 +61,7 @@ impl Picture {
                 if *way != Way::ToLeft {
                     let _ = writeln!(body, "<path class=\"h\" d=\"M{to} {line}l-8 -4v8z\"/>");
                 }
-                let said = label(*what, by_how, row.times, LABEL);
+                let said = label(*what, by_how, row.times, (LABEL, false)).0;
                 body += &text(from + 18, line - 5, "", &said);
             }
             y += height + 8;
@@ -94,7 +94,7 @@ impl Picture {
                 out += &node("r", names_of(right));
             }
             for ((what, way), by_how) in flows {
-                let said = quoted(&label(*what, by_how, *times, LABEL));
+                let said = quoted(&label(*what, by_how, *times, (LABEL, false)).0);
                 let (from, to, direction) = match way {
                     Way::ToLeft => ("r", "l", ""),
                     Way::ToRight => ("l", "r", ""),

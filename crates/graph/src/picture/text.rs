@@ -11,20 +11,28 @@ use crate::graph::{Job, Task};
 /// Columns inside the boxes at the left and at the right.
 const LEFT: usize = 16;
 const RIGHT: usize = 10;
-/// Fewer columns have no room for how each tensor crosses in words.
-const NARROW: usize = 80;
 /// Most lines that a name takes.
 const NAME_LINES_MAX: usize = 3;
 
 impl Picture {
     /// The drawing as text of at most so many lines and columns; more only where the notes alone take as many.
     pub fn to_text(&self, screen: Screen) -> String {
+        let (text, has_short) = self.drawn(screen, 0);
+        // what short forms mean takes a line
+        match has_short && text.lines().count() > screen.lines {
+            true => self.drawn(screen, 1).0,
+            false => text,
+        }
+    }
+
+    /// The drawing, which leaves so many lines free, and whether it has short forms.
+    fn drawn(&self, screen: Screen, reserved: usize) -> (String, bool) {
         let columns = screen.columns.max(LEFT + RIGHT + 8 + 24);
         let notes: Vec<String> =
             self.notes.iter().flat_map(|note| wrapped(note, columns)).collect();
         let titles = wrapped(&self.title, columns);
         // whose sides they are, the first border, an empty line before the notes
-        let around = titles.len() + notes.len() + 4 + usize::from(columns < NARROW);
+        let around = titles.len() + notes.len() + 4 + reserved;
         let lines = screen.lines.saturating_sub(around);
         let folded = fold(&self.layers, &self.crossings, lines, &|row| lines_of(row) + 1);
         let between = columns - (LEFT + 4) - (RIGHT + 4);
@@ -45,8 +53,9 @@ impl Picture {
             let mut flows = row.flows.iter();
             for line in 0..lines_of(row) {
                 let flow = flows.next().map(|((what, way), by_how)| {
-                    let label = label(*what, by_how, row.times, between - 5);
-                    has_short |= by_how.keys().any(|how| is_short_in(how, &label));
+                    let room = (between - 5, true);
+                    let (label, is_short) = label(*what, by_how, row.times, room);
+                    has_short |= is_short;
                     arrow(*way, &label, between)
                 });
                 let left = format!("│ {} │", padded(names.get(line), LEFT));
@@ -63,10 +72,11 @@ impl Picture {
         out.extend(folded.rows.last().map(|row| border(["└", "┘"], row)));
         out.push(String::new());
         if has_short {
-            out.push("ref: by reference; write: one write; +: others, too".to_string());
+            out.push(SHORT.to_string());
         }
         out.extend(notes);
-        out.into_iter().map(|line| line.trim_end().to_string() + "\n").collect()
+        let text = out.into_iter().map(|line| line.trim_end().to_string() + "\n").collect();
+        (text, has_short)
     }
 }
 
@@ -126,13 +136,13 @@ fn lines_of(row: &Row) -> usize {
     row.flows.len().max(row.name_lines().len()).max(right)
 }
 
-/// What an arrow says, in at most `room` columns.
+/// What an arrow says, in at most `room` columns; short forms come in where `may_shorten`, and whether they have.
 pub(super) fn label(
     what: What,
     by_how: &BTreeMap<String, Amount>,
     times: usize,
-    room: usize,
-) -> String {
+    (room, may_shorten): (usize, bool),
+) -> (String, bool) {
     let name = what.name();
     let times = if times > 1 { format!("{times} × ") } else { String::new() };
     let mut amounts: Vec<(&String, &Amount)> = by_how.iter().collect();
@@ -160,18 +170,20 @@ pub(super) fn label(
         1 => all.clone(),
         ways => format!("{all} in {ways} ways"),
     };
-    let short = hows.iter().map(|how| short(how)).collect::<Vec<&str>>();
-    let besides = most.map(|_| format!("{all} {}+", short[0])).unwrap_or_default();
-    let tries = [
-        format!("{name} {}", parts.join(", ")),
-        format!("{all} {}", hows.join(", ")),
-        mostly,
-        format!("{all} {}", short.join(", ")),
-        besides,
-        in_ways,
-    ];
-    let fits = tries.iter().find(|text| (1..=room).contains(&text.chars().count()));
-    fits.cloned().unwrap_or_else(|| all.chars().take(room).collect())
+    let fits = |text: &String| (1..=room).contains(&text.chars().count());
+    let words =
+        [format!("{name} {}", parts.join(", ")), format!("{all} {}", hows.join(", ")), mostly];
+    if let Some(text) = words.into_iter().find(fits) {
+        return (text, false);
+    }
+    let shorter: Vec<&str> = hows.iter().map(|how| short(how)).collect();
+    let besides = most.map(|_| format!("{all} {}+", shorter[0])).unwrap_or_default();
+    let shorter = [format!("{all} {}", shorter.join(", ")), besides];
+    if let Some(text) = shorter.into_iter().find(|text| may_shorten && fits(text)) {
+        return (text, true);
+    }
+    let rest = [in_ways, all.clone()].into_iter().find(fits);
+    (rest.unwrap_or_else(|| all.chars().take(room).collect()), false)
 }
 
 /// How a tensor crosses, where there is little room.
@@ -183,11 +195,8 @@ fn short(how: &str) -> &str {
     }
 }
 
-/// True if a label has the short form of how a tensor crosses.
-fn is_short_in(how: &str, label: &str) -> bool {
-    let is_there = |word: &str| label.split([' ', ',', '+']).any(|found| found == word);
-    short(how) != how && is_there(short(how)) && !label.contains(how)
-}
+/// What the short forms in a drawing mean.
+const SHORT: &str = "ref: by reference; write: one write; +: and other ways";
 
 fn arrow(way: Way, label: &str, columns: usize) -> String {
     let (begin, end) = match way {

@@ -87,8 +87,8 @@ pub trait Dataset: Send + Sync {
         None
     }
 
-    /// The names of the classes, by their numbers. What is trained says them with the weights, so that data that number them
-    /// otherwise are refused. None by default: classes have numbers alone.
+    /// The names of the classes, by their numbers. They are saved beside the weights, which refuse data that number them otherwise.
+    /// None by default: classes have numbers alone.
     fn class_names(&self) -> Option<&[String]> {
         None
     }

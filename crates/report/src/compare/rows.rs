@@ -75,12 +75,14 @@ const QUANTITIES: &[Quantity] = &[
     time(&["step"], "step alone", |line| {
         Ok(Measure::from(line.number("tensorwire_ms")?).scaled(1e-3))
     }),
-    time(&["throughput", "scaling", "gpudirect", "links", "epoch", "nodes"], "step", |line| {
-        line.seconds("step_s")
-    }),
+    time(
+        &["throughput", "scaling", "gpudirect", "links", "links-simulated", "epoch", "nodes"],
+        "step",
+        |line| line.seconds("step_s"),
+    ),
     time(&["simulate"], "step", |line| Ok(line.number("step_s")?.into())),
     time(&["kvstore"], "push and pull", |line| line.seconds("median_s")),
-    time(&["allreduce"], "operation", |line| line.seconds("median_s")),
+    time(&["allreduce", "gpu-allreduce"], "operation", |line| line.seconds("median_s")),
     time(&["modes"], "epoch", |line| match line.number("epoch")? {
         // before the first there was none
         epoch if epoch > 0.0 => line.percentiles("epoch_seconds", "repetitions"),

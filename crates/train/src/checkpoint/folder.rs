@@ -375,6 +375,7 @@ impl FoundCheckpoint {
             model: &state.model,
             data: &state.data,
             strategy: state.strategy,
+            seed: state.seed,
             steps: state.step,
             class_names: state.class_names.as_deref(),
         };

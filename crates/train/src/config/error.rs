@@ -255,6 +255,10 @@ pub enum ConfigError {
         "the data changed since the job began: {found} here, {known} then; start it again, with --resume where it is to go on"
     )]
     DataChanged { known: String, found: String },
+    #[error(
+        "the names of the classes are others here than where the job began; give each host the same files"
+    )]
+    ClassesChanged,
     #[error("{0}")]
     Graph(#[from] GraphError),
 }

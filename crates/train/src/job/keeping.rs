@@ -248,8 +248,16 @@ mod tests {
     fn a_step_behind_an_evaluation_or_a_checkpoint_waits_for_who_is_busy_with_it() {
         let counts = SampleCounts { train: Some(90), test: Some(9) };
         let (samples, steps_per_epoch) = (Description::new(), 100);
-        let shape =
-            JobShape { samples, counts, steps: 40, done: 10, steps_per_epoch, test_batches: 1 };
+        let (steps, done, test_batches, classes_sha256) = (40, 10, 1, None);
+        let shape = JobShape {
+            samples,
+            counts,
+            steps,
+            done,
+            steps_per_epoch,
+            test_batches,
+            classes_sha256,
+        };
         let long = |config: &TrainConfig| -> Vec<u64> {
             let is_long = |step: &u64| shape.step_patience(config, *step) > config.step_deadline();
             (11..=40).filter(is_long).collect()

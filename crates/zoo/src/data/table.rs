@@ -138,6 +138,7 @@ pub(super) fn data(
         let reason = format!("{reason}: {wanted} were asked for; subtract 1 from each, as y - 1");
         return Err(DataError::BadTable { file: train.file, reason });
     }
+    let classes = classes.filter(|_| answers != Answers::Numbers);
     let note = noted(classes.as_deref(), train.dims, all().copied(), answers);
     let rows = |table: &Arc<Table>, rows: Vec<usize>| Rows {
         name,
@@ -166,7 +167,7 @@ pub(super) fn data(
 fn noted(
     classes: Option<&[String]>,
     [height, width, channels]: [usize; 3],
-    mut labels: impl Iterator<Item = f32>,
+    labels: impl Iterator<Item = f32>,
     answers: Answers,
 ) -> Option<String> {
     let mut notes = Vec::new();
@@ -178,7 +179,7 @@ fn noted(
     }
     if let Answers::Classes(count) = answers
         && count > 2
-        && labels.all(|label| label != 0.0)
+        && labels.fold(f32::MAX, f32::min) == 1.0
     {
         notes.push(format!(
             "no sample is of class 0: its labels are from 1 to {}; if they are counted from 1, subtract 1 from each",
