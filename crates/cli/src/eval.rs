@@ -2,7 +2,7 @@
 
 use tensorwire_bench::ByName;
 use tensorwire_launch::Movement;
-use tensorwire_train::EvaluationSummary;
+use tensorwire_train::{EvaluationSummary, WeightsOrigin};
 
 use super::Failure;
 use super::args::EvalArgs;
@@ -35,7 +35,13 @@ fn show(summary: &EvaluationSummary) -> Result<(), Failure> {
         summary.test_loss.unwrap_or(f64::NAN),
     ))?;
     // of a table that was not cut before, a part tests
-    if let Some(file) = data.strip_prefix("csv:").filter(|files| !files.contains(',')) {
+    let is_own = WeightsOrigin::read(weights).is_some_and(|said| said.data == *data);
+    let table = data.strip_prefix("csv:").filter(|files| !files.contains(','));
+    if is_own && table.is_some() {
+        print_text(format_args!(
+            "these are the tenth of its rows that tests, which training leaves aside"
+        ))?;
+    } else if let Some(file) = table {
         print_text(format_args!(
             "these are the tenth of {file} that tests; csv:TRAIN,{file}, with the file that was trained on, evaluates all of it"
         ))?;

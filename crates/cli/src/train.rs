@@ -246,5 +246,9 @@ fn show(prepared: &Prepared, summary: &Summary, outcome: &TrainOutcome) -> Resul
     if let Some(perplexity) = summary.test_perplexity {
         print_text(format_args!("test perplexity {perplexity:.4}"))?;
     }
-    print_text(format_args!("test accuracy {:.4}", summary.test_accuracy.unwrap_or(f64::NAN)))
+    match (summary.test_accuracy, summary.test_loss) {
+        (Some(accuracy), _) => print_text(format_args!("test accuracy {accuracy:.4}")),
+        (None, Some(loss)) => print_text(format_args!("test loss {loss:.4}")),
+        (None, None) => print_text(format_args!("not tested: the data have no samples for it")),
+    }
 }

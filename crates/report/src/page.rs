@@ -56,10 +56,18 @@ fn head_of_runs(evaluation: &Evaluation) -> Markup {
     html! {
         h1 { "Training runs" }
         p {
-            "A curve a file, or one of several that differ in their seed: their mean. Where a run has many steps, a point is the mean of several, at the last of them. The last evaluation \
-             of a run is of its end."
+            "A curve a file. Files with the same settings and, but for their seed, the same name are one curve: their mean. "
+            "Where a run has many steps, a point is the mean of several, at the last of them. The last evaluation of a run is of its end."
         }
         dl { (whence(evaluation)) }
+        @if let Some((titles, rows)) = &evaluation.trained {
+            div.wide {
+                table.runs {
+                    thead { tr { @for title in titles { th { (title) } } } }
+                    tbody { @for row in rows { tr { @for cell in row { td { (cell) } } } } }
+                }
+            }
+        }
     }
 }
 

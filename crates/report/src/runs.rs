@@ -101,6 +101,46 @@ fn point(series: &str, subject: &str, step: f64, y: f64) -> Point {
     }
 }
 
+/// What the summary of a run says of it, by the titles of a table.
+const SUMMARY: [(&str, &str); 10] = [
+    ("model", "model"),
+    ("data", "data"),
+    ("strategy", "strategy"),
+    ("transport", "transport"),
+    ("workers", "workers"),
+    ("batch", "batch"),
+    ("seed", "seed"),
+    ("steps", "steps"),
+    ("test accuracy", "test_accuracy"),
+    ("test loss", "test_loss"),
+];
+
+/// A table of what was trained: its titles, and a row a file whose run came to its end. None where no file says it.
+pub(crate) fn trained(
+    lines: &[Line],
+    seeds: &Seeds,
+) -> Option<(Vec<&'static str>, Vec<Vec<String>>)> {
+    let said = |line: &Line, key: &str| {
+        let path = format!("summary.{key}");
+        let number = |value: f64| match value.fract() == 0.0 {
+            true => value.to_string(),
+            false => format!("{value:.4}"),
+        };
+        line.optional_text(&path)
+            .map(str::to_string)
+            .or_else(|| line.optional_number(&path).map(number))
+            .unwrap_or_default()
+    };
+    let of_runs = lines.iter().filter(|line| line.optional_number("summary.steps").is_some());
+    let row = |line: &Line| {
+        let name = seeds.short(line.file()).to_string();
+        std::iter::once(name).chain(SUMMARY.iter().map(|(_, key)| said(line, key))).collect()
+    };
+    let rows: Vec<Vec<String>> = of_runs.map(row).collect();
+    let titles = std::iter::once("run").chain(SUMMARY.iter().map(|(title, _)| *title)).collect();
+    (!rows.is_empty()).then_some((titles, rows))
+}
+
 /// The steps and values of a run, ascending.
 type Run = Vec<(f64, f64)>;
 

@@ -28,6 +28,8 @@ pub(crate) struct Evaluation {
     pub(crate) curves: Vec<Section>,
     /// How many there are: several may share a curve.
     pub(crate) runs: usize,
+    /// What they trained.
+    pub(crate) trained: Option<(Vec<&'static str>, Vec<Vec<String>>)>,
     pub(crate) left_out: Vec<LeftOut>,
     /// The first file of which nothing is shown.
     pub(crate) useless: Option<UselessFile>,
@@ -165,6 +167,7 @@ impl Evaluation {
             faults,
             curves: curves.collect(),
             runs,
+            trained: runs::trained(lines, &seeds),
             left_out: left_out.collect(),
             useless: useless.into_values().flatten().next(),
             provenance: Provenance::of(

@@ -5,7 +5,7 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 use tensorwire_nn::Data;
 
-use crate::checkpoint::{CheckpointError, CheckpointState, FoundCheckpoint};
+use crate::checkpoint::{CheckpointError, CheckpointState};
 use crate::config::ConfigError;
 use crate::origin::WeightsOrigin;
 use crate::weights::WeightsError;
@@ -13,10 +13,13 @@ use crate::weights::WeightsError;
 /// Characters of a name that are said.
 const SAID_MAX: usize = 40;
 
-/// What to do where weights are used with other classes.
-const EVALUATES: &str = "give data with the same classes; rows of another table are numbered alike by --data csv:TRAIN,NEW, \
-                                    with the file that was trained on first";
-const GOES_ON: &str = "give the data of its training, or begin with its weights alone: --load in the place of --resume";
+/// What weights of other classes were to be used for.
+#[derive(Clone, Copy)]
+enum Use {
+    /// Evaluated, or begun with.
+    Loads,
+    GoesOn,
+}
 
 /// The data of a job, as it calls them.
 #[derive(Clone, Copy)]
@@ -29,7 +32,7 @@ impl Named<'_> {
     /// Refuses these data if the weights at `path`, a file or a checkpoint, were trained on classes of other names: one number
     /// would be two classes. Weights and data without names go with all.
     pub(crate) fn check_loaded(self, path: &Path) -> Result<(), WeightsError> {
-        self.check(path, trained_on(path).as_deref(), EVALUATES)
+        self.check(path, trained_on(path).as_deref(), Use::Loads)
     }
 
     /// The same of a checkpoint to go on from.
@@ -38,30 +41,42 @@ impl Named<'_> {
         path: &Path,
         state: &CheckpointState,
     ) -> Result<(), WeightsError> {
-        self.check(path, state.class_names.as_deref(), GOES_ON)
+        self.check(path, state.class_names.as_deref(), Use::GoesOn)
     }
 
     /// An error of weights with other shapes, or of other classes where these are why.
     pub(crate) fn explained(self, error: ConfigError) -> ConfigError {
-        let (path, mend) = match &error {
-            ConfigError::Weights(WeightsError::OtherModel { path, .. }) => (path, EVALUATES),
-            ConfigError::Checkpoint(CheckpointError::OtherJob { path, .. }) => (path, GOES_ON),
+        let (path, to) = match &error {
+            ConfigError::Weights(WeightsError::OtherModel { path, .. }) => (path, Use::Loads),
+            ConfigError::Checkpoint(CheckpointError::OtherJob { path, .. }) => (path, Use::GoesOn),
             _ => return error,
         };
-        let checked = self.check(path, trained_on(path).as_deref(), mend);
+        let checked = self.check(path, trained_on(path).as_deref(), to);
         checked.err().map_or(error, ConfigError::from)
     }
 
-    fn check(
-        self,
-        path: &Path,
-        trained: Option<&[String]>,
-        mend: &'static str,
-    ) -> Result<(), WeightsError> {
+    /// How the classes are others than those that the weights at `path` were trained on, in words.
+    pub(crate) fn difference(self, path: &Path) -> Option<String> {
+        difference(&trained_on(path)?, self.data.train.class_names()?)
+    }
+
+    fn check(self, path: &Path, trained: Option<&[String]>, to: Use) -> Result<(), WeightsError> {
         let (Some(trained), Some(found)) = (trained, self.data.train.class_names()) else {
             return Ok(());
         };
         let Some(difference) = difference(trained, found) else { return Ok(()) };
+        // the last layer is of so many
+        let are_as_many = trained.len() == found.len();
+        let mend = match to {
+            Use::Loads if self.name.starts_with("csv:") => {
+                "give data with the same classes; eval numbers rows of another table alike by --data csv:TRAIN,NEW"
+            }
+            Use::Loads => "give data with the same classes",
+            Use::GoesOn if are_as_many => {
+                "give the data of its training, or begin with its weights alone: --load in the place of --resume"
+            }
+            Use::GoesOn => "give the data of its training",
+        };
         let (path, data) = (path.to_path_buf(), self.name.to_string());
         Err(WeightsError::OtherClasses { path, data, difference, mend })
     }
@@ -69,10 +84,7 @@ impl Named<'_> {
 
 /// The names of the classes that weights were trained on, if they say them.
 fn trained_on(path: &Path) -> Option<Vec<String>> {
-    match path.is_dir() {
-        true => FoundCheckpoint::at(path).and_then(|found| found.state()).ok()?.class_names,
-        false => WeightsOrigin::read(path)?.class_names,
-    }
+    WeightsOrigin::read(path)?.class_names
 }
 
 /// The first class that is another, in words.

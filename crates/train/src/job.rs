@@ -185,6 +185,12 @@ impl Prepared {
         self.shape.steps_per_epoch
     }
 
+    /// How the classes of the data are others than those that the weights to begin with were trained on, in words.
+    pub fn other_classes(&self) -> Option<String> {
+        let named = classes::Named { data: &self.data, name: &self.config.data };
+        named.difference(self.config.load.as_ref()?)
+    }
+
     /// Numbers that are learned.
     pub fn parameters(&self) -> u64 {
         // fits: element counts of tensors in memory

@@ -1,4 +1,4 @@
-//! What a file of weights says of itself in its header, where this program wrote it.
+//! What weights say that they are of: a file in its header, where this program wrote it, and a checkpoint.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -6,6 +6,8 @@ use std::io::Read;
 use std::path::Path;
 
 use serde::Deserialize;
+
+use crate::checkpoint::{CheckpointState, FoundCheckpoint};
 
 /// Entry of a header that says the version of this program: another one's entries are anything.
 pub(crate) const WRITER: &str = "tensorwire";
@@ -37,8 +39,13 @@ struct Header {
 }
 
 impl WeightsOrigin {
-    /// Reads the header of a file. None if it cannot be read, or another program wrote it.
+    /// Reads the header of a file, or what a checkpoint says. None if it cannot be read, or another program wrote it.
     pub fn read(path: &Path) -> Option<WeightsOrigin> {
+        if path.is_dir() {
+            let CheckpointState { model, data, seed, class_names, .. } =
+                FoundCheckpoint::at(path).and_then(|found| found.state()).ok()?;
+            return Some(WeightsOrigin { model, data, seed: Some(seed), class_names });
+        }
         let mut file = File::open(path).ok()?;
         let most = file.metadata().ok()?.len();
         let mut length = [0; LENGTH_BYTES];

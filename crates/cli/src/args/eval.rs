@@ -86,18 +86,14 @@ impl EvalArgs {
     /// When no checkpoint in the folder is whole.
     pub(crate) fn config(self) -> Result<TrainConfig, ConfigError> {
         let newest = self.load.is_dir().then(|| CheckpointFolder::new(&self.load).newest_whole());
-        let newest = newest.transpose()?;
-        let load = newest.as_ref().map_or(self.load, |(found, _)| found.path.clone());
-        let said = match newest {
-            Some((_, state)) => Some((state.model, state.data, Some(state.seed))),
-            None => WeightsOrigin::read(&load).map(|said| (said.model, said.data, said.seed)),
-        };
-        let of_said = said.as_ref().map(|(model, ..)| model.clone());
+        let load = newest.transpose()?.map_or(self.load, |(found, _)| found.path);
+        let said = WeightsOrigin::read(&load);
+        let of_said = said.as_ref().map(|said| said.model.clone());
         let model = self.model.or(of_said).unwrap_or(DEFAULTS.model.clone());
         // of another model they may be of no use
-        let said = said.filter(|(of, ..)| *of == model);
-        let seed = said.as_ref().and_then(|(.., seed)| *seed);
-        let data = self.data.or(said.map(|(_, data, _)| data));
+        let said = said.filter(|said| said.model == model);
+        let seed = said.as_ref().and_then(|said| said.seed);
+        let data = self.data.or(said.map(|said| said.data));
         Ok(TrainConfig {
             data: data.unwrap_or_else(|| default_data(&model).to_string()),
             model,

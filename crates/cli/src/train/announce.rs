@@ -41,7 +41,13 @@ pub(super) fn announcement(prepared: &Prepared) -> Vec<String> {
         note(format_args!("{text}"));
     }
     if let (None, Some(load)) = (&prepared.resumed, &config.load) {
-        note(format_args!("begins with the weights of {}", load.display()));
+        let others =
+            prepared.other_classes().map(|others| format!("; their classes were others: {others}"));
+        note(format_args!(
+            "begins with the weights of {}{}",
+            load.display(),
+            others.unwrap_or_default()
+        ));
     }
     if let Some(resumed) = &prepared.resumed {
         note(format_args!("{resumed}"));

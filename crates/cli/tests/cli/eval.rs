@@ -135,6 +135,7 @@ fn data_with_other_classes_are_refused() {
     table("same.csv", &["dog", "cat"]);
     table("other.csv", &["dog", "eel"]);
     table("fewer.csv", &["dog"]);
+    table("numbers.csv", &["0", "1"]);
     table("more.csv", &["cat", "dog", "eel"]);
     let (file, kept, converted) =
         (place("w.safetensors"), place("kept"), place("converted.safetensors"));
@@ -166,10 +167,24 @@ fn data_with_other_classes_are_refused() {
     let goes_on = format!("train {alone} --steps 4 --resume {kept}");
     for name in ["other.csv", "more.csv"] {
         let said = refused(&format!("{goes_on} {}", data(name)));
-        let says = ["which is there", "--load in the place of --resume"];
-        assert!(says.iter().all(|says| said.contains(says)), "{said}");
+        assert!(
+            said.contains("which is there") && said.contains("give the data of its training"),
+            "{said}"
+        );
+        // the last layer has its size
+        assert_eq!(said.contains("--load in the place of --resume"), name == "other.csv", "{said}");
     }
     run(&format!("{goes_on} {}", data("same.csv")));
     // weights may begin to learn something else
-    run(&format!("train {alone} --steps 1 --load {file} {}", data("other.csv")));
+    let ended = run(&format!("train {alone} --steps 1 --load {file} {}", data("other.csv")));
+    let says = "their classes were others: it knows no 'eel'";
+    assert!(ended.stderr.contains(says) || ended.stdout.contains(says), "{}", ended.stderr);
+    // and say of which classes they are then
+    run(&format!(
+        "train {alone} --steps 4 --resume {kept} --checkpoint {} {}",
+        place("more"),
+        data("numbers.csv")
+    ));
+    let said = refused(&format!("eval --load {} --batch 4 {}", place("more"), data("other.csv")));
+    assert!(said.contains("was trained on other classes"), "{said}");
 }

@@ -44,6 +44,9 @@ fn runs_of_several_seeds_are_one_curve_with_its_deviation() {
     let report = report(&runs(3)).unwrap();
     assert_eq!(report.runs, 6);
     let page = parsed(&report);
+    // what the summaries of four of them say
+    let trained = texts(&page, "table.runs tbody tr");
+    assert_eq!((trained.len(), trained[3].as_str()), (4, "ps-4.jsonl16439"));
     for id in ["run-loss", "run-evaluation", "run-samples"] {
         assert_eq!(texts(&page, &format!("#{id} .legend text")), NAMES, "{id}");
     }

@@ -60,7 +60,10 @@ impl Prepared {
             recipe: recipe(config, program),
             slots,
             samples: Some(shape.counts),
-            class_names: self.data.train.class_names().map(<[String]>::to_vec),
+            // data without names may be those of training all the same
+            class_names: self.data.train.class_names().map(<[String]>::to_vec).or_else(|| {
+                self.resumed.as_ref().and_then(|resumed| resumed.state.class_names.clone())
+            }),
             files: std::collections::BTreeMap::new(),
         };
         let ranks = (0..topology.world()).map(Rank);

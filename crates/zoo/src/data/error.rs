@@ -118,6 +118,10 @@ pub enum DataError {
     NoVocabulary { file: String, reason: String },
     #[error("'{folder}' holds no folders of images: {reason}; {mend}")]
     NoClasses { folder: String, reason: String, mend: &'static str },
+    #[error(
+        "'{folder}' has a class '{class}', which is not one of train's; name the folders of both alike"
+    )]
+    NoClassOfTrain { folder: String, class: String },
     #[error("'{file}' is no image: {reason}; replace or remove it, or write images:DIR,skip-bad")]
     NoImage { file: String, reason: String },
     #[error("'{file}' is no image: {reason}")]

@@ -84,9 +84,8 @@ impl Listing {
         if let Some((folder, of_test)) = test {
             for (name, files) in of_test {
                 let Ok(class) = listing.classes.binary_search(&name) else {
-                    let reason = format!("class '{name}' is not one of train's");
-                    let mend = "name the folders of both alike";
-                    return Err(no_classes(folder, &reason, mend));
+                    let folder = folder.display().to_string();
+                    return Err(DataError::NoClassOfTrain { folder, class: name.clone() });
                 };
                 listing.test.extend(files.iter().map(|file| image(file, class)));
             }
