@@ -100,8 +100,8 @@ fn picture(prepared: &Prepared, shown: &ShownArgs) -> Result<Picture, Failure> {
     let signals = crossings.iter().filter(|crossing| crossing.what == What::Signal).count();
     match signals {
         0 => {}
-        1 => notes.push("1 signal crosses besides: an order, no bytes".to_string()),
-        count => notes.push(format!("{count} signals cross besides: orders, no bytes")),
+        1 => notes.push("of what crosses 1 is a signal: an order, no bytes".to_string()),
+        count => notes.push(format!("of what crosses {count} are signals: orders, no bytes")),
     }
     if shown.filter.is_some() {
         notes.push(format!("shown: {} of {count} that cross", crossings.len()));

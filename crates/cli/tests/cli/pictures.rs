@@ -93,7 +93,7 @@ fn a_small_model_has_a_box_a_layer_with_bytes_and_how_they_cross() {
         "worker 0 at the left; the same for worker 1",
     ];
     assert!(rows.iter().all(|row| text.contains(row)), "{text}");
-    assert!(text.contains("4 signals cross besides"), "{text}");
+    assert!(text.contains("of what crosses 4 are signals"), "{text}");
     let written = shown("graph --transport tcp");
     assert!(written.contains("one write") && !written.contains("MiB by reference"), "{written}");
     let folded = shown("graph --model bert-mini");
