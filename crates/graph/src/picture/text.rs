@@ -17,15 +17,15 @@ const NAME_LINES_MAX: usize = 3;
 impl Picture {
     /// The drawing as text of at most so many lines and columns; more only where the notes alone take as many.
     pub fn to_text(&self, screen: Screen) -> String {
-        let (text, has_short) = self.drawn(screen, 0);
+        let (text, has_legend) = self.drawn(screen, 0);
         // what short forms mean takes a line
-        match has_short && text.lines().count() > screen.lines {
+        match has_legend && text.lines().count() > screen.lines {
             true => self.drawn(screen, 1).0,
             false => text,
         }
     }
 
-    /// The drawing, which leaves so many lines free, and whether it has short forms.
+    /// The drawing, which leaves so many lines free, and whether one says what its short forms mean.
     fn drawn(&self, screen: Screen, reserved: usize) -> (String, bool) {
         let columns = screen.columns.max(LEFT + RIGHT + 8 + 24);
         let notes: Vec<String> =
@@ -36,7 +36,7 @@ impl Picture {
         let lines = screen.lines.saturating_sub(around);
         let folded = fold(&self.layers, &self.crossings, lines, &|row| lines_of(row) + 1);
         let between = columns - (LEFT + 4) - (RIGHT + 4);
-        let (mut out, mut has_short) = (titles, false);
+        let (mut out, mut short) = (titles, Vec::new());
         out.extend(wrapped(&folded.whose(), columns));
         let border = |ends: [&str; 2], row: &Row| {
             let line =
@@ -55,7 +55,7 @@ impl Picture {
                 let flow = flows.next().map(|((what, way), by_how)| {
                     let room = (between - 5, true);
                     let (label, is_short) = label(*what, by_how, row.times, room);
-                    has_short |= is_short;
+                    short.extend(is_short.then(|| label.clone()));
                     arrow(*way, &label, between)
                 });
                 let left = format!("│ {} │", padded(names.get(line), LEFT));
@@ -71,12 +71,12 @@ impl Picture {
         }
         out.extend(folded.rows.last().map(|row| border(["└", "┘"], row)));
         out.push(String::new());
-        if has_short {
-            out.push(SHORT.to_string());
-        }
+        let legend = legend(&short);
+        let has_legend = legend.is_some();
+        out.extend(legend);
         out.extend(notes);
         let text = out.into_iter().map(|line| line.trim_end().to_string() + "\n").collect();
-        (text, has_short)
+        (text, has_legend)
     }
 }
 
@@ -195,8 +195,17 @@ fn short(how: &str) -> &str {
     }
 }
 
-/// What the short forms in a drawing mean.
-const SHORT: &str = "ref: by reference; write: one write; +: and other ways";
+/// What the short forms in these labels mean; nothing where there are none.
+fn legend(labels: &[String]) -> Option<String> {
+    let words = || labels.iter().flat_map(|label| label.split([' ', ',']));
+    let has = |short: &&str| words().any(|word| word.trim_end_matches('+') == *short);
+    let mut said: Vec<String> = Vec::new();
+    for how in ["by reference", "one write"] {
+        said.extend(Some(short(how)).filter(has).map(|short| format!("{short}: {how}")));
+    }
+    said.extend(words().any(|word| word.ends_with('+')).then(|| "+: and other ways".to_string()));
+    (!said.is_empty()).then(|| said.join("; "))
+}
 
 fn arrow(way: Way, label: &str, columns: usize) -> String {
     let (begin, end) = match way {

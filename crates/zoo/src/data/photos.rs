@@ -16,6 +16,7 @@ use super::error::DataError;
 use super::folder::{ImageFile, Listing};
 use super::kind::SampleKind;
 use super::sources::{Given, Opened};
+use super::table::numbered;
 
 /// Mean and standard deviation of ImageNet's red, green and blue, in 0..=1.
 const COLOURS: [[f32; 2]; 3] = [[0.485, 0.229], [0.456, 0.224], [0.406, 0.225]];
@@ -214,7 +215,11 @@ impl Dataset for Photos {
     }
 
     fn note(&self) -> Option<String> {
-        let why = "files that are no images are skipped: the next one takes their place";
-        self.skip_bad.then(|| why.to_owned())
+        let [height, width, channels] = self.dims;
+        let colours = if channels == 1 { "grey" } else { "in colours" };
+        let classes = numbered(&self.classes);
+        let why = "; files that are no images are skipped: the next one takes their place";
+        let skips = if self.skip_bad { why } else { "" };
+        Some(format!("{classes}; images are made {height}×{width}, {colours}{skips}"))
     }
 }

@@ -163,6 +163,14 @@ pub(super) fn data(
     Ok((rows(&train, (0..count).collect()), rows(&test, of_test)).into())
 }
 
+/// Which class is which.
+pub(super) fn numbered(classes: &[String]) -> String {
+    let named = classes.iter().enumerate().take(NAMED_MAX);
+    let named: Vec<String> = named.map(|(class, name)| format!("{class} is {name}")).collect();
+    let more = if classes.len() > NAMED_MAX { ", …" } else { "" };
+    format!("{} classes: {}{more}", classes.len(), named.join(", "))
+}
+
 /// Which class is which, where they have names, and what looks as if it were meant otherwise.
 fn noted(
     classes: Option<&[String]>,
@@ -171,12 +179,7 @@ fn noted(
     answers: Answers,
 ) -> Option<String> {
     let mut notes = Vec::new();
-    if let Some(classes) = classes {
-        let named = classes.iter().enumerate().take(NAMED_MAX);
-        let named: Vec<String> = named.map(|(class, name)| format!("{class} is {name}")).collect();
-        let more = if classes.len() > NAMED_MAX { ", …" } else { "" };
-        notes.push(format!("{} classes: {}{more}", classes.len(), named.join(", ")));
-    }
+    notes.extend(classes.map(numbered));
     if let Answers::Classes(count) = answers
         && count > 2
         && labels.fold(f32::MAX, f32::min) == 1.0
