@@ -200,11 +200,11 @@ fn a_thread_that_stands_still_ends_the_job_and_is_named() {
             assert!(last.starts_with(&who), "{context}: {stderr}");
             assert!(stderr.contains("is left behind"), "{context}: {stderr}");
         }
-        let last = ended.last().unwrap().last_line();
+        let (last, stderr) = (ended.last().unwrap().last_line(), &ended.last().unwrap().stderr);
         // over tcp, also one that waits for a connection's lock, if the debugger came while the named one held it
         let waits = command.contains("tcp").then_some("fabric-cq-0");
         let is_said = |thread: &str| last.contains(&format!("its thread '{thread}' stands still"));
-        assert!(is_said(named) || waits.is_some_and(is_said), "{context}: {last}");
+        assert!(is_said(named) || waits.is_some_and(is_said), "{context}: {stderr}");
     }
 }
 

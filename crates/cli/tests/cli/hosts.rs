@@ -161,6 +161,7 @@ fn auto_takes_tcp_with_one_warning_where_a_host_cannot_do_rdma() {
     assert_eq!(ended.json()["transport"], "tcp");
     let warnings = warnings(&ended);
     assert_eq!(warnings.len(), 1, "{}", ended.stderr);
+    assert!(warnings[0].contains("on 127.0.0.1"), "{warnings:?}");
     // what is the same on both is said of both
     let says = ["on 127.0.0.1, other: ", "; nor on other: "];
     assert!(says.iter().any(|says| warnings[0].contains(says)), "{warnings:?}");
