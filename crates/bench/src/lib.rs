@@ -31,9 +31,9 @@ pub use allreduce::{
 pub use by_name::ByName;
 pub use error::BenchError;
 pub use evaluation::{
-    Case, DataFolder, FIGURES, Figure, FigureScope, LinkBench, LinkJob, LinkRate, LinkSpeed,
-    LinkSteps, NextCase, NoData, NodesDesign, NodesOf, NotMeasured, Runner, SimulatedNodes, Turns,
-    no_links, receive_over_link, send_over_link,
+    Case, DataFolder, Earlier, FIGURES, Figure, FigureScope, LinkBench, LinkJob, LinkRate,
+    LinkSpeed, LinkSteps, MeasuredBy, NextCase, NoData, NodesDesign, NodesOf, NotMeasured, Runner,
+    SimulatedNodes, Turns, case_key, no_links, receive_over_link, send_over_link,
 };
 pub use job::QUIET_RATE;
 pub use kvstore::{

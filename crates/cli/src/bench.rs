@@ -335,15 +335,26 @@ impl Lines {
     }
 
     pub(super) fn append(&mut self, result: &impl Serialize) -> Result<(), Failure> {
+        self.append_all(std::slice::from_ref(result))
+    }
+
+    /// All of them by one write: whoever is ended in the middle leaves all or none.
+    pub(super) fn append_all(&mut self, results: &[impl Serialize]) -> Result<(), Failure> {
         let Some(file) = &mut self.file else {
             return Ok(());
         };
-        let line = match std::env::var(LINK) {
-            Ok(link) => serde_json::to_value(result).map(|line| over_link(line, &link).to_string()),
-            Err(_) => serde_json::to_string(result),
-        };
-        let line = line.map_err(Failure::other)?;
-        file.write_all(format!("{line}\n").as_bytes()).map_err(|error| {
+        let mut text = String::new();
+        for result in results {
+            let line = match std::env::var(LINK) {
+                Ok(link) => {
+                    serde_json::to_value(result).map(|line| over_link(line, &link).to_string())
+                }
+                Err(_) => serde_json::to_string(result),
+            };
+            text.push_str(&line.map_err(Failure::other)?);
+            text.push('\n');
+        }
+        file.write_all(text.as_bytes()).map_err(|error| {
             Failure::other(format!("writing results to {}: {error}", self.path.display()))
         })
     }

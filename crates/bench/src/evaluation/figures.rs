@@ -284,7 +284,9 @@ impl FigureScope {
 
 /// A model on made-up data, with two workers and two servers.
 fn made_up(model: &str, batch: usize, quick: bool) -> TrainConfig {
-    let steps = Budget::Steps(if quick { 4 } else { 12 });
+    // of the large ones a step of many samples takes minutes
+    let is_long = (model == "inception-v3" || model == "vgg16") && batch > 8;
+    let steps = Budget::Steps(if quick || is_long { 4 } else { 12 });
     TrainConfig {
         batch,
         optimizer: Optimizer::momentum(QUIET_RATE),

@@ -20,6 +20,8 @@ Examples:
   tensorwire bench evaluation --only transfer,modes
   tensorwire bench evaluation --data DIR --json results.jsonl
       on MNIST, CIFAR-10 and WMT, where `scripts/data.sh DIR` put them
+  tensorwire bench evaluation --json results.jsonl --resume
+      takes hours: the same command again goes on where it was stopped
   tensorwire bench evaluation --list
       which figures there are, and of which paper; with --json as JSON
 
@@ -64,6 +66,11 @@ pub(crate) struct EvaluationArgs {
     /// With --list, which takes no FILE: one object of JSON a figure, on standard output.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = NO_FILE)]
     pub(crate) json: Option<PathBuf>,
+    /// Leave out the cases that this file has
+    ///
+    /// Goes on where the same command was stopped. The lines of a case are written once all of it is done.
+    #[arg(long, requires = "json", conflicts_with = "list")]
+    pub(crate) resume: bool,
     /// Make a page of that file's lines at the end
     ///
     /// As `tensorwire report` does.

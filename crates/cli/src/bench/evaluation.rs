@@ -1,14 +1,15 @@
 //! `tensorwire bench evaluation`: the figures of the papers that one machine can measure, by one command.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tensorwire_base::human_seconds;
-use tensorwire_bench::{Case, FIGURES, Figure, FigureScope, Machine, Runner, Turns};
-use tensorwire_launch::JobSpec;
+use tensorwire_bench::{
+    Case, Earlier, FIGURES, Figure, FigureScope, Machine, Runner, Turns, case_key,
+};
 use tensorwire_train::Exchange;
 
 use super::{Lines, announce};
@@ -40,6 +41,9 @@ pub(super) fn run(args: &EvaluationArgs) -> Result<(), Failure> {
     let mut runner = Runner::new(&job, &alone, scope.quick);
     let mut all: Vec<Measured> =
         args.figures().into_iter().map(|of| Measured::new(of, &scope)).collect();
+    if let Some(file) = args.json.as_deref().filter(|_| args.resume) {
+        leave_out(&mut all, &mut runner, file, scope.quick)?;
+    }
     let limits = all.iter().map(|of| (of.cases.len(), of.figure.quick_limit()));
     let (mut turns, begun) = (Turns::new(limits, scope.quick), Instant::now());
     let mut is_second_round = false;
@@ -48,11 +52,15 @@ pub(super) fn run(args: &EvaluationArgs) -> Result<(), Failure> {
             let left = human_seconds(turns.time_left(begun.elapsed()).as_secs_f64());
             note(format_args!("{left} are left for the cases that figures had no time for"));
         }
-        let Measured { figure, cases, count, took } = &mut all[turn.figure];
-        let case = &cases[turn.case];
-        let name = format!("{} {}/{}: {}", figure.name, turn.case + 1, cases.len(), case.name());
+        let Measured { figure, cases, all: of, count, took } = &mut all[turn.figure];
+        let (number, case) = &cases[turn.case];
+        let name = format!("{} {number}/{of}: {}", figure.name, case.name());
         let case_begun = Instant::now();
-        measure(&mut runner, (&name, case), &job, &mut lines, count)?;
+        let key = case_key(figure, case, scope.quick);
+        measure(&mut runner, (&name, &key, case), &mut lines, count, &|| {
+            let is_over = job.interrupt.load(Ordering::Relaxed);
+            if is_over { Err(interrupted(args.json.as_deref())) } else { Ok(()) }
+        })?;
         *took += case_begun.elapsed();
         if turns.left(turn.figure) == 0 {
             tell_verdict(&mut runner, figure, &mut lines, count)?;
@@ -78,11 +86,61 @@ pub(super) fn run(args: &EvaluationArgs) -> Result<(), Failure> {
     }
 }
 
+/// Leaves out the cases that a file has lines of, and says how many.
+fn leave_out(
+    all: &mut [Measured],
+    runner: &mut Runner<'_>,
+    file: &Path,
+    quick: bool,
+) -> Result<(), Failure> {
+    let shown = file.display();
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failure::user(format!("cannot read {shown}: {error}")))?;
+    let earlier = Earlier::read(&text).map_err(|line| {
+        Failure::user(format!(
+            "{shown}, line {line}, is not JSON; take away what is not a line of results"
+        ))
+    })?;
+    earlier.lines().iter().for_each(|line| runner.recall(line));
+    let here = Machine::here();
+    for Measured { figure, cases, all: of, .. } in all {
+        let mut elsewhere = 0;
+        cases.retain(|(_, case)| {
+            let by = earlier.measured_by(&case_key(figure, case, quick));
+            elsewhere += usize::from(by.is_some_and(|by| !by.is(&here)));
+            by.is_none()
+        });
+        let done = *of - cases.len();
+        if done > 0 {
+            let of_others = match elsewhere {
+                0 => String::new(),
+                some => format!(", {some} of them of another program or machine than this one"),
+            };
+            note(format_args!("{}: {done} of {of} cases are in {shown}{of_others}", figure.name));
+        }
+    }
+    Ok(())
+}
+
+/// The user wants no more.
+fn interrupted(file: Option<&Path>) -> Failure {
+    let failure = Failure::interrupted();
+    match file {
+        Some(file) => failure.with(format_args!(
+            "with --resume the same command goes on behind the cases that {} has",
+            file.display()
+        )),
+        None => failure,
+    }
+}
+
 /// A figure, and what became of it.
 #[derive(Debug)]
 struct Measured {
     figure: &'static Figure,
-    cases: Vec<Case>,
+    /// To be done, each with its number among all, from 1.
+    cases: Vec<(usize, Case)>,
+    all: usize,
     count: Count,
     took: Duration,
 }
@@ -99,33 +157,31 @@ struct Count {
     lines: usize,
 }
 
-/// Does one case, and says how it went. Fails when results cannot be written, and when the user wants no more.
+/// Does one case, says how it went, and writes its lines if it was done. Fails when they cannot be written, and when the user
+/// wants no more.
 fn measure(
     runner: &mut Runner<'_>,
-    (name, case): (&str, &Case),
-    job: &JobSpec,
+    (name, key, case): (&str, &str, &Case),
     lines: &mut Lines,
     count: &mut Count,
+    check_interrupt: &dyn Fn() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let begun = Instant::now();
-    let mut failure = None;
+    let mut results = Vec::new();
     let mut compared = None;
-    let done = runner.run(case, &mut |line| {
-        count.lines += 1;
+    let done = runner.run(case, &mut |mut line| {
         if let Some(ratio) = line["ratio"].as_f64().filter(|_| line["bench"] == "links-simulated") {
             let seconds = |field: &str| human_seconds(line[field].as_f64().unwrap_or_default());
             let (measured, simulated) = (seconds("step_s"), seconds("simulated_step_s"));
             compared = Some(format!("measured {measured}, simulated {simulated} ({ratio:.2}); "));
         }
-        if let Err(error) = lines.append(&line) {
-            failure.get_or_insert(error);
-        }
+        line["case"] = key.into();
+        results.push(line);
     });
-    if let Some(failure) = failure {
-        return Err(failure);
-    }
-    if job.interrupt.load(Ordering::Relaxed) {
-        return Err(Failure::interrupted());
+    check_interrupt()?;
+    if done.is_ok() {
+        count.lines += results.len();
+        lines.append_all(&results)?;
     }
     match done {
         Ok(()) if let Case::NotMeasured(missing) = case => {
@@ -176,8 +232,8 @@ fn tell_verdict(
 
 impl Measured {
     fn new(figure: &'static Figure, scope: &FigureScope) -> Measured {
-        let (cases, count) = (figure.cases(scope), Count::default());
-        Measured { figure, cases, count, took: Duration::ZERO }
+        let cases: Vec<(usize, Case)> = (1..).zip(figure.cases(scope)).collect();
+        Measured { figure, all: cases.len(), cases, count: Count::default(), took: Duration::ZERO }
     }
 
     fn row(&self) -> Vec<String> {

@@ -1,9 +1,11 @@
 //! Learning curves, overlap and the papers' evaluation with real processes: what they count and hold against each
 //! other. Never a time: a test machine's speed is nobody's defect.
 
-use std::time::Duration;
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
 use crate::support::{Ended, Job};
+use rustix::process::Signal;
 use serde_json::Value;
 #[cfg(feature = "baselines")]
 use tensorwire_testkit::{long, skip::skip};
@@ -184,6 +186,62 @@ fn what_cannot_be_measured_here_is_a_line_with_what_would_measure_it() {
     assert!(line["why"].as_str().unwrap().starts_with("no GPU: "), "{line}");
     assert_eq!(line["command"], "tensorwire bench evaluation --only gpudirect");
     assert!(line["machine"]["commit"].is_string() && ended.stderr.contains("not measured"));
+}
+
+/// A run of hours that is stopped loses the case that it is in, and no other.
+#[cfg(feature = "baselines")]
+#[test]
+fn a_run_that_was_stopped_goes_on_behind_the_cases_that_it_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("results.jsonl");
+    let run = |more: &str| {
+        let json = file.display();
+        Job::start(&format!("bench evaluation --quick {more} --json {json} --resume"))
+    };
+    let text = || std::fs::read_to_string(&file).unwrap_or_default();
+    let read = || -> Vec<Value> {
+        text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let job = run("--only sizes,transfer");
+    let begun = Instant::now();
+    // one tensor has been to another process
+    while !text().contains("\"transfer, quick: ") {
+        assert!(begun.elapsed() < LIMIT, "no case is done");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    rustix::process::kill_process(job.launcher(), Signal::INT).unwrap();
+    let ended = job.end(LIMIT);
+    assert!(ended.stderr.contains("interrupted; with --resume the same"), "{}", ended.stderr);
+    let before = read();
+    // a case has all of its lines
+    let cases: HashSet<&str> = before.iter().filter_map(|line| line["case"].as_str()).collect();
+    let exchanges = |case: &str| before.iter().filter(|line| line["case"] == case).count();
+    let transfers: Vec<&str> =
+        cases.iter().copied().filter(|case| case.starts_with("transfer, quick: ")).collect();
+    let measured = transfers.iter().filter(|case| case.contains(" exchanges"));
+    let said = |case: &str| case.split(", ").last()?.strip_suffix(" exchanges")?.parse().ok();
+    assert!(
+        measured.clone().count() > 0 && cases.contains("sizes, quick: variables of six models")
+    );
+    assert!(measured.into_iter().all(|case| said(case) == Some(exchanges(case))), "{cases:?}");
+    let ended = run("--only sizes").end(LIMIT);
+    assert!(ended.status.success(), "{}", ended.stderr);
+    let here = format!("sizes: 1 of 1 cases are in {}\n", file.display());
+    assert!(ended.stderr.contains(&here), "{}", ended.stderr);
+    assert_eq!(read(), before);
+    // what another program has measured counts, and is said; without --resume all is measured again
+    let commit = before[0]["machine"]["commit"].as_str().unwrap();
+    std::fs::write(&file, text().replace(commit, "0000000")).unwrap();
+    let ended = run("--only sizes").end(LIMIT);
+    assert!(ended.stderr.contains(", 1 of them of another program or machine"), "{}", ended.stderr);
+    let again = format!("bench evaluation --quick --only sizes --json {}", file.display());
+    assert!(Job::start(&again).end(LIMIT).status.success());
+    assert!(read().len() > before.len());
+    // a line that nobody can read is named before anything is measured
+    std::fs::write(&file, format!("{}\n{{\"bench\":", before[0])).unwrap();
+    let ended = run("--only sizes").end(LIMIT);
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
+    assert!(ended.stderr.contains(", line 2, is not JSON"), "{}", ended.stderr);
 }
 
 /// Where there can be hosts with such links; else a line says why not.

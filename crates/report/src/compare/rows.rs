@@ -134,6 +134,7 @@ const RESULTS: &[&str] = &[
     "version",
     "weights_sha256",
     "date",
+    "case",
 ];
 
 /// All rows, in the order of their first lines. What has no number to compare is none.

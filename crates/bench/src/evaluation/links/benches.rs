@@ -31,8 +31,7 @@ pub struct LinkBench {
 
 impl LinkBench {
     pub(in crate::evaluation) fn name(&self) -> String {
-        let what = self.arguments.first().map(String::as_str).unwrap_or_default();
-        format!("{what} over {}", self.rate.name)
+        format!("{} over {}", self.arguments.join(" "), self.rate.name)
     }
 
     fn command(&self, json: &Path) -> Vec<OsString> {
@@ -102,7 +101,7 @@ mod tests {
             arguments: ["transfer", "--quick"].map(str::to_string).to_vec(),
             scratch: PathBuf::new(),
         };
-        assert_eq!(spec.name(), "transfer over 100gbit");
+        assert_eq!(spec.name(), "transfer --quick over 100gbit");
         let command = spec.command(Path::new("f"));
         assert_eq!(command, ["bench", "transfer", "--quick", "--json", "f"].map(OsString::from));
         let missing = spec.missing(2.5).unwrap();

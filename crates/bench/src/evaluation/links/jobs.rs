@@ -26,6 +26,8 @@ const DEADLINE_S: u64 = 50;
 const STEP_DEADLINE_S: u64 = 300;
 /// Steps of what is computed alone, at least: the first is not counted.
 const COMPUTE_STEPS: u64 = 4;
+/// What its lines call themselves.
+const KIND: &str = "links-simulated";
 /// How far a simulated step may be off, and of how many rows.
 const OFF: f64 = 0.15;
 const ROWS: f64 = 0.9;
@@ -54,6 +56,14 @@ pub struct LinkJob {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::evaluation) struct LinkRow {
     ratio: f64,
+}
+
+impl LinkRow {
+    /// Of a line that such a case gave; none: it is of another.
+    pub(in crate::evaluation) fn of_line(line: &Value) -> Option<LinkRow> {
+        let ratio = line["ratio"].as_f64().filter(|_| line["bench"] == KIND)?;
+        Some(LinkRow { ratio })
+    }
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -206,7 +216,7 @@ impl Runner<'_> {
             let row = LinkRow { ratio: simulated.step_s / measured_s };
             self.link_rows.push(row);
             let line = LinkJobLine {
-                bench: "links-simulated",
+                bench: KIND,
                 link: spec.rate.name,
                 hosts: HOSTS,
                 model: &line["model"],
