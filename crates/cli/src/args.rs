@@ -124,9 +124,10 @@ pub(crate) enum Command {
     /// Samples/s, bytes sent, time spent waiting, and where a process stands.
     #[command(after_long_help = top::EXAMPLES)]
     Top(TopArgs),
-    /// Have a running job go on with another number of workers
+    /// Have a running job go on with more or fewer workers, or elsewhere
     ///
     /// A job of --workers MIN..MAX, behind its present step.
+    #[command(after_long_help = status::SCALE_EXAMPLES)]
     Scale(ScaleArgs),
     /// Show what crosses between processes
     ///

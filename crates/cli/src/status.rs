@@ -1,10 +1,13 @@
-//! `tensorwire status`: how the jobs of this user stand; `tensorwire scale`: with how many workers one goes on.
+//! `tensorwire status`: how the jobs of this user stand; `tensorwire scale`: with how many workers one goes on, and where.
 
+use std::net::SocketAddr;
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use tensorwire::program::status_folder;
 use tensorwire_launch::{
-    Abandoned, JobStatus, MemberPhase, MemberStatus, Still, job_status, jobs, scale_job,
+    Abandoned, Hosts, JobStatus, MemberPhase, MemberStatus, Resize, Still, host_answers,
+    job_status, jobs, scale_job,
 };
 use tensorwire_train::Progress;
 
@@ -12,6 +15,9 @@ use super::args::{ScaleArgs, StatusArgs};
 use super::output::{json_line, note, print, print_text};
 use super::{Failure, table::table};
 
+/// How long a host may take to answer.
+const HOST_PATIENCE: Duration = Duration::from_secs(HOST_PATIENCE_S);
+const HOST_PATIENCE_S: u64 = 15;
 /// Who was not heard of for so long is worth a word.
 const SILENT: Duration = Duration::from_secs(2);
 
@@ -50,13 +56,41 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
 }
 
 pub(crate) fn scale(args: &ScaleArgs) -> Result<(), Failure> {
-    let said = scale_job(&status_folder(), &args.job, args.workers).map_err(Failure::user)?;
-    if args.json {
-        let answer =
-            serde_json::json!({ "job": args.job, "workers": args.workers, "answer": said });
+    let ScaleArgs { job, workers, hosts, json } = args;
+    let (hosts, listen) = (hosts.named().map_err(Failure::user)?, hosts.listen);
+    hosts.iter().try_for_each(|hosts| check_hosts(hosts, listen))?;
+    let wanted = Resize { workers: *workers, hosts, listen };
+    let said = scale_job(&status_folder(), job, wanted).map_err(Failure::user)?;
+    if *json {
+        let answer = serde_json::json!({ "job": job, "workers": workers, "answer": said });
         return print(json_line(&answer)?);
     }
-    print_text(format_args!("job {}: {said}", args.job))
+    print_text(format_args!("job {job}: {said}"))
+}
+
+/// A job that runs is not to be sent where it could not go on.
+fn check_hosts(hosts: &Hosts, listen: Option<SocketAddr>) -> Result<(), Failure> {
+    hosts.check_front(listen).map_err(Failure::user)?;
+    let silent: Vec<&str> = std::thread::scope(|scope| {
+        let ask = |name| scope.spawn(move || !host_answers(hosts, name, HOST_PATIENCE));
+        let asked: Vec<_> = hosts.others().into_iter().map(|name| (name, ask(name))).collect();
+        // a thread that panicked has said nothing
+        let is_silent = |silent: ScopedJoinHandle<'_, bool>| silent.join().unwrap_or(true);
+        asked.into_iter().filter_map(|(name, asked)| is_silent(asked).then_some(name)).collect()
+    });
+    match silent.as_slice() {
+        [] => Ok(()),
+        silent => Err(Failure::user(format!(
+            "{} not answer within {HOST_PATIENCE_S} s, and the job stays where it is; see what `{} {} true` says",
+            if silent.len() == 1 {
+                format!("{} does", silent[0])
+            } else {
+                format!("{} do", silent.join(", "))
+            },
+            hosts.started_with(),
+            silent[0],
+        ))),
+    }
 }
 
 fn row(job: &JobStatus) -> Vec<String> {

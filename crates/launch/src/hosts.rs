@@ -1,7 +1,8 @@
 //! The hosts of a job: which there are, which of them is this one, which member runs where, and at which
 //! address the others reach this one. Starts no process and opens no connection.
 
-use std::fmt;
+mod said;
+
 use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -13,6 +14,8 @@ use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
 
 use crate::cpus::CpuMask;
+
+pub use said::RanksByHost;
 
 /// What starts a command on another host where nothing else is given. It never asks for a password, and what forgets
 /// connections that say nothing for some minutes hears one that does. Who does not answer is the job's to give up, not ssh's.
@@ -143,6 +146,26 @@ impl Hosts {
         (!list.is_empty()).then(|| Hosts { list, rsh: self.rsh.clone() })
     }
 
+    /// The names of those that are not the launcher's own, each once.
+    pub fn others(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for host in self.list.iter().filter(|host| !host.here) {
+            if !names.contains(&host.name.as_str()) {
+                names.push(&host.name);
+            }
+        }
+        names
+    }
+
+    /// True if processes on all of them would find the launcher, which listens where it is given.
+    ///
+    /// # Errors
+    /// When the launcher does not know at which of its addresses.
+    pub fn check_front(&self, listen: Option<SocketAddr>) -> Result<(), HostsError> {
+        // fits: there are few
+        self.front(listen, self.slots() as usize).map(drop)
+    }
+
     /// Members that all hosts together take in a turn.
     pub fn slots(&self) -> u32 {
         self.list.iter().map(|host| host.slots).sum()
@@ -227,6 +250,11 @@ impl Hosts {
         &self.rsh
     }
 
+    /// What starts a process on another host, as it is written.
+    pub fn started_with(&self) -> String {
+        self.rsh.join(" ")
+    }
+
     /// Where to listen so that all `world` members reach this host: where the user says, else on
     /// loopback where all are here, else at the address from which this host reaches the first other.
     pub(crate) fn front(
@@ -305,36 +333,6 @@ impl Host {
     /// The launcher's host is one, however it is called.
     fn is(&self, other: &Host) -> bool {
         self.here && other.here || self.name == other.name
-    }
-}
-
-/// Says who runs where: `node0: worker 0, server 0; node1: worker 1, server 1`.
-#[derive(Debug)]
-pub struct RanksByHost<'a> {
-    pub hosts: &'a Hosts,
-    /// By rank.
-    pub roles: &'a [String],
-}
-
-impl fmt::Display for RanksByHost<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut seen: Vec<&Host> = Vec::new();
-        // fits: a job has far fewer than 2^32 members
-        let placed =
-            (0u32..).map(Rank).zip(self.roles).map(|(rank, role)| (self.hosts.host(rank), role));
-        let placed: Vec<(&Host, &String)> = placed.collect();
-        for (host, _) in &placed {
-            if seen.iter().any(|earlier| earlier.is(host)) {
-                continue;
-            }
-            let roles =
-                placed.iter().filter(|(other, _)| other.is(host)).map(|(_, role)| role.as_str());
-            let here = if host.here { " (this machine)" } else { "" };
-            let between = if seen.is_empty() { "" } else { "; " };
-            write!(f, "{between}{}{here}: {}", host.name, roles.collect::<Vec<_>>().join(", "))?;
-            seen.push(host);
-        }
-        Ok(())
     }
 }
 
@@ -522,16 +520,6 @@ mod tests {
             }
         }
         assert_eq!(Hosts::default().fullest(u32::MAX), ("localhost", u64::from(u32::MAX)));
-    }
-
-    #[test]
-    fn who_runs_where_is_said_in_one_line() {
-        let hosts: Hosts = "localhost,192.0.2.7:2".parse().unwrap();
-        let roles = ["worker 0", "worker 1", "server 0", "server 1"].map(str::to_string);
-        let said = RanksByHost { hosts: &hosts, roles: &roles }.to_string();
-        let expected =
-            "localhost (this machine): worker 0, server 1; 192.0.2.7: worker 1, server 0";
-        assert_eq!(said, expected);
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tensorwire_base::Rank;
 use tensorwire_fabric::{VerbsOptions, VerbsUnusable};
@@ -131,15 +131,25 @@ impl JobSpec {
 
 /// What may be asked of a job while it runs.
 pub trait JobControl: std::fmt::Debug + Send + Sync {
-    /// Is to go on with so many workers; returns what comes of it, in words.
+    /// Is to go on so; returns what comes of it, in words.
     ///
     /// # Errors
     /// Why it cannot, and how to mend it.
-    fn scale(&self, workers: u32) -> Result<String, String>;
+    fn scale(&self, wanted: &Resize) -> Result<String, String>;
 
-    /// Returns with how many workers the job is to go on, while all members are to end behind the same step for that, as if it
-    /// were interrupted ([`JobSpec::wind_down`]).
-    fn pauses_for(&self) -> Option<u32>;
+    /// Returns how the job is to go on, while all members are to end behind the same step for that, as if it were interrupted
+    /// ([`JobSpec::wind_down`]).
+    fn pauses_for(&self) -> Option<Resize>;
+}
+
+/// How a job is to go on behind the step that it is in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resize {
+    pub workers: u32,
+    /// Where its processes are to run; none: where they do.
+    pub hosts: Option<Hosts>,
+    /// Where its launcher is to listen, with other hosts; none: where it did.
+    pub listen: Option<SocketAddr>,
 }
 
 /// What the members of one kind of job say to their launcher. Implemented by a type without values.

@@ -26,7 +26,7 @@ use tensorwire_fabric::verbs_usable;
 use crate::assignment::JobIdentity;
 use crate::control::{Behind, Blame, FromMember, ToMember};
 use crate::hosts::RanksByHost;
-use crate::job::{JobError, JobOutcome, JobSpec, JobUpdate, OnUpdate, RawUpdate};
+use crate::job::{JobError, JobOutcome, JobSpec, JobUpdate, OnUpdate, RawUpdate, Resize};
 use crate::negotiate::{Offer, TransportChoice, choose};
 use crate::rendezvous::JoinedProcess;
 use crate::standing::Still;
@@ -123,8 +123,8 @@ struct Launcher<'a> {
     store: Option<Membership>,
     /// What another launcher finds if this one is killed.
     record: Option<RecordFile>,
-    /// With how many workers the job is to go on, as is written there.
-    asked: Option<u32>,
+    /// How the job is to go on, as is written there.
+    asked: Option<Resize>,
     /// What members show of steps that they made while they had no launcher.
     made_alone: Vec<RawUpdate>,
 }

@@ -29,8 +29,8 @@ pub use clock::{ClockReading, MemberClock};
 pub use control::Blame;
 pub use hosts::{Hosts, HostsError, RSH, RanksByHost};
 pub use job::{
-    JobControl, JobError, JobOutcome, JobSpec, JobUpdate, Messages, Reports, ending_behind, launch,
-    restarting,
+    JobControl, JobError, JobOutcome, JobSpec, JobUpdate, Messages, Reports, Resize, ending_behind,
+    launch, restarting,
 };
 pub use member::{
     Ending, Farewell, JoinError, Member, MemberError, Peers, QUEUE_PAIRS, Recorder, Scheduling,

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::job::Resize;
 use crate::standing::Still;
 
 /// Longest that an answer may take.
@@ -18,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Most bytes of an answer.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// Most bytes of a question, and most that ask at a time.
-const QUESTION_BYTES_MAX: usize = 256;
+const QUESTION_BYTES_MAX: usize = 256 << 10;
 const ASKING_MAX: usize = 64;
 /// What the names of sockets end with.
 const EXTENSION: &str = "sock";
@@ -100,11 +101,11 @@ pub enum StatusError {
 }
 
 /// What is asked of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Question {
     Status,
-    /// Is to go on with so many workers.
-    Scale(u32),
+    /// Is to go on so.
+    Scale(Resize),
 }
 
 impl Question {
@@ -223,16 +224,20 @@ impl Asking {
 
     /// What is asked, once it has come whole.
     fn hear(&mut self) -> std::io::Result<Option<Question>> {
-        let mut bytes = [0; QUESTION_BYTES_MAX];
-        match self.stream.read(&mut bytes) {
-            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(count) => self.question.extend_from_slice(&bytes[..count]),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
+        let mut bytes = [0; 4 << 10];
+        loop {
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.question.extend_from_slice(&bytes[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+            if self.question.len() > QUESTION_BYTES_MAX {
+                return Err(ErrorKind::InvalidData.into());
+            }
         }
         match self.question.strip_suffix(b"\n") {
             Some(line) => Ok(Some(Question::read(line)?)),
-            None if self.question.len() > QUESTION_BYTES_MAX => Err(ErrorKind::InvalidData.into()),
             None => Ok(None),
         }
     }
@@ -249,19 +254,19 @@ impl Drop for StatusSocket {
 /// # Errors
 /// When there is no such job, or it does not answer.
 pub fn job_status(folder: &Path, job: &str) -> Result<JobStatus, StatusError> {
-    ask(folder, job, Question::Status)
+    ask(folder, job, &Question::Status)
 }
 
-/// Has a job go on with so many workers; returns what comes of it, in words.
+/// Has a job go on so; returns what comes of it, in words.
 ///
 /// # Errors
 /// As [`job_status`], and when the job cannot.
-pub fn scale_job(folder: &Path, job: &str, workers: u32) -> Result<String, StatusError> {
-    let answer: Result<String, String> = ask(folder, job, Question::Scale(workers))?;
+pub fn scale_job(folder: &Path, job: &str, wanted: Resize) -> Result<String, StatusError> {
+    let answer: Result<String, String> = ask(folder, job, &Question::Scale(wanted))?;
     answer.map_err(StatusError::Refused)
 }
 
-fn ask<T: DeserializeOwned>(folder: &Path, job: &str, what: Question) -> Result<T, StatusError> {
+fn ask<T: DeserializeOwned>(folder: &Path, job: &str, what: &Question) -> Result<T, StatusError> {
     let path = folder.join(job).with_extension(EXTENSION);
     let none = || StatusError::NoSuchJob { job: job.to_string() };
     // a name is no path
@@ -276,7 +281,7 @@ fn ask<T: DeserializeOwned>(folder: &Path, job: &str, what: Question) -> Result<
     let garbled = |source| StatusError::Garbled { job: job.to_string(), source };
     let mut stream = UnixStream::connect(&path).map_err(io)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(io)?;
-    let mut question = serde_json::to_vec(&what).map_err(garbled)?;
+    let mut question = serde_json::to_vec(what).map_err(garbled)?;
     question.push(b'\n');
     stream.write_all(&question).map_err(io)?;
     let mut answer = Vec::new();
@@ -326,6 +331,7 @@ fn lives(job: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hosts::Hosts;
     use std::os::unix::fs::PermissionsExt;
 
     fn status(job: &str) -> JobStatus {
@@ -365,8 +371,11 @@ mod tests {
         let (job, expected) = (socket.job.clone(), status(&socket.job));
         let answer = |question| match question {
             Question::Status => serde_json::to_value(&expected).unwrap(),
-            Question::Scale(2) => serde_json::to_value(Ok::<_, String>("2 workers")).unwrap(),
-            Question::Scale(_) => serde_json::to_value(Err::<String, _>("not so many")).unwrap(),
+            Question::Scale(wanted) => serde_json::to_value(match wanted.hosts {
+                Some(hosts) if wanted.workers == 2 => Ok(format!("{} slots", hosts.slots())),
+                _ => Err("not so many".to_string()),
+            })
+            .unwrap(),
         };
         // one that asks nothing, and one that asks nonsense, hold up nobody
         let silent = UnixStream::connect(folder.join(&job).with_extension(EXTENSION)).unwrap();
@@ -375,8 +384,13 @@ mod tests {
         std::thread::scope(|scope| {
             let asking = scope.spawn(|| {
                 assert_eq!(job_status(&folder, &job).unwrap(), expected);
-                assert_eq!(scale_job(&folder, &job, 2).unwrap(), "2 workers");
-                let refused = scale_job(&folder, &job, 3).unwrap_err();
+                // as many hosts as there may be
+                let many: Vec<String> = (0..2000).map(|_| "127.0.0.1:2".to_string()).collect();
+                let hosts: Hosts = many.join(",").parse().unwrap();
+                let said = format!("{} slots", hosts.slots());
+                let on = |workers, hosts| Resize { workers, hosts, listen: None };
+                assert_eq!(scale_job(&folder, &job, on(2, Some(hosts))).unwrap(), said);
+                let refused = scale_job(&folder, &job, on(3, None)).unwrap_err();
                 assert_eq!(refused.to_string(), "not so many");
             });
             while !asking.is_finished() {

@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 use tensorwire_base::Deadline;
 
 use crate::assignment::{Assignment, JobIdentity};
+use crate::job::Resize;
 
 /// Of what launchers and members say to each other, and of what a launcher does on their behalf: one that takes a job over must
 /// understand its members as the first one did. To be raised with each change of either.
@@ -78,9 +79,9 @@ pub(crate) struct JobRecord {
     pub(crate) assignment: Assignment,
     /// By rank.
     pub(crate) members: Vec<MemberRecord>,
-    /// With how many workers it is to go on, if that was asked for and it is not yet launched so.
+    /// How it is to go on, if that was asked for and it is not yet launched so.
     #[serde(default)]
-    pub(crate) workers: Option<u32>,
+    pub(crate) resize: Option<Resize>,
     /// [`PROTOCOL`] of who wrote this; earlier ones wrote none.
     #[serde(default)]
     pub(crate) protocol: u32,
@@ -314,9 +315,9 @@ impl Abandoned {
         &self.record.title
     }
 
-    /// With how many workers it is to go on, if its launcher was asked for that and came no further.
-    pub fn asked(&self) -> Option<u32> {
-        self.record.workers
+    /// How it is to go on, if its launcher was asked for that and came no further.
+    pub fn asked(&self) -> Option<&Resize> {
+        self.record.resize.as_ref()
     }
 
     /// The launcher that died.
@@ -399,7 +400,7 @@ mod tests {
                 role: "worker 0".into(),
                 host: None,
             }],
-            workers: None,
+            resize: None,
             protocol: PROTOCOL,
         }
     }

@@ -73,7 +73,7 @@ pub enum Change {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NothingToCompare {
     #[error(
-        "no line of {file} can be compared; give lines that `tensorwire bench … --json FILE` or the scripts in bench/peers wrote (training runs are drawn, and not compared)"
+        "no line of {file} can be compared; give lines that `tensorwire bench … --json FILE` or the scripts in bench/peers wrote, or `tensorwire train --metrics FILE` to its end"
     )]
     NoRows { file: String },
     #[error(

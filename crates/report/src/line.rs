@@ -151,9 +151,10 @@ impl Line {
         Ok(Measure::new(self.number(name)?, spread, self.optional_number(count)))
     }
 
-    /// All fields of the line itself, if it is an object.
+    /// All fields of the line itself, or of the summary that it is, if that is an object.
     pub(crate) fn fields(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.value.as_object().into_iter().flatten().map(|(name, value)| (name.as_str(), value))
+        let of = self.find("summary").unwrap_or(&self.value);
+        of.as_object().into_iter().flatten().map(|(name, value)| (name.as_str(), value))
     }
 
     /// All texts of an object, by name; none if there is no object.

@@ -292,8 +292,8 @@ pub fn launch_train(
     let _claim = prepared.claim()?;
     let mut again = take_over(prepared, &mut how, on_update)?;
     let asked = how.abandoned.as_ref().and_then(Abandoned::asked);
-    if let Some((resizing, workers)) = resizing.as_ref().zip(asked) {
-        resizing.goes_on_with(workers);
+    if let Some((resizing, wanted)) = resizing.as_ref().zip(asked) {
+        resizing.goes_on_with(wanted);
     }
     loop {
         let now = again.as_ref().unwrap_or(prepared);

@@ -15,9 +15,8 @@ use tensorwire_nn::{Variable, initialise};
 use tensorwire_tensor::{DType, TensorSpec};
 
 use crate::checkpoint::{CheckpointError, CheckpointFolder, FoundCheckpoint};
-use crate::config::{FloatType, TrainConfig};
-use crate::origin;
-use crate::strategy::Strategy;
+use crate::config::FloatType;
+use crate::origin::WeightsOrigin;
 use crate::whole_file;
 
 /// Of the length of a header, before it; headers are multiples of it, so that tensors are aligned.
@@ -311,50 +310,6 @@ pub(crate) fn sha256<'a>(weights: impl Iterator<Item = (&'a Variable, &'a [u8])>
     hex::encode(hash.finalize())
 }
 
-/// What a file of weights says of them, for people and for other programs; [`origin::WeightsOrigin`] reads it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Origin<'a> {
-    /// Of tensorwire.
-    pub(crate) version: &'a str,
-    pub(crate) model: &'a str,
-    pub(crate) data: &'a str,
-    pub(crate) strategy: Strategy,
-    pub(crate) seed: u64,
-    /// The steps that were made.
-    pub(crate) steps: u64,
-    /// The names of the classes, by their numbers, if they have such.
-    pub(crate) class_names: Option<&'a [String]>,
-}
-
-impl<'a> Origin<'a> {
-    /// Of weights that this program has trained for so many steps, on classes of these names.
-    pub(crate) fn here(
-        config: &'a TrainConfig,
-        steps: u64,
-        class_names: Option<&'a [String]>,
-    ) -> Origin<'a> {
-        let TrainConfig { model, data, strategy, seed, .. } = config;
-        let (version, strategy, seed) = (env!("CARGO_PKG_VERSION"), *strategy, *seed);
-        Origin { version, model, data, strategy, seed, steps, class_names }
-    }
-
-    fn metadata(&self) -> BTreeMap<&'static str, String> {
-        let Origin { version, model, data, strategy, seed, steps, class_names } = self;
-        let mut said = BTreeMap::from([
-            (origin::WRITER, version.to_string()),
-            (origin::MODEL, model.to_string()),
-            (origin::DATA, data.to_string()),
-            ("strategy", strategy.name().to_string()),
-            (origin::SEED, seed.to_string()),
-            ("steps", steps.to_string()),
-        ]);
-        said.extend(
-            class_names.map(|names| (origin::CLASSES, serde_json::json!(names).to_string())),
-        );
-        said
-    }
-}
-
 /// The header of a file of weights.
 #[derive(Serialize)]
 struct Header<'a> {
@@ -368,7 +323,7 @@ struct Header<'a> {
 pub(crate) fn save<'a>(
     path: &Path,
     weights: impl Iterator<Item = (&'a Variable, &'a [u8])>,
-    origin: &Origin<'_>,
+    origin: &WeightsOrigin,
 ) -> Result<(), WeightsError> {
     let tensors = weights.map(|(variable, bytes)| {
         let spec = &variable.spec;
@@ -396,7 +351,7 @@ pub(crate) fn image<'a>(
 pub(crate) fn save_image(
     path: &Path,
     image: &[u8],
-    origin: &Origin<'_>,
+    origin: &WeightsOrigin,
 ) -> Result<(), WeightsError> {
     let written = header(image, origin).and_then(|(header, numbers)| {
         whole_file::write(path, |file| {
@@ -410,9 +365,9 @@ pub(crate) fn save_image(
 }
 
 /// The header of a file of these tensors that says where they come from, and their numbers.
-fn header<'a>(image: &'a [u8], origin: &Origin<'_>) -> io::Result<(Vec<u8>, &'a [u8])> {
+fn header<'a>(image: &'a [u8], origin: &WeightsOrigin) -> io::Result<(Vec<u8>, &'a [u8])> {
     let (length, tensors) = SafeTensors::read_metadata(image).map_err(io::Error::other)?;
-    let header = Header { metadata: origin.metadata(), tensors: &tensors };
+    let header = Header { metadata: origin.entries(), tensors: &tensors };
     let mut header = serde_json::to_vec(&header)?;
     header.resize(header.len().next_multiple_of(LENGTH_BYTES), b' ');
     Ok((header, &image[LENGTH_BYTES + length..]))
@@ -421,14 +376,15 @@ fn header<'a>(image: &'a [u8], origin: &Origin<'_>) -> io::Result<(Vec<u8>, &'a 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::TrainConfig;
 
     fn variable(name: &str, dims: &[usize]) -> Variable {
         let spec = TensorSpec::new(DType::F32, dims).unwrap();
         Variable { name: name.to_string(), spec, init: Init::Zeros }
     }
 
-    fn origin(config: &TrainConfig) -> Origin<'_> {
-        Origin::here(config, 7, None)
+    fn origin(config: &TrainConfig) -> WeightsOrigin {
+        WeightsOrigin::here(config, 7, None)
     }
 
     fn saved(folder: &Path) -> (PathBuf, Vec<Variable>) {

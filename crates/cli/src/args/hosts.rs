@@ -27,12 +27,15 @@ pub(crate) struct HostArgs {
 }
 
 impl HostArgs {
-    /// The hosts that were named.
+    /// The hosts that were named; none: this one.
     pub(crate) fn hosts(&self) -> Result<Hosts, HostsError> {
-        match &self.hosts {
-            Some(given) => given.parse::<Hosts>()?.started_by(&self.rsh),
-            None => Ok(Hosts::default()),
-        }
+        Ok(self.named()?.unwrap_or_default())
+    }
+
+    /// The hosts that were named, if any were.
+    pub(crate) fn named(&self) -> Result<Option<Hosts>, HostsError> {
+        let of = |given: &String| given.parse::<Hosts>()?.started_by(&self.rsh);
+        self.hosts.as_ref().map(of).transpose()
     }
 
     /// As [`HostArgs::transports`], of two processes, which are on one host or each on its own.

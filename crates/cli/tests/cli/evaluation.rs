@@ -205,7 +205,7 @@ fn a_run_that_was_stopped_goes_on_behind_the_cases_that_it_has() {
     let job = run("--only sizes,transfer");
     let begun = Instant::now();
     // one tensor has been to another process
-    while !text().contains("\"transfer, quick: ") {
+    while !text().contains("\"bench\":\"transfer\"") {
         assert!(begun.elapsed() < LIMIT, "no case is done");
         std::thread::sleep(Duration::from_millis(20));
     }

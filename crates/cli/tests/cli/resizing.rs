@@ -1,7 +1,7 @@
 //! Jobs whose number of workers changes while they run: as is asked for, when a worker dies, and when a host is lost and found
 //! again. Real processes; every step is made once, and takes as many samples as ever.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -69,6 +69,23 @@ impl Resizing {
         }
     }
 
+    /// Waits until it makes steps with a worker on each of these hosts, by rank; none: this one.
+    fn with_workers_on(&self, hosts: &[Option<&str>]) {
+        let until = Instant::now() + LIMIT;
+        loop {
+            self.with_workers(hosts.len());
+            let said = self.ask(&["status", &self.name(), "--json"]);
+            if let Ok(answer) = serde_json::from_slice::<Value>(&said.stdout) {
+                let members = answer["members"].as_array().unwrap();
+                if members.iter().map(|member| member["host"].as_str()).eq(hosts.iter().copied()) {
+                    return;
+                }
+            }
+            assert!(Instant::now() < until, "not on {hosts:?}: {said:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// As [`Resizing::with_workers`], once none of them is this one.
     fn with_workers_but(&self, count: usize, gone: i32) -> Vec<i32> {
         let until = Instant::now() + LIMIT;
@@ -83,7 +100,12 @@ impl Resizing {
     }
 
     fn scale(&self, workers: u32) {
-        let said = self.ask(&["scale", &self.name(), &workers.to_string(), "--json"]);
+        self.scale_with(workers, &[]);
+    }
+
+    fn scale_with(&self, workers: u32, more: &[&str]) {
+        let (name, count) = (self.name(), workers.to_string());
+        let said = self.ask(&[&["scale", &name, &count, "--json"], more].concat());
         assert!(said.status.success(), "{said:?}");
         let said: Value = serde_json::from_slice(&said.stdout).unwrap();
         assert_eq!((&said["job"], &said["workers"]), (&self.name().into(), &workers.into()));
@@ -194,15 +216,63 @@ fn a_job_whose_number_of_workers_is_fixed_says_so() {
     resizing.job.end(LIMIT);
 }
 
-/// Another host, which is this one by another name, for as long as a file is there.
-#[test]
-fn a_host_that_is_lost_takes_its_workers_and_brings_them_back() {
-    let place = tempfile::tempdir().unwrap();
-    let (up, script) = (place.path().join("up"), place.path().join("rsh.sh"));
+/// What logs in on other hosts, which are this one by other names, for as long as a file is there.
+fn log_in(folder: &Path) -> (PathBuf, String) {
+    let (up, script) = (folder.join("up"), folder.join("rsh.sh"));
     std::fs::write(&up, "").unwrap();
     let body = format!("[ -e {} ] || exit 255\nshift\nexec sh -c \"$1\"\n", up.display());
     std::fs::write(&script, body).unwrap();
-    let rsh = format!("sh {}", script.display());
+    (up, format!("sh {}", script.display()))
+}
+
+#[test]
+fn a_job_goes_on_where_it_is_asked_to() {
+    let place = tempfile::tempdir().unwrap();
+    let (_, rsh) = log_in(place.path());
+    let resizing = Resizing::start("--workers 2..4 --strategy allreduce");
+    resizing.with_workers_on(&[None; 4]);
+    let name = resizing.name();
+    let on = |hosts, rsh| ["--hosts", hosts, "--listen", "127.0.0.1:0", "--rsh", rsh];
+    for (hosts, rsh, says) in [
+        ("127.0.0.1,other,third", "false", "error: other, third do not answer within 15 s"),
+        ("127.0.0.1,other", "false", "see what `false other true` says"),
+        ("127.0.0.1,other:0", &rsh, "has no number of slots"),
+    ] {
+        let wanted = [&["scale", &name, "4"], &on(hosts, rsh)[..]].concat();
+        let refused = resizing.ask(&wanted);
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert!(said.contains(says), "{said}");
+    }
+    // a name that only the command knows
+    let wanted = ["scale", &name, "4", "--hosts", "127.0.0.1,other.invalid"];
+    let said = String::from_utf8(resizing.ask(&wanted).stderr).unwrap();
+    assert!(said.contains("the name other.invalid does not resolve"), "{said}");
+    // it came; then it is the only one
+    resizing.scale_with(4, &on("127.0.0.1,other", &rsh));
+    resizing.with_workers_on(&[None, Some("other"), None, Some("other")]);
+    resizing.scale(2);
+    resizing.with_workers_on(&[None, Some("other")]);
+    resizing.scale_with(2, &on("other", &rsh));
+    resizing.with_workers_on(&[Some("other"); 2]);
+    send(resizing.job.launcher(), Signal::TERM);
+    let ended = resizing.job.end(LIMIT);
+    check_steps(&ended);
+    let asked: Vec<&str> =
+        ended.stderr.lines().filter(|line| line.starts_with("asked for")).collect();
+    let says = [
+        "4 workers go on, on 127.0.0.1,other, ",
+        "2 workers go on, from",
+        "2 workers go on, on other, ",
+    ];
+    assert_eq!(asked.len(), says.len(), "{}", ended.stderr);
+    assert!(asked.iter().zip(says).all(|(line, says)| line.contains(says)), "{asked:?}");
+}
+
+#[test]
+fn a_host_that_is_lost_takes_its_workers_and_brings_them_back() {
+    let place = tempfile::tempdir().unwrap();
+    let (up, rsh) = log_in(place.path());
     let job = "--workers 2..4 --strategy allreduce --hosts 127.0.0.1,other --listen 127.0.0.1:0";
     let resizing = Resizing::start_with(&format!("{job} --steps 1000000"), &["--rsh", &rsh]);
     let members = resizing.with_workers(4);

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::MemberState;
-use crate::job::{JobControl, JobSpec};
+use crate::job::{JobControl, JobSpec, Resize};
 use crate::status::{JobStatus, MemberPhase, MemberStatus, Question, StatusSocket};
 
 /// What is answered where the number of members is fixed.
@@ -60,14 +60,14 @@ impl Answers {
                 .map(|(rank, member)| status(rank, member, introduced))
                 .collect(),
         };
-        let scale = |workers| match control {
-            Some(control) => control.scale(workers),
+        let scale = |wanted: &Resize| match control {
+            Some(control) => control.scale(wanted),
             None => Err(NOT_SCALED.to_string()),
         };
         socket.hear(|question| {
             let answer = match question {
                 Question::Status => serde_json::to_value(status()),
-                Question::Scale(workers) => serde_json::to_value(scale(workers)),
+                Question::Scale(wanted) => serde_json::to_value(scale(&wanted)),
             };
             answer.unwrap_or_default()
         });

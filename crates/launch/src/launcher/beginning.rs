@@ -169,7 +169,7 @@ impl Launcher<'_> {
         Ok(())
     }
 
-    /// Writes down with how many workers the job is to go on, where that was not known before: another launcher does so, too.
+    /// Writes down how the job is to go on, where that was not known before: another launcher does so, too.
     pub(super) fn note_asked(&mut self) {
         if self.asked != self.asked() {
             self.write_record();
@@ -179,7 +179,7 @@ impl Launcher<'_> {
     /// Writes down what another launcher needs to take this job over, as its members are now.
     fn write_record(&mut self) {
         self.asked = self.asked();
-        let workers = self.asked;
+        let resize = self.asked.clone();
         let Some(file) = &mut self.record else { return };
         let Some(launcher) = ProcessName::of(std::process::id()) else { return };
         let member = |MemberState { name, role, host, .. }: &MemberState| {
@@ -195,7 +195,7 @@ impl Launcher<'_> {
         let title = self.spec.title.clone();
         let listen = self.listen;
         let protocol = PROTOCOL;
-        let record = JobRecord { launcher, title, listen, assignment, members, workers, protocol };
+        let record = JobRecord { launcher, title, listen, assignment, members, resize, protocol };
         if let Err(error) = file.write(&record) {
             tracing::warn!("no other launcher can take this job over: {error}");
         }

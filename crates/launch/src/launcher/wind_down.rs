@@ -8,7 +8,7 @@ use tensorwire_base::Rank;
 
 use super::{Launcher, MemberState, OnUpdate};
 use crate::control::{Behind, HELD_AT_MOST, ToMember};
-use crate::job::{JobError, JobUpdate};
+use crate::job::{JobError, JobUpdate, Resize};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum WindDown {
@@ -33,8 +33,8 @@ impl Launcher<'_> {
         ends_with_it && self.introduced && (has_begun || self.members.iter().any(is_told))
     }
 
-    /// With how many workers the job is to go on, if that was asked for.
-    pub(super) fn asked(&self) -> Option<u32> {
+    /// How the job is to go on, if that was asked for.
+    pub(super) fn asked(&self) -> Option<Resize> {
         self.spec.control.as_ref().and_then(|control| control.pauses_for())
     }
 

@@ -10,6 +10,7 @@ use crate::figure::{Better, Unit};
 use crate::line::{Lacks, Line};
 use crate::measure::Measure;
 use crate::origin::Origin;
+use crate::runs::RUN;
 
 /// Of one or several lines that measured the same.
 #[derive(Debug)]
@@ -48,6 +49,15 @@ const fn time(
     take: fn(&Line) -> Result<Measure, Lacks>,
 ) -> Quantity {
     Quantity { kinds, name, unit: Unit::Seconds, better: Better::Lower, take }
+}
+
+/// Of a training run that came to its end.
+const fn of_run(
+    name: &'static str,
+    better: Better,
+    take: fn(&Line) -> Result<Measure, Lacks>,
+) -> Quantity {
+    Quantity { kinds: &[RUN], name, unit: Unit::Plain, better, take }
 }
 
 /// What is compared. A line has those that it has the numbers of.
@@ -95,6 +105,18 @@ const QUANTITIES: &[Quantity] = &[
         line.quantiles("tensorwire_s.median")
     }),
     time(&["peer-step"], "step", |line| Ok(Measure::from(line.number("step_ms")?).scaled(1e-3))),
+    of_run("samples/s", Better::Higher, |line| {
+        Ok(line.number("summary.samples_per_second")?.into())
+    }),
+    of_run("final loss", Better::Lower, |line| Ok(line.number("summary.final_loss")?.into())),
+    of_run("test loss", Better::Lower, |line| Ok(line.number("summary.test_loss")?.into())),
+    of_run("test accuracy", Better::Higher, |line| {
+        Ok(line.number("summary.test_accuracy")?.into())
+    }),
+    Quantity {
+        unit: Unit::Bytes,
+        ..of_run("peak memory", Better::Lower, |line| Ok(line.number("summary.peak_bytes")?.into()))
+    },
 ];
 
 /// Numbers that say what was measured, as `--bytes` would, in the order of names, with their words.
@@ -105,6 +127,7 @@ const SETTINGS: &[(&str, &str)] = &[
     ("clients", "clients"),
     ("ranks", "ranks"),
     ("devices", "devices"),
+    ("devices_per_worker", "devices a worker"),
     ("hosts", "hosts"),
     ("threads", "threads"),
     ("batch", "a batch"),
@@ -121,6 +144,8 @@ const USUAL: &[(&str, &str)] = &[
     ("sizes", "static"),
     ("devices", "1"),
     ("hosts", "1"),
+    ("wire", "f32"),
+    ("devices_per_worker", "1"),
 ];
 
 /// Texts and truths that say how it went, or where.
@@ -238,6 +263,29 @@ mod tests {
                 ("allreduce, bf16, tcp, by table, 8 KiB, 2 ranks: operation", 1),
             ]
         );
+    }
+
+    #[test]
+    fn training_runs_have_rows_of_their_summaries_whatever_their_seed_and_rate() {
+        let run = |seed: u32, loss: f64| {
+            format!(
+                "{{\"step\":1,\"loss\":3}}\n{{\"summary\":{{\"model\":\"mlp\",\"strategy\":\"ps\",\"workers\":2,\
+                 \"wire\":\"f32\",\"async\":false,\"seed\":{seed},\"rate\":{seed},\"final_loss\":{loss},\
+                 \"test_accuracy\":null,\"samples_per_second\":9,\"peak_bytes\":4096,\"machine\":{{\"cores\":2}}}}}}\n"
+            )
+        };
+        let rows = of(&(run(1, 0.5) + &run(2, 0.25)));
+        let names: Vec<(&str, usize)> =
+            rows.iter().map(|row| (row.name.as_str(), row.measured.len())).collect();
+        assert_eq!(
+            names,
+            [
+                ("train, mlp, ps, 2 workers: samples/s", 2),
+                ("train, mlp, ps, 2 workers: final loss", 2),
+                ("train, mlp, ps, 2 workers: peak memory", 2),
+            ]
+        );
+        assert_eq!(rows[1].measured[1].measure.median, 0.25);
     }
 
     #[test]

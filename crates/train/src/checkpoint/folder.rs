@@ -15,7 +15,7 @@ use tensorwire_nn::average_of;
 
 use super::average::with_average;
 use super::{CheckpointError, CheckpointState};
-use crate::weights::Origin;
+use crate::origin::WeightsOrigin;
 use crate::whole_file;
 
 const STATE: &str = "state.json";
@@ -370,16 +370,7 @@ impl FoundCheckpoint {
     /// When it is not whole, or the file cannot be written.
     pub fn convert(&self, to: &Path) -> Result<CheckpointState, CheckpointError> {
         let (state, image) = self.weights()?;
-        let origin = Origin {
-            version: &state.version,
-            model: &state.model,
-            data: &state.data,
-            strategy: state.strategy,
-            seed: state.seed,
-            steps: state.step,
-            class_names: state.class_names.as_deref(),
-        };
-        crate::weights::save_image(to, &image, &origin)?;
+        crate::weights::save_image(to, &image, &WeightsOrigin::from(&state))?;
         Ok(state)
     }
 

@@ -27,11 +27,12 @@ use crate::carried::Carried;
 use crate::checkpoint::{Resumed, plain_name};
 use crate::config::{ConfigError, TrainConfig};
 use crate::figures::Gauge;
+use crate::origin::WeightsOrigin;
 use crate::rates::Rates;
 use crate::report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport};
 use crate::topology;
 use crate::trace;
-use crate::weights::{self, Origin, Weights};
+use crate::weights::{self, Weights};
 
 /// Longest that worker 0 waits until the last worker of asynchronous training is done, which may be any
 /// number of steps behind. A dead one is noticed in seconds.
@@ -512,7 +513,8 @@ impl Trainer<'_> {
             let pairs = || weights.iter().map(|(variable, bytes)| (*variable, &**bytes));
             report.weights_sha256 = Some(weights::sha256(pairs()));
             if let Some(path) = &self.config.save {
-                let origin = Origin::here(self.config, report.steps, data.train.class_names());
+                let names = data.train.class_names();
+                let origin = WeightsOrigin::here(self.config, report.steps, names);
                 weights::save(path, pairs(), &origin)?;
             }
         }

@@ -38,21 +38,24 @@ pub(super) fn transfers(scope: &FigureScope) -> Vec<Case> {
 
 pub(super) fn throughput(scope: &FigureScope) -> Vec<Case> {
     let mut all: Vec<Case> = scope.without_rdma("xue-9", "throughput").into_iter().collect();
-    let batches: &[usize] = if scope.quick { &[8, 1] } else { &[1, 2, 4, 8, 16, 32, 64] };
-    // a whole run takes a day: what the paper has comes first
+    // a quick run has all models at one batch first, a whole one, which takes a day, all batches of a model
+    let of_model = |model| [1, 2, 4, 8, 16, 32, 64].map(|batch| (model, batch));
+    let jobs: Vec<(&str, usize)> = match scope.quick {
+        true => [8, 1].iter().flat_map(|&batch| MODELS.map(|model| (model, batch))).collect(),
+        false => MODELS.into_iter().flat_map(of_model).collect(),
+    };
+    // what the paper has comes first
     let is_other = |of: &&Exchange| !scope.quick && !PAPER_EXCHANGES.contains(of);
     let others: Vec<Exchange> = scope.exchanges.iter().filter(is_other).copied().collect();
     for exchanges in [&PAPER_EXCHANGES[..], &others] {
-        for &batch in batches {
-            for model in MODELS {
-                // with quick, a step of the large ones is to take seconds, not minutes
-                let is_long = model == "inception-v3" || model == "vgg16";
-                if scope.quick && is_long && batch > 1 {
-                    continue;
-                }
-                let jobs = scope.by_exchange(exchanges, &made_up(model, batch, scope.quick));
-                all.extend(jobs.into_iter().map(Case::Throughput));
+        for &(model, batch) in &jobs {
+            // with quick, a step of the large ones is to take seconds, not minutes
+            let is_long = model == "inception-v3" || model == "vgg16";
+            if scope.quick && is_long && batch > 1 {
+                continue;
             }
+            let jobs = scope.by_exchange(exchanges, &made_up(model, batch, scope.quick));
+            all.extend(jobs.into_iter().map(Case::Throughput));
         }
     }
     all
