@@ -1,4 +1,5 @@
-//! Ids, units and deadlines: the words that every crate shares; and what threads share. Knows nothing of tensors, peers or files.
+//! Ids, units and deadlines: the words that every crate shares; names that were meant; and what threads share. Knows nothing of
+//! tensors, peers or files.
 #![forbid(unsafe_code)]
 
 mod deadline;
@@ -6,8 +7,10 @@ mod ids;
 mod space;
 pub mod sync;
 mod units;
+mod words;
 
 pub use deadline::{Clock, Deadline};
 pub use ids::{Incarnation, JobId, Rank};
 pub use space::Space;
 pub use units::{human_bytes, human_seconds};
+pub use words::nearest;

@@ -28,7 +28,7 @@ use crate::simulate::{Compute, SimulateResult, SimulateSpec, calibrate, simulate
 use crate::transfer::{TransferSpec, transfers};
 
 pub use data::{DataFolder, NoData};
-pub use earlier::{Earlier, MeasuredBy, case_key};
+pub use earlier::{DoneCase, Earlier, case_key};
 pub use figures::{FIGURES, Figure, FigureScope};
 pub use links::{
     LinkBench, LinkJob, LinkRate, LinkSpeed, LinkSteps, no_links, receive_over_link, send_over_link,
@@ -238,9 +238,13 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Takes in what an earlier run has measured, for [`Runner::verdict`].
-    pub fn recall(&mut self, line: &serde_json::Value) {
-        self.link_rows.extend(links::LinkRow::of_line(line));
+    /// Takes in what an earlier run has measured: rows of a verdict, and weights that others are to end with.
+    pub fn recall(&mut self, done: &DoneCase) {
+        self.link_rows.extend(links::LinkRow::of_line(done.line()));
+        // another program may have other bits
+        if done.is_of(&Machine::here()) {
+            self.weights.extend(training::weights_of(done.line()));
+        }
     }
 
     /// A line of what the cases of a figure that is done say together; none if they say nothing.

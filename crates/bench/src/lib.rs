@@ -31,8 +31,8 @@ pub use allreduce::{
 pub use by_name::ByName;
 pub use error::BenchError;
 pub use evaluation::{
-    Case, DataFolder, Earlier, FIGURES, Figure, FigureScope, LinkBench, LinkJob, LinkRate,
-    LinkSpeed, LinkSteps, MeasuredBy, NextCase, NoData, NodesDesign, NodesOf, NotMeasured, Runner,
+    Case, DataFolder, DoneCase, Earlier, FIGURES, Figure, FigureScope, LinkBench, LinkJob,
+    LinkRate, LinkSpeed, LinkSteps, NextCase, NoData, NodesDesign, NodesOf, NotMeasured, Runner,
     SimulatedNodes, Turns, case_key, no_links, receive_over_link, send_over_link,
 };
 pub use job::QUIET_RATE;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::builder::PossibleValue;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use tensorwire_base::nearest;
 use tensorwire_nn::Schedule;
 use tensorwire_train::{DeviceChoice, WireType};
 use toml::Spanned;
@@ -20,9 +21,6 @@ use super::command_line::{has_config, innermost};
 /// The two options that no file has.
 pub(crate) const FILE: &str = "config";
 pub(crate) const PRINT: &str = "print-config";
-
-/// How similar a name must be to be suggested; as clap has it for options.
-const SIMILAR: f64 = 0.7;
 
 /// The command line with what the file says behind it, and the file, if one is given. What the command line says itself, or
 /// excludes, is left out.
@@ -212,7 +210,7 @@ impl<'a> Config<'a> {
         if known.iter().any(|known| known == name) {
             return Ok(());
         }
-        let meant = nearest(name, known.iter().map(String::as_str));
+        let meant = meant(name, known.iter().map(String::as_str));
         let what = format!("there is no group of options '{name}'{meant}");
         Err(self.wrong(key.span(), &what))
     }
@@ -230,7 +228,7 @@ impl<'a> Config<'a> {
         let Some(arg) = options(self.command).find(is_it) else {
             let known = options(self.command).filter_map(Arg::get_long);
             let of = self.command.get_bin_name().unwrap_or(self.command.get_name());
-            let what = format!("there is no option '{name}' of {of}{}", nearest(name, known));
+            let what = format!("there is no option '{name}' of {of}{}", meant(name, known));
             return Err(self.wrong(key.span(), &what));
         };
         let wants = |what: &str| self.wrong(value.span(), &format!("'{name}' is {what}"));
@@ -284,13 +282,8 @@ fn text(value: &DeValue<'_>) -> Option<String> {
 }
 
 /// What may have been meant, as the end of a line.
-fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> String {
-    let distance = |known: &'a str| (strsim::jaro_winkler(given, known), known);
-    let similar = known.map(distance).filter(|(similarity, _)| *similarity > SIMILAR);
-    match similar.max_by(|(a, _), (b, _)| a.total_cmp(b)) {
-        Some((_, name)) => format!("; did you mean '{name}'?"),
-        None => String::new(),
-    }
+fn meant<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> String {
+    nearest(given, known).map(|name| format!("; did you mean '{name}'?")).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,8 +1,11 @@
 //! `tensorwire eval`: what saved weights are worth, without training.
 
+use std::sync::Arc;
+
 use tensorwire_bench::ByName;
 use tensorwire_launch::Movement;
-use tensorwire_train::{EvaluationSummary, WeightsOrigin};
+use tensorwire_nn::{Data, Error, Model};
+use tensorwire_train::{ConfigError, EvaluationSummary, Supply, TrainConfig};
 
 use super::Failure;
 use super::args::EvalArgs;
@@ -10,7 +13,7 @@ use super::output::{OnMachine, json_line, last_words, note, print, print_text};
 
 pub(crate) fn run(args: EvalArgs) -> Result<(), Failure> {
     let json = args.json;
-    let config = args.config()?;
+    let (config, is_own) = args.config()?;
     let on_still = |movement: Movement| {
         if !matches!(movement, Movement::Stopped(_)) {
             return note(movement);
@@ -18,11 +21,30 @@ pub(crate) fn run(args: EvalArgs) -> Result<(), Failure> {
         last_words(format!("error: {movement}"));
         std::process::exit(1);
     };
-    let summary = EvaluationSummary::evaluate(config, &ByName, &on_still)?;
-    if json { print(json_line(&OnMachine::here(&summary))?) } else { show(&summary) }
+    let summary = match is_own {
+        true => EvaluationSummary::evaluate(config, &NamedByWeights, &on_still),
+        false => EvaluationSummary::evaluate(config, &ByName, &on_still),
+    }?;
+    if json { print(json_line(&OnMachine::here(&summary))?) } else { show(&summary, is_own) }
 }
 
-fn show(summary: &EvaluationSummary) -> Result<(), Failure> {
+/// What is shipped, of data that weights name and the user need not have said.
+struct NamedByWeights;
+
+impl Supply for NamedByWeights {
+    fn model(&self, config: &TrainConfig) -> Result<Arc<dyn Model>, ConfigError> {
+        ByName.model(config)
+    }
+
+    fn data(&self, config: &TrainConfig) -> Result<Data, ConfigError> {
+        ByName.data(config).map_err(|error| {
+            let mend = "these are what the weights were trained on: say where they are now, or give others, by --data";
+            ConfigError::from(Error::Mismatch(format!("{error}; {mend}")))
+        })
+    }
+}
+
+fn show(summary: &EvaluationSummary, is_own: bool) -> Result<(), Failure> {
     let EvaluationSummary { model, data, weights, samples, seconds, .. } = summary;
     print_text(format_args!(
         "{model} on {data}, {}; weights of {}",
@@ -35,7 +57,6 @@ fn show(summary: &EvaluationSummary) -> Result<(), Failure> {
         summary.test_loss.unwrap_or(f64::NAN),
     ))?;
     // of a table that was not cut before, a part tests
-    let is_own = WeightsOrigin::read(weights).is_some_and(|said| said.data == *data);
     let table = data.strip_prefix("csv:").filter(|files| !files.contains(','));
     if is_own && table.is_some() {
         print_text(format_args!(

@@ -1,6 +1,5 @@
 //! `tensorwire status`: how the jobs of this user stand; `tensorwire scale`: with how many workers one goes on, and where.
 
-use std::net::SocketAddr;
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
@@ -16,8 +15,7 @@ use super::output::{json_line, note, print, print_text};
 use super::{Failure, table::table};
 
 /// How long a host may take to answer.
-const HOST_PATIENCE: Duration = Duration::from_secs(HOST_PATIENCE_S);
-const HOST_PATIENCE_S: u64 = 15;
+const HOST_PATIENCE: Duration = Duration::from_secs(15);
 /// Who was not heard of for so long is worth a word.
 const SILENT: Duration = Duration::from_secs(2);
 
@@ -56,10 +54,11 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
 }
 
 pub(crate) fn scale(args: &ScaleArgs) -> Result<(), Failure> {
-    let ScaleArgs { job, workers, hosts, json } = args;
-    let (hosts, listen) = (hosts.named().map_err(Failure::user)?, hosts.listen);
-    hosts.iter().try_for_each(|hosts| check_hosts(hosts, listen))?;
-    let wanted = Resize { workers: *workers, hosts, listen };
+    let ScaleArgs { job, workers, listen, json, .. } = args;
+    let JobStatus { rsh, .. } = job_status(&status_folder(), job).map_err(Failure::user)?;
+    let hosts = args.named_hosts(&rsh).map_err(Failure::user)?;
+    hosts.iter().try_for_each(check_hosts)?;
+    let wanted = Resize { workers: *workers, hosts, listen: *listen };
     let said = scale_job(&status_folder(), job, wanted).map_err(Failure::user)?;
     if *json {
         let answer = serde_json::json!({ "job": job, "workers": workers, "answer": said });
@@ -68,9 +67,8 @@ pub(crate) fn scale(args: &ScaleArgs) -> Result<(), Failure> {
     print_text(format_args!("job {job}: {said}"))
 }
 
-/// A job that runs is not to be sent where it could not go on.
-fn check_hosts(hosts: &Hosts, listen: Option<SocketAddr>) -> Result<(), Failure> {
-    hosts.check_front(listen).map_err(Failure::user)?;
+/// A job that runs is not to be sent where nothing starts.
+fn check_hosts(hosts: &Hosts) -> Result<(), Failure> {
     let silent: Vec<&str> = std::thread::scope(|scope| {
         let ask = |name| scope.spawn(move || !host_answers(hosts, name, HOST_PATIENCE));
         let asked: Vec<_> = hosts.others().into_iter().map(|name| (name, ask(name))).collect();
@@ -80,15 +78,10 @@ fn check_hosts(hosts: &Hosts, listen: Option<SocketAddr>) -> Result<(), Failure>
     });
     match silent.as_slice() {
         [] => Ok(()),
-        silent => Err(Failure::user(format!(
-            "{} not answer within {HOST_PATIENCE_S} s, and the job stays where it is; see what `{} {} true` says",
-            if silent.len() == 1 {
-                format!("{} does", silent[0])
-            } else {
-                format!("{} do", silent.join(", "))
-            },
+        [first, ..] => Err(Failure::user(format!(
+            "no command runs on {}, and the job stays where it is; see what `{} {first} true` says",
+            silent.join(", "),
             hosts.started_with(),
-            silent[0],
         ))),
     }
 }

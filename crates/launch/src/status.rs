@@ -35,6 +35,11 @@ pub struct JobStatus {
     pub launcher_pid: u32,
     /// What it is, in its own words.
     pub title: String,
+    /// Where its processes run, as `--hosts` has it, and what starts them on other hosts.
+    #[serde(default)]
+    pub hosts: String,
+    #[serde(default)]
+    pub rsh: String,
     /// Since it was launched, for the last time if it was started again.
     pub seconds: f64,
     /// The step that its furthest member is in, from 1; 0: before the first.
@@ -227,7 +232,9 @@ impl Asking {
         let mut bytes = [0; 4 << 10];
         loop {
             match self.stream.read(&mut bytes) {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                // one that asks and says at once that this is all is answered
+                Ok(0) if self.question.is_empty() => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(0) => break,
                 Ok(count) => self.question.extend_from_slice(&bytes[..count]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
@@ -281,6 +288,7 @@ fn ask<T: DeserializeOwned>(folder: &Path, job: &str, what: &Question) -> Result
     let garbled = |source| StatusError::Garbled { job: job.to_string(), source };
     let mut stream = UnixStream::connect(&path).map_err(io)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(io)?;
+    stream.set_write_timeout(Some(PATIENCE)).map_err(io)?;
     let mut question = serde_json::to_vec(what).map_err(garbled)?;
     question.push(b'\n');
     stream.write_all(&question).map_err(io)?;
@@ -338,6 +346,8 @@ mod tests {
         JobStatus {
             job: job.to_string(),
             launcher_pid: std::process::id(),
+            hosts: "localhost".into(),
+            rsh: "ssh".into(),
             title: "a test".into(),
             seconds: 1.5,
             step: 3,

@@ -23,12 +23,12 @@ enum Use {
 
 /// The data of a job, as it calls them.
 #[derive(Clone, Copy)]
-pub(crate) struct Named<'a> {
+pub(crate) struct JobData<'a> {
     pub(crate) data: &'a Data,
     pub(crate) name: &'a str,
 }
 
-impl Named<'_> {
+impl JobData<'_> {
     /// Refuses these data if the weights at `path`, a file or a checkpoint, were trained on classes of other names: one number
     /// would be two classes. Weights and data without names go with all.
     pub(crate) fn check_loaded(self, path: &Path) -> Result<(), WeightsError> {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tensorwire_launch::Movement;
 use tensorwire_nn::Error as NnError;
 
-use crate::classes::Named;
+use crate::classes::JobData;
 use crate::config::{Budget, ConfigError, TrainConfig};
 use crate::job::{Prepared, Supply, TrainError, evaluate_local};
 use crate::strategy::Strategy;
@@ -65,7 +65,7 @@ impl EvaluationSummary {
         };
         let Prepared { config, data, .. } = &prepared;
         if let Some(load) = &config.load {
-            let named = Named { data, name: &config.data };
+            let named = JobData { data, name: &config.data };
             named.check_loaded(load).map_err(ConfigError::from)?;
         }
         let Some(test) = &data.test else {

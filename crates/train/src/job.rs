@@ -4,6 +4,7 @@
 mod alone;
 mod computing;
 mod error;
+mod evaluating;
 mod feeding;
 mod keeping;
 mod listener;
@@ -143,7 +144,7 @@ impl Prepared {
         // opened once more by whoever computes; here it is looked for before anything is started
         Kernels::open(kernel_choice(&config, &program), 1)?;
         strategy(&topology).check(&config, &plan)?;
-        let named = classes::Named { data: &data, name: &config.data };
+        let named = classes::JobData { data: &data, name: &config.data };
         let resumed =
             resumed(&config, &program, &shape).map_err(|error| named.explained(error.into()))?;
         if let Some(resumed) = &resumed {
@@ -187,7 +188,7 @@ impl Prepared {
 
     /// How the classes of the data are others than those that the weights to begin with were trained on, in words.
     pub fn other_classes(&self) -> Option<String> {
-        let named = classes::Named { data: &self.data, name: &self.config.data };
+        let named = classes::JobData { data: &self.data, name: &self.config.data };
         named.difference(self.config.load.as_ref()?)
     }
 

@@ -302,6 +302,7 @@ pub fn launch_train(
             let have_met = matches!(update, JobUpdate::Introduced);
             has_members |= have_met;
             attempts.has_met |= have_met;
+            resizing.iter().filter(|_| have_met).for_each(Resizing::have_met);
             match update {
                 // said again only where a job that is started anew has another
                 JobUpdate::Transport(choice) if told.as_ref() == Some(&choice) => {}
@@ -329,8 +330,8 @@ pub fn launch_train(
         }
         let next = match (attempts.after(&failure, resizing.as_ref()), &resizing) {
             (Next::Resize(why), Some(resizing)) => {
-                let next = match resizing.resized(supply) {
-                    Ok(next) => next,
+                let (why, next) = match resizing.resized(why, supply) {
+                    Ok(resized) => resized,
                     Err(why) => {
                         return Err(JobFailure::NotResized { failure: Box::new(failure), why });
                     }

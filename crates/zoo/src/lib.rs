@@ -32,6 +32,5 @@
 
 pub mod data;
 mod models;
-mod nearest;
 
 pub use models::*;

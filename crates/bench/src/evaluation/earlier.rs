@@ -13,18 +13,16 @@ pub fn case_key(figure: &Figure, case: &Case, quick: bool) -> String {
     if quick { format!("{figure}, quick: {name}") } else { format!("{figure}: {name}") }
 }
 
-/// The lines of an earlier run. Those of a case are written at once, behind its end: a case that has one is done.
+/// The cases of an earlier run. The lines of a case are written at once, behind its end: one that has a line is done.
 #[derive(Debug, Default)]
 pub struct Earlier {
-    lines: Vec<Value>,
-    cases: HashMap<String, MeasuredBy>,
+    cases: HashMap<String, DoneCase>,
 }
 
-/// By which program, and on which machine.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MeasuredBy {
-    pub commit: String,
-    pub host: String,
+/// A case that was done, by its last line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DoneCase {
+    line: Value,
 }
 
 impl Earlier {
@@ -33,33 +31,31 @@ impl Earlier {
     /// # Errors
     /// The first line that is not JSON, counted from 1.
     pub fn read(text: &str) -> Result<Earlier, usize> {
-        let mut earlier = Earlier::default();
+        let mut cases = HashMap::new();
         for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
             let line: Value = serde_json::from_str(line).map_err(|_| at + 1)?;
-            let Some(case) = line["case"].as_str() else { continue };
-            let of = |field: &str| line["machine"][field].as_str().unwrap_or_default().to_string();
-            let by = MeasuredBy { commit: of("commit"), host: of("host") };
-            earlier.cases.insert(case.to_string(), by);
-            earlier.lines.push(line);
+            if let Some(case) = line["case"].as_str() {
+                cases.insert(case.to_string(), DoneCase { line });
+            }
         }
-        Ok(earlier)
+        Ok(Earlier { cases })
     }
 
-    /// Who measured a case last; none: nobody has.
-    pub fn measured_by(&self, key: &str) -> Option<&MeasuredBy> {
+    /// A case, if it is done; if it was several times, then the last one.
+    pub fn case(&self, key: &str) -> Option<&DoneCase> {
         self.cases.get(key)
-    }
-
-    /// Lines of cases, in their order.
-    pub fn lines(&self) -> &[Value] {
-        &self.lines
     }
 }
 
-impl MeasuredBy {
-    /// True of this program on this machine.
-    pub fn is(&self, here: &Machine) -> bool {
-        self.commit == here.commit && self.host == here.host
+impl DoneCase {
+    pub(super) fn line(&self) -> &Value {
+        &self.line
+    }
+
+    /// True if this program measured it on this machine.
+    pub fn is_of(&self, here: &Machine) -> bool {
+        let by = &self.line["machine"];
+        by["commit"] == here.commit && by["host"] == here.host.as_str()
     }
 }
 
@@ -73,21 +69,23 @@ mod tests {
 
     #[test]
     fn a_case_is_done_once_it_has_a_line() {
-        let text = r#"{"bench":"step","machine":{"commit":"a","host":"h"}}
-
-{"bench":"throughput","case":"throughput: x","machine":{"commit":"a","host":"h"}}
-{"bench":"throughput","case":"throughput: x","machine":{"commit":"b","host":"h"}}
-"#;
-        let earlier = Earlier::read(text).unwrap();
-        let by = MeasuredBy { commit: "b".to_string(), host: "h".to_string() };
-        assert_eq!(earlier.measured_by("throughput: x"), Some(&by));
-        assert_eq!(earlier.measured_by("throughput, quick: x"), None);
-        assert_eq!(earlier.lines().len(), 2);
-        assert!(!by.is(&Machine::here()));
         let here = Machine::here();
-        assert!(MeasuredBy { commit: here.commit.to_string(), host: here.host.clone() }.is(&here));
+        let (commit, host) = (here.commit, &here.host);
+        let text = format!(
+            r#"{{"bench":"step","machine":{{"commit":"a","host":"h"}}}}
+
+{{"bench":"throughput","case":"throughput: x","machine":{{"commit":"{commit}","host":"{host}"}}}}
+{{"bench":"throughput","case":"throughput: y","machine":{{"commit":"{commit}","host":"{host}"}}}}
+{{"bench":"throughput","case":"throughput: x","machine":{{"commit":"b","host":"{host}"}}}}
+"#
+        );
+        let earlier = Earlier::read(&text).unwrap();
+        let is_of_here = |key| earlier.case(key).map(|done| done.is_of(&here));
+        assert_eq!(is_of_here("throughput: x"), Some(false), "the last counts");
+        assert_eq!(is_of_here("throughput: y"), Some(true));
+        assert_eq!(is_of_here("throughput, quick: x"), None);
         let cut_off = format!("{text}{{\"bench\":\"thr");
-        assert_eq!(Earlier::read(&cut_off).unwrap_err(), 5);
+        assert_eq!(Earlier::read(&cut_off).unwrap_err(), 6);
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tensorwire_launch::{JobUpdate, Transport};
 use tensorwire_train::{
-    Exchange, Prepared, Progress, Strategy, TrainConfig, TrainOutcome, launch_train, train_local,
+    DeviceChoice, Exchange, Prepared, Progress, Strategy, TrainConfig, TrainOutcome, launch_train,
+    train_local,
 };
 
 use super::Runner;
@@ -109,6 +110,21 @@ impl Throughput {
     pub(super) fn of_kind(self, bench: &'static str) -> Throughput {
         Throughput { bench, ..self }
     }
+}
+
+/// What decides the weights that a job ends with: model, data and device; batch, workers and steps.
+fn weights_key(of: [&str; 3], numbers: [u64; 3]) -> String {
+    format!("{of:?} {numbers:?}")
+}
+
+/// The weights that a job of an earlier run ended with, and what decides them; none if the line is of something else.
+pub(super) fn weights_of(line: &serde_json::Value) -> Option<(String, String)> {
+    let text = |name: &str| line[name].as_str();
+    let number = |name: &str| line[name].as_u64();
+    let device = DeviceChoice::default().to_string();
+    let of = [text("model")?, text("data")?, text("device").unwrap_or(&device)];
+    let key = weights_key(of, [number("batch")?, number("workers")?, number("steps")?]);
+    Some((key, text("weights_sha256")?.to_string()))
 }
 
 impl Runner<'_> {
@@ -233,7 +249,10 @@ impl Runner<'_> {
             return Ok(found.to_string());
         }
         let TrainConfig { model, data, batch, workers, device, .. } = &prepared.config;
-        let key = format!("{model} {data} {batch} {workers} {device} {}", prepared.steps());
+        let key = weights_key(
+            [model, data, &device.to_string()],
+            [*batch as u64, u64::from(*workers), prepared.steps()],
+        );
         match self.weights.get(&key) {
             Some(first) if first != found => {
                 let (local, ps) = (first.clone(), found.to_string());

@@ -80,11 +80,12 @@ pub(crate) struct EvalArgs {
 }
 
 impl EvalArgs {
-    /// What is evaluated on what. What is not said is as the checkpoint, or the file, has it.
+    /// What is evaluated on what, and whether that is the weights' own word on their data. What is not said is as the checkpoint, or
+    /// the file, has it.
     ///
     /// # Errors
     /// When no checkpoint in the folder is whole.
-    pub(crate) fn config(self) -> Result<TrainConfig, ConfigError> {
+    pub(crate) fn config(self) -> Result<(TrainConfig, bool), ConfigError> {
         let newest = self.load.is_dir().then(|| CheckpointFolder::new(&self.load).newest_whole());
         let load = newest.transpose()?.map_or(self.load, |(found, _)| found.path);
         let said = WeightsOrigin::read(&load);
@@ -93,9 +94,12 @@ impl EvalArgs {
         // of another model they may be of no use
         let said = said.filter(|said| said.model == model);
         let seed = said.as_ref().and_then(|said| said.seed);
-        let data = self.data.or(said.map(|said| said.data));
-        Ok(TrainConfig {
-            data: data.unwrap_or_else(|| default_data(&model).to_string()),
+        let own = said.map(|said| said.data);
+        let data = self.data.or_else(|| own.clone());
+        let data = data.unwrap_or_else(|| default_data(&model).to_string());
+        let is_own = own.as_ref() == Some(&data);
+        let config = TrainConfig {
+            data,
             model,
             sequence: self.sequence,
             batch: self.batch,
@@ -110,6 +114,7 @@ impl EvalArgs {
             cuda_libraries: cuda_libraries(self.cuda_libs),
             load: Some(load),
             ..TrainConfig::default()
-        })
+        };
+        Ok((config, is_own))
     }
 }

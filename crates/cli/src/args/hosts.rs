@@ -27,15 +27,12 @@ pub(crate) struct HostArgs {
 }
 
 impl HostArgs {
-    /// The hosts that were named; none: this one.
+    /// The hosts that were named.
     pub(crate) fn hosts(&self) -> Result<Hosts, HostsError> {
-        Ok(self.named()?.unwrap_or_default())
-    }
-
-    /// The hosts that were named, if any were.
-    pub(crate) fn named(&self) -> Result<Option<Hosts>, HostsError> {
-        let of = |given: &String| given.parse::<Hosts>()?.started_by(&self.rsh);
-        self.hosts.as_ref().map(of).transpose()
+        match &self.hosts {
+            Some(given) => given.parse::<Hosts>()?.started_by(&self.rsh),
+            None => Ok(Hosts::default()),
+        }
     }
 
     /// As [`HostArgs::transports`], of two processes, which are on one host or each on its own.

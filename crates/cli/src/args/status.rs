@@ -1,8 +1,11 @@
 //! The command lines of `tensorwire status` and `tensorwire scale`.
 
-use clap::Args;
+use std::net::SocketAddr;
 
-use super::hosts::HostArgs;
+use clap::Args;
+use tensorwire_launch::{Hosts, HostsError};
+
+use super::headings::PROCESSES;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -18,8 +21,8 @@ Examples:
       on these hosts in the place of those that it had: one that is new, or one
       that goes
 
-Each host is asked first; if one does not answer, the job stays as it is. What was
-made is kept, and nothing is made twice.";
+Each host is asked first; if one does not answer, or the job does not begin there,
+it stays where it is. What was made is kept, and nothing is made twice.";
 
 #[derive(Args, Debug)]
 pub(crate) struct StatusArgs {
@@ -39,9 +42,27 @@ pub(crate) struct ScaleArgs {
     /// Workers that it goes on with: a part of MAX, and at least MIN
     #[arg(value_name = "WORKERS")]
     pub(crate) workers: u32,
-    #[command(flatten)]
-    pub(crate) hosts: HostArgs,
+    /// Where its processes run from then on: node0,node1:2 [default: where they do]
+    #[arg(long, value_name = "LIST", help_heading = PROCESSES)]
+    hosts: Option<String>,
+    /// What starts a process on another host [default: as the job has it]
+    ///
+    /// It is given the host and a command.
+    #[arg(long, value_name = "COMMAND", help_heading = PROCESSES, hide_short_help = true, requires = "hosts")]
+    rsh: Option<String>,
+    /// Where the other hosts call this one [default: as the job has it]
+    #[arg(long, value_name = "ADDRESS:PORT", help_heading = PROCESSES, hide_short_help = true, requires = "hosts")]
+    pub(crate) listen: Option<SocketAddr>,
     /// The answer as one object of JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl ScaleArgs {
+    /// The hosts that were named, if any were; `rsh` starts their processes where nothing else is said.
+    pub(crate) fn named_hosts(&self, rsh: &str) -> Result<Option<Hosts>, HostsError> {
+        let rsh = self.rsh.as_deref().unwrap_or(rsh);
+        let of = |given: &String| given.parse::<Hosts>()?.started_by(rsh);
+        self.hosts.as_ref().map(of).transpose()
+    }
 }

@@ -101,14 +101,14 @@ fn leave_out(
             "{shown}, line {line}, is not JSON; take away what is not a line of results"
         ))
     })?;
-    earlier.lines().iter().for_each(|line| runner.recall(line));
     let here = Machine::here();
     for Measured { figure, cases, all: of, .. } in all {
         let mut elsewhere = 0;
         cases.retain(|(_, case)| {
-            let by = earlier.measured_by(&case_key(figure, case, quick));
-            elsewhere += usize::from(by.is_some_and(|by| !by.is(&here)));
-            by.is_none()
+            let Some(done) = earlier.case(&case_key(figure, case, quick)) else { return true };
+            runner.recall(done);
+            elsewhere += usize::from(!done.is_of(&here));
+            false
         });
         let done = *of - cases.len();
         if done > 0 {
@@ -178,11 +178,11 @@ fn measure(
         line["case"] = key.into();
         results.push(line);
     });
-    check_interrupt()?;
     if done.is_ok() {
         count.lines += results.len();
         lines.append_all(&results)?;
     }
+    check_interrupt()?;
     match done {
         Ok(()) if let Case::NotMeasured(missing) = case => {
             count.unmeasured += 1;

@@ -203,6 +203,8 @@ mod tests {
             for_ms: 3200,
         });
         JobStatus {
+            hosts: "localhost".to_string(),
+            rsh: "ssh".to_string(),
             job: name.to_string(),
             launcher_pid: 4711,
             title: "mlp on digits, ps, 2 workers, 1 server".to_string(),

@@ -106,6 +106,9 @@ fn what_cannot_be_evaluated_says_why_and_epochs_of_none_say_the_command() {
         let said = refused(&format!("eval {arguments}"));
         assert!(said.contains(says), "{arguments}: {said}");
     }
+    std::fs::rename(place("t.csv"), place("moved.csv")).unwrap();
+    let said = refused(&format!("eval --load {other}"));
+    assert!(said.contains("these are what the weights were trained on: say where they"), "{said}");
     // the last number of the file is one of its last tensor
     let mut image = std::fs::read(&file).unwrap();
     let at = image.len() - 4;

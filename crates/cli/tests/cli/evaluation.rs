@@ -1,10 +1,14 @@
 //! Learning curves, overlap and the papers' evaluation with real processes: what they count and hold against each
 //! other. Never a time: a test machine's speed is nobody's defect.
 
+#[cfg(feature = "baselines")]
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+#[cfg(feature = "baselines")]
+use std::time::Instant;
 
 use crate::support::{Ended, Job};
+#[cfg(feature = "baselines")]
 use rustix::process::Signal;
 use serde_json::Value;
 #[cfg(feature = "baselines")]

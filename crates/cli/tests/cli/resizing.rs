@@ -234,7 +234,7 @@ fn a_job_goes_on_where_it_is_asked_to() {
     let name = resizing.name();
     let on = |hosts, rsh| ["--hosts", hosts, "--listen", "127.0.0.1:0", "--rsh", rsh];
     for (hosts, rsh, says) in [
-        ("127.0.0.1,other,third", "false", "error: other, third do not answer within 15 s"),
+        ("127.0.0.1,other,third", "false", "error: no command runs on other, third, and"),
         ("127.0.0.1,other", "false", "see what `false other true` says"),
         ("127.0.0.1,other:0", &rsh, "has no number of slots"),
     ] {
@@ -244,10 +244,17 @@ fn a_job_goes_on_where_it_is_asked_to() {
         let said = String::from_utf8(refused.stderr).unwrap();
         assert!(said.contains(says), "{said}");
     }
-    // a name that only the command knows
-    let wanted = ["scale", &name, "4", "--hosts", "127.0.0.1,other.invalid"];
-    let said = String::from_utf8(resizing.ask(&wanted).stderr).unwrap();
-    assert!(said.contains("the name other.invalid does not resolve"), "{said}");
+    // one on which the program does not start, and an address that is another's: the job goes back to where it was
+    let only_answers = place.path().join("answers.sh");
+    std::fs::write(&only_answers, "[ \"$2\" = true ]\n").unwrap();
+    let only_answers = format!("sh {}", only_answers.display());
+    let elsewhere = ["--hosts", "127.0.0.1,other", "--listen", "192.0.2.1:0", "--rsh", &rsh];
+    for wanted in [on("127.0.0.1,other", &only_answers), elsewhere] {
+        let before = resizing.with_workers(4);
+        resizing.scale_with(4, &wanted);
+        resizing.with_workers_but(4, before[0]);
+        resizing.with_workers_on(&[None; 4]);
+    }
     // it came; then it is the only one
     resizing.scale_with(4, &on("127.0.0.1,other", &rsh));
     resizing.with_workers_on(&[None, Some("other"), None, Some("other")]);
@@ -260,11 +267,11 @@ fn a_job_goes_on_where_it_is_asked_to() {
     check_steps(&ended);
     let asked: Vec<&str> =
         ended.stderr.lines().filter(|line| line.starts_with("asked for")).collect();
-    let says = [
-        "4 workers go on, on 127.0.0.1,other, ",
-        "2 workers go on, from",
-        "2 workers go on, on other, ",
-    ];
+    let back =
+        ended.stderr.lines().filter(|line| line.contains("; 4 workers go on where they were"));
+    assert_eq!(back.count(), 2, "{}", ended.stderr);
+    let moved = "4 workers go on, on 127.0.0.1,other, ";
+    let says = [moved, moved, moved, "2 workers go on, from", "2 workers go on, on other, "];
     assert_eq!(asked.len(), says.len(), "{}", ended.stderr);
     assert!(asked.iter().zip(says).all(|(line, says)| line.contains(says)), "{asked:?}");
 }

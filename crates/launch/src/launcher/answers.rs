@@ -15,6 +15,8 @@ const NOT_SCALED: &str =
 pub(super) struct Answers {
     socket: Option<StatusSocket>,
     title: String,
+    /// In words, and what starts processes there.
+    hosts: (String, String),
     steps: Option<u64>,
     begun: Instant,
     /// When the first step was seen, and which.
@@ -30,7 +32,8 @@ impl Answers {
         };
         let socket = spec.status_folder.as_deref().and_then(open);
         let (title, steps) = (spec.title.clone(), spec.steps);
-        Answers { socket, title, steps, begun: Instant::now(), first: None }
+        let hosts = (spec.hosts.to_string(), spec.hosts.started_with());
+        Answers { socket, title, hosts, steps, begun: Instant::now(), first: None }
     }
 
     /// Hears those that ask, and keeps what each is to be told.
@@ -44,13 +47,15 @@ impl Answers {
         if self.first.is_none() && step > 0 {
             self.first = Some((Instant::now(), step));
         }
-        let Answers { socket, title, steps, begun, first } = self;
+        let Answers { socket, title, hosts: (hosts, rsh), steps, begun, first } = self;
         let Some(socket) = socket else { return };
         let job = socket.job.clone();
         let status = || JobStatus {
             job: job.clone(),
             launcher_pid: std::process::id(),
             title: title.clone(),
+            hosts: hosts.clone(),
+            rsh: rsh.clone(),
             seconds: begun.elapsed().as_secs_f64(),
             step,
             steps: *steps,

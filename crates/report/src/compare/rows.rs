@@ -160,6 +160,7 @@ const RESULTS: &[&str] = &[
     "weights_sha256",
     "date",
     "case",
+    "device_steps",
 ];
 
 /// All rows, in the order of their first lines. What has no number to compare is none.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use tensorwire_base::nearest;
 use tensorwire_nn::Data;
 
 use super::chains;
@@ -14,7 +15,6 @@ use super::kind::SampleKind;
 use super::pairs::Pairs;
 use super::sentences::Sentences;
 use super::{characters, npy_files, photos, sheets, subwords, token_files, windows, zipped};
-use crate::nearest::nearest;
 
 /// The most samples that are generated, as by `synthetic:N`. Sentences and labels are kept in memory.
 const MADE_SAMPLES_MAX: usize = 1_000_000;

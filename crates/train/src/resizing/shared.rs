@@ -1,0 +1,490 @@
+//! What is asked of a job whose number of workers may change, what happens to it, and what follows from both.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tensorwire_launch::{Hosts, JobControl, Resize, host_answers};
+
+use crate::config::TrainConfig;
+
+/// How often a host that was lost is looked for.
+const LOOKS_FOR_HOSTS: Duration = Duration::from_secs(20);
+/// How long one may take to answer.
+const HOST_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a job has fewer workers after one died, and at most, where they die again and again.
+const STEADY: Duration = Duration::from_secs(10 * 60);
+const STEADY_MAX: Duration = Duration::from_secs(2 * 60 * 60);
+/// How often the thread that looks for hosts and for better times looks whether it is to end.
+const LOOKS: Duration = Duration::from_millis(200);
+
+/// Where the processes of a job run, and where they find its launcher.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Place {
+    pub(super) hosts: Hosts,
+    pub(super) listen: Option<SocketAddr>,
+}
+
+/// What the launcher, whoever asks and the thread that looks for hosts know alike.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// Of all workers.
+    config: TrainConfig,
+    sizes: Vec<u32>,
+    state: Mutex<State>,
+    is_over: AtomicBool,
+}
+
+#[derive(Clone, Debug)]
+struct State {
+    /// Workers that it has.
+    size: u32,
+    /// Most that it is to have, as asked for, and for now as those that died leave.
+    most: u32,
+    asked: u32,
+    /// When it is to have as many as were asked for again, and how long that takes the next time.
+    grows: Option<Instant>,
+    steady: Duration,
+    /// Where it runs: there is room for all workers.
+    place: Place,
+    /// Hosts of it that do not answer, and those that it was launched on.
+    lost: BTreeSet<String>,
+    used: Hosts,
+    /// Where it is to go.
+    moves: Option<Place>,
+    /// Where it was, until its members have met elsewhere.
+    before: Option<Before>,
+    /// Why it is to end behind a step and to go on in another way.
+    why: Option<String>,
+    is_watched: bool,
+}
+
+/// Where a job was, and with how many workers.
+#[derive(Clone, Debug)]
+struct Before {
+    place: Place,
+    lost: BTreeSet<String>,
+    size: u32,
+}
+
+/// Why it goes on so.
+fn asked_for(wanted: &Resize) -> String {
+    let go = go(wanted.workers);
+    match &wanted.hosts {
+        Some(hosts) => format!("asked for: {go} on, on {hosts}"),
+        None => format!("asked for: {go} on"),
+    }
+}
+
+/// `4 workers go`.
+pub(super) fn go(workers: u32) -> String {
+    if workers == 1 { "1 worker goes".to_string() } else { format!("{workers} workers go") }
+}
+
+impl State {
+    /// Hosts that answer, as far as is known; none: there are none.
+    fn hosts_left(&self) -> Option<Hosts> {
+        let lost: Vec<String> = self.lost.iter().cloned().collect();
+        self.place.hosts.without(&lost)
+    }
+
+    /// The same, as is asked for.
+    fn asked_for(&self, wanted: &Resize) -> State {
+        let workers = wanted.workers;
+        let moves = match &wanted.hosts {
+            Some(hosts) => {
+                let listen = wanted.listen.or(self.place.listen);
+                let place = Place { hosts: hosts.clone(), listen };
+                // it may run on some of them alone
+                let is_there = place == self.place && self.used == place.hosts;
+                (!is_there).then_some(place)
+            }
+            None => self.moves.clone(),
+        };
+        State { most: workers, asked: workers, grows: None, moves, ..self.clone() }
+    }
+}
+
+impl Shared {
+    /// Of a job that begins with all its workers.
+    pub(super) fn of(config: TrainConfig) -> Shared {
+        let (size, place) = (config.workers, config.place());
+        let state = State {
+            size,
+            most: size,
+            asked: size,
+            grows: None,
+            steady: STEADY,
+            used: place.hosts.clone(),
+            place,
+            lost: BTreeSet::new(),
+            moves: None,
+            before: None,
+            why: None,
+            is_watched: false,
+        };
+        let is_over = AtomicBool::new(false);
+        Shared { sizes: config.sizes(), config, state: Mutex::new(state), is_over }
+    }
+
+    /// Nobody looks for anything any more.
+    pub(super) fn is_over(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The largest number of workers that there may be, and is room for.
+    fn fits(&self, state: &State) -> Option<u32> {
+        let (all, left) = match &state.moves {
+            // none of them is lost
+            Some(place) => (place.hosts.slots(), place.hosts.slots()),
+            None => (state.place.hosts.slots(), state.hosts_left()?.slots()),
+        };
+        let (all, left, whole) = (u64::from(all), u64::from(left), u64::from(*self.sizes.first()?));
+        let room = |size: &&u32| u64::from(**size) * all <= whole * left;
+        self.sizes.iter().filter(room).find(|size| **size <= state.most).copied()
+    }
+
+    /// Has the job pause for what an earlier launcher of it was asked for.
+    pub(super) fn goes_on_with(&self, wanted: &Resize) {
+        self.with(|state| {
+            *state = State { why: Some(asked_for(wanted)), ..state.asked_for(wanted) };
+        });
+    }
+
+    /// Why the job has ended behind a step, if it is to go on in another way.
+    pub(super) fn paused(&self) -> Option<String> {
+        self.with(|state| state.why.take())
+    }
+
+    /// The job is launched: with so many workers, there.
+    pub(super) fn launched(&self) -> (u32, Place) {
+        self.with(|state| {
+            // what was taken from it before leaves one
+            let size = self.fits(state).unwrap_or(state.size);
+            let was = std::mem::replace(&mut state.size, size);
+            state.why = None;
+            if let Some(place) = state.moves.take() {
+                let place = std::mem::replace(&mut state.place, place);
+                let lost = std::mem::take(&mut state.lost);
+                state.before.get_or_insert(Before { place, lost, size: was });
+            }
+            state.used = state.hosts_left().unwrap_or_default();
+            (size, Place { hosts: state.used.clone(), ..state.place.clone() })
+        })
+    }
+
+    /// The members have met where they were launched.
+    pub(super) fn have_met(&self) {
+        self.with(|state| state.before = None);
+    }
+
+    /// A host is lost, if it does not answer any more; returns how many workers there are without it. None if there are none.
+    pub(super) fn lost(&self, host: &str) -> Option<u32> {
+        let hosts = self.with(|state| state.place.hosts.clone());
+        if host_answers(&hosts, host, HOST_PATIENCE) {
+            return None;
+        }
+        self.with(|state| {
+            state.lost.insert(host.to_string());
+            let fits = self.fits(state);
+            if fits.is_none() {
+                // it can only be started again with it
+                state.lost.remove(host);
+            }
+            fits
+        })
+    }
+
+    /// Has the job go back to where it was, if its members have not met where it was asked to go on; returns why.
+    pub(super) fn goes_back(&self, error: &dyn Display) -> Option<String> {
+        self.with(|state| {
+            let Before { place, lost, size } = state.before.take()?;
+            (state.place, state.lost) = (place, lost);
+            (state.most, state.asked, state.why) = (size, size, None);
+            Some(format!("{error}; {} on where they were", go(size)))
+        })
+    }
+
+    /// Takes the next smaller number of workers, as one died `now`; returns how many there are. None if there is no smaller one.
+    pub(super) fn shrink(&self, now: Instant) -> Option<u32> {
+        self.with(|state| {
+            state.most = self.sizes.iter().copied().find(|size| *size < state.size)?;
+            state.grows = Some(now + state.steady);
+            state.steady = (2 * state.steady).min(STEADY_MAX);
+            self.fits(state)
+        })
+    }
+
+    /// Has as many workers as were asked for once none has died for long enough.
+    fn grow(&self, now: Instant) {
+        self.with(|state| {
+            if state.grows.take_if(|at| *at <= now).is_none() {
+                return;
+            }
+            state.most = state.asked;
+            if let Some(size) = self.fits(state).filter(|size| *size > state.size) {
+                let why = || format!("nothing has died for a while: {} on", go(size));
+                state.why.get_or_insert_with(why);
+            }
+        });
+    }
+
+    /// Has a thread look for the hosts that are lost, and for better times, if none does.
+    pub(super) fn watch(self: &Arc<Shared>) {
+        if self.with(|state| std::mem::replace(&mut state.is_watched, true)) {
+            return;
+        }
+        let shared = self.clone();
+        let look = move || {
+            let mut waited = Duration::ZERO;
+            while !shared.is_over.load(Ordering::Relaxed) {
+                std::thread::sleep(LOOKS);
+                shared.grow(Instant::now());
+                waited += LOOKS;
+                if waited >= LOOKS_FOR_HOSTS {
+                    waited = Duration::ZERO;
+                    shared.find_hosts();
+                }
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("resizing".into()).spawn(look) {
+            tracing::warn!("the job stays as small as it is: no thread ({error})");
+        }
+    }
+
+    fn find_hosts(&self) {
+        let (hosts, lost) = self.with(|state| (state.place.hosts.clone(), state.lost.clone()));
+        for host in lost {
+            if host_answers(&hosts, &host, HOST_PATIENCE) {
+                self.with(|state| {
+                    let was_lost = state.lost.remove(&host);
+                    let fits = self.fits(state);
+                    if let Some(size) = fits.filter(|size| was_lost && *size != state.size) {
+                        let why = || format!("{host} answers again: {} on", go(size));
+                        state.why.get_or_insert_with(why);
+                    }
+                });
+            }
+        }
+    }
+}
+
+impl JobControl for Shared {
+    fn scale(&self, wanted: &Resize) -> Result<String, String> {
+        let workers = wanted.workers;
+        if !self.sizes.contains(&workers) {
+            let sizes: Vec<String> = self.sizes.iter().map(u32::to_string).collect();
+            let sizes = sizes.join(", ");
+            return Err(format!(
+                "{workers} workers it cannot have, but as many as one of {sizes}, which share the work of all alike"
+            ));
+        }
+        self.with(|state| {
+            let next = state.asked_for(wanted);
+            if let Some(place) = &next.moves {
+                let config = self.config.of_size(workers, place.clone());
+                config.check().map_err(|error| error.to_string())?;
+            }
+            let is_there = workers == state.size && next.moves.is_none() && state.why.is_none();
+            match self.fits(&next) {
+                Some(size) if size == workers && is_there => {
+                    *state = next;
+                    Ok(format!("it has {size} workers"))
+                }
+                Some(size) if size == workers => {
+                    *state = State { why: Some(asked_for(wanted)), ..next };
+                    let on = wanted.hosts.as_ref().map(|hosts| format!(", on {hosts}"));
+                    let on = on.unwrap_or_default();
+                    Ok(format!("{} on behind the present step{on}", go(size)))
+                }
+                _ => {
+                    let lost: Vec<String> = next.lost.iter().cloned().collect();
+                    Err(format!(
+                        "there is no room for {workers} workers without {}",
+                        lost.join(", ")
+                    ))
+                }
+            }
+        })
+    }
+
+    fn pauses_for(&self) -> Option<Resize> {
+        self.with(|state| {
+            state.why.as_ref()?;
+            let workers = self.fits(state).unwrap_or(state.size);
+            let Place { hosts, listen } = state.moves.as_ref().unwrap_or(&state.place);
+            // another launcher begins where this one did
+            let hosts = (*hosts != self.config.hosts).then(|| hosts.clone());
+            let listen = hosts.as_ref().and(*listen);
+            Some(Resize { workers, hosts, listen })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::CheckpointConfig;
+    use crate::config::tests::config;
+
+    fn shared(workers: u32, fewest: u32, hosts: &str) -> Shared {
+        let hosts: Hosts = hosts.parse().unwrap();
+        let checkpoint = Some(CheckpointConfig::new("c"));
+        let config =
+            TrainConfig { workers, fewest_workers: Some(fewest), hosts, checkpoint, ..config() };
+        Shared::of(config)
+    }
+
+    fn to(workers: u32) -> Resize {
+        Resize { workers, hosts: None, listen: None }
+    }
+
+    fn on(workers: u32, hosts: &str) -> Resize {
+        Resize { hosts: Some(hosts.parse().unwrap()), ..to(workers) }
+    }
+
+    #[test]
+    fn sizes_are_parts_of_the_whole() {
+        assert_eq!(shared(8, 2, "localhost").sizes, [8, 4, 2]);
+        assert_eq!(shared(6, 1, "localhost").sizes, [6, 3, 2, 1]);
+        assert_eq!(shared(7, 3, "localhost").sizes, [7]);
+        let checkpoint = Some(CheckpointConfig::new("c"));
+        let fixed = TrainConfig { workers: 8, checkpoint, ..config() };
+        assert_eq!(fixed.sizes(), [8]);
+        let half = fixed.of_size(4, fixed.place());
+        assert_eq!((half.workers, half.accumulate), (4, 2));
+    }
+
+    #[test]
+    fn fewer_hosts_have_room_for_fewer_workers() {
+        let shared = shared(8, 2, "localhost,there,far:2");
+        let fits = |lost: &[&str], most| {
+            let lost = lost.iter().map(|name| name.to_string()).collect();
+            shared.fits(&State { most, lost, ..shared.with(|state| state.clone()) })
+        };
+        assert_eq!(fits(&[], 8), Some(8));
+        assert_eq!(fits(&["there"], 8), Some(4));
+        assert_eq!(fits(&["far"], 8), Some(4));
+        assert_eq!(fits(&["far", "there"], 8), Some(2));
+        assert_eq!(fits(&[], 2), Some(2));
+        assert_eq!(fits(&["localhost", "far", "there"], 8), None);
+    }
+
+    #[test]
+    fn what_is_asked_for_is_done_or_refused_in_words() {
+        let shared = shared(8, 2, "localhost,there");
+        assert_eq!(shared.pauses_for(), None);
+        assert_eq!(shared.scale(&to(8)).unwrap(), "it has 8 workers");
+        assert!(shared.scale(&to(3)).unwrap_err().contains("one of 8, 4, 2"));
+        assert_eq!(shared.scale(&to(2)).unwrap(), "2 workers go on behind the present step");
+        assert_eq!(shared.pauses_for(), Some(to(2)));
+        assert_eq!(shared.scale(&to(8)).unwrap(), "8 workers go on behind the present step");
+        shared.with(|state| state.lost.insert("there".into()));
+        assert!(shared.scale(&to(8)).unwrap_err().ends_with("without there"));
+        assert_eq!(shared.pauses_for(), Some(to(4)), "as before, where there is room");
+    }
+
+    #[test]
+    fn where_workers_died_as_many_as_were_asked_for_are_tried_again_ever_later() {
+        let shared = shared(8, 2, "localhost");
+        let begun = Instant::now();
+        assert_eq!(shared.shrink(begun), Some(4));
+        let resized = |size| shared.with(|state| (state.size = size, state.why.take()).1);
+        assert_eq!(resized(4), None);
+        shared.grow(begun + STEADY - LOOKS);
+        assert_eq!(resized(4), None);
+        shared.grow(begun + STEADY);
+        assert_eq!(shared.pauses_for(), Some(to(8)));
+        assert_eq!(resized(8).unwrap(), "nothing has died for a while: 8 workers go on");
+        // it is tried once; then twice as long passes, up to a bound
+        shared.grow(begun + 2 * STEADY);
+        assert_eq!(resized(8), None);
+        assert_eq!(
+            (shared.shrink(begun), resized(4), shared.shrink(begun)),
+            (Some(4), None, Some(2))
+        );
+        shared.with(|state| assert_eq!(state.grows, Some(begun + 4 * STEADY)));
+        (0..9).for_each(|_| {
+            shared.shrink(begun);
+        });
+        shared.with(|state| assert_eq!(state.steady, STEADY_MAX));
+        // who asks for a number has that one
+        shared.scale(&to(2)).unwrap();
+        shared.grow(begun + 9 * STEADY_MAX);
+        assert_eq!(shared.pauses_for(), Some(to(2)));
+    }
+
+    /// As a job that was launched so.
+    fn launched(shared: &Shared) -> (u32, String) {
+        let (size, place) = shared.launched();
+        (size, place.hosts.to_string())
+    }
+
+    #[test]
+    fn other_hosts_may_take_the_place_of_those_that_it_has() {
+        let shared = shared(8, 2, "localhost,there");
+        shared.with(|state| state.lost.insert("there".into()));
+        assert_eq!(launched(&shared), (4, "localhost".into()));
+        let moved = on(8, "localhost,new:3");
+        let said = shared.scale(&moved).unwrap();
+        assert_eq!(said, "8 workers go on behind the present step, on localhost,new:3");
+        assert_eq!(shared.pauses_for(), Some(moved.clone()));
+        shared.with(|state| {
+            let why = state.why.as_deref();
+            assert_eq!(why, Some("asked for: 8 workers go on, on localhost,new:3"));
+            assert!(state.lost.contains("there"), "it is there until it goes");
+        });
+        assert_eq!(launched(&shared), (8, "localhost,new:3".into()));
+        assert_eq!(shared.scale(&moved).unwrap(), "it has 8 workers");
+        // of the new ones, each has its part
+        shared.with(|state| state.lost.insert("new".into()));
+        assert_eq!(launched(&shared), (2, "localhost".into()));
+        // who names them all wants them all
+        assert!(shared.scale(&on(2, "localhost,new:3")).unwrap().contains("behind the present"));
+        assert_eq!(launched(&shared), (2, "localhost,new:3".into()));
+        // a number alone leaves them
+        shared.scale(&to(4)).unwrap();
+        assert_eq!(shared.pauses_for(), Some(on(4, "localhost,new:3")));
+        // the launcher listens where it did, or where it is said to
+        let at: SocketAddr = "127.0.0.1:7000".parse().unwrap();
+        shared.scale(&Resize { listen: Some(at), ..on(8, "else") }).unwrap();
+        launched(&shared);
+        shared.scale(&on(8, "localhost,else")).unwrap();
+        assert_eq!(shared.pauses_for().unwrap().listen, Some(at));
+    }
+
+    #[test]
+    fn who_cannot_go_on_elsewhere_goes_back() {
+        let shared = shared(8, 2, "localhost,there");
+        shared.with(|state| state.lost.insert("there".into()));
+        launched(&shared);
+        shared.scale(&on(8, "new")).unwrap();
+        assert_eq!(launched(&shared), (8, "new".into()));
+        let back = "no such program; 4 workers go on where they were";
+        assert_eq!(shared.goes_back(&"no such program").unwrap(), back);
+        assert_eq!(launched(&shared), (4, "localhost".into()));
+        assert_eq!(shared.goes_back(&"dead"), None, "it is there");
+        shared.scale(&on(8, "new")).unwrap();
+        launched(&shared);
+        shared.have_met();
+        assert_eq!(shared.goes_back(&"dead"), None, "its members have met there");
+    }
+
+    #[test]
+    fn who_asks_for_the_number_that_there_is_keeps_it() {
+        let shared = shared(8, 2, "localhost");
+        let begun = Instant::now();
+        shared.shrink(begun);
+        launched(&shared);
+        assert_eq!(shared.scale(&to(4)).unwrap(), "it has 4 workers");
+        shared.grow(begun + STEADY);
+        assert_eq!(shared.pauses_for(), None);
+    }
+}
