@@ -6,7 +6,8 @@
 #
 #   --without-pytorch   leaves out the tests that need PyTorch, which set-up would install
 #   --long   suites that draw seeds, or do one thing in many strategies, try all of them and what learns for minutes
-#            learns, where otherwise they try a fixed part; and loom, Miri, sanitizers, fuzzers and cargo-deny look for what no test shows (docs/reliability.md).
+#            learns, where otherwise they try a fixed part; loom, Miri, sanitizers, fuzzers and cargo-deny look for what no test shows (docs/reliability.md);
+#            and scripts/release.sh makes archive and package, which are unpacked and train.
 #            TENSORWIRE_FUZZ_SECONDS is how long each decoder is fuzzed, 60 if it is not set
 #   --help   print this
 set -uo pipefail
@@ -169,6 +170,12 @@ if [ -n "${TENSORWIRE_LONG:-}" ]; then
     done
   else
     skip 'cargo fuzz is not installed for nightly Rust (cargo install --locked cargo-fuzz)'
+  fi
+  # what is given to people who do not build: each is unpacked and trains
+  if has dpkg-deb && has objdump && has python3; then
+    DEBFULLNAME=${DEBFULLNAME:-test} DEBEMAIL=${DEBEMAIL:-test@localhost} part ./scripts/release.sh --out "$folder/dist"
+  else
+    skip 'archive and package are not made: there is no dpkg-deb, objdump or python3 (apt-get install dpkg binutils python3-venv)'
   fi
   if cargo deny --version >/dev/null 2>&1; then
     part cargo deny check

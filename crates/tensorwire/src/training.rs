@@ -28,7 +28,7 @@ use crate::program::{self, Lead};
 use crate::strategies::IntoStrategy;
 use ending::UnderWay;
 use events::Events;
-use told::{is_shown, say_what_happened, say_where};
+use told::{is_shown, say_how_it_begins, say_what_happened};
 
 /// Jobs that this process has run, or has left to the process that started it.
 static RUNS: AtomicUsize = AtomicUsize::new(0);
@@ -469,6 +469,7 @@ impl Training {
             }
             told(step);
         };
+        say_how_it_begins(&prepared);
         let outcome = if prepared.config.strategy == Strategy::Local {
             let interrupt = under_way.interrupt()?;
             steps.begin();
@@ -482,7 +483,6 @@ impl Training {
             };
             let mut how = program::job_spec_until(TRAIN, Vec::new(), interrupt)?;
             let hears_another = gathering.is_none();
-            say_where(&prepared);
             how.gathering = gathering;
             how.payload = match self.members.take() {
                 // their program has run no job before

@@ -63,12 +63,12 @@ impl Attempts {
 
     /// Returns what comes after an attempt that ended so; nobody has interrupted it. `resizing`: its number of workers may change.
     pub(crate) fn after(&self, failure: &JobFailure, resizing: Option<&Resizing<'_>>) -> Next {
-        let paused = resizing.and_then(Resizing::paused);
         // whatever it is that it lacks there, it had it here
         let back = || resizing.and_then(|resizing| resizing.goes_back(failure));
         if let Some(back) = (!failure.is_interrupted()).then(back).flatten() {
             return Next::Resize(back);
         }
+        let paused = resizing.and_then(Resizing::paused);
         match (paused, resizing) {
             (Some(why), _) if failure.is_interrupted() => Next::Resize(why),
             _ if !failure.may_pass(self.has_met) => Next::Fails,

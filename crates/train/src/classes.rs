@@ -1,6 +1,7 @@
 //! The names of classes, which are saved beside the weights: data that number them otherwise are told from those of training.
 
-use std::path::Path;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 use tensorwire_nn::Data;
@@ -26,6 +27,24 @@ enum Use {
 pub(crate) struct JobData<'a> {
     pub(crate) data: &'a Data,
     pub(crate) name: &'a str,
+}
+
+/// Weights that a job begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BeginsWith {
+    pub weights: PathBuf,
+    /// How their classes were others than those of the data, in words; none: they were the same, or are not known.
+    pub other_classes: Option<String>,
+}
+
+impl fmt::Display for BeginsWith {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "begins with the weights of {}", self.weights.display())?;
+        match &self.other_classes {
+            Some(others) => write!(f, "; their classes were others: {others}"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl JobData<'_> {

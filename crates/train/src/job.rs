@@ -33,7 +33,7 @@ use tensorwire_runtime::SessionOptions;
 use tensorwire_tensor::DType;
 
 use crate::checkpoint::{Resumed, SampleCounts};
-use crate::classes;
+use crate::classes::{self, BeginsWith};
 use crate::config::{self, Budget, ConfigError, DeviceDesign, TrainConfig};
 use crate::rates::Rates;
 use crate::strategy::Strategy;
@@ -186,10 +186,12 @@ impl Prepared {
         self.shape.steps_per_epoch
     }
 
-    /// How the classes of the data are others than those that the weights to begin with were trained on, in words.
-    pub fn other_classes(&self) -> Option<String> {
+    /// Says which weights the job begins with, and how their classes were others than those of the data. None: first values of its
+    /// own, or a checkpoint's.
+    pub fn begins_with(&self) -> Option<BeginsWith> {
+        let weights = self.config.load.clone().filter(|_| self.resumed.is_none())?;
         let named = classes::JobData { data: &self.data, name: &self.config.data };
-        named.difference(self.config.load.as_ref()?)
+        Some(BeginsWith { other_classes: named.difference(&weights), weights })
     }
 
     /// Numbers that are learned.

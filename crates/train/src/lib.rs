@@ -46,6 +46,7 @@ pub use checkpoint::{
     CheckpointConfig, CheckpointError, CheckpointFolder, CheckpointState, DataPosition, FileState,
     FoundCheckpoint, Resumed, SampleCounts, ShardReport,
 };
+pub use classes::BeginsWith;
 pub use config::{
     Averaging, Budget, ClientConfig, CollectivesChoice, ConfigError, CudaLibraries, DeviceChoice,
     DeviceDesign, Exchange, FloatType, Kernels, MathMode, SendOrder, StoreConfig, TraceConfig,

@@ -72,14 +72,16 @@ impl<'a> Resizing<'a> {
         self.shared.paused()
     }
 
-    /// Notes that the members have met where they are.
-    pub(crate) fn have_met(&self) {
-        self.shared.have_met();
+    /// Notes that a step was made as the job was launched.
+    pub(crate) fn made_a_step(&self) {
+        self.shared.made_a_step();
     }
 
-    /// Has the job go back to where it was, if its members never met where it was asked to go on; returns why.
+    /// Has the job go back to what it was, if no step was made as it was to go on; returns why.
     pub(crate) fn goes_back(&self, error: &dyn Display) -> Option<String> {
-        self.shared.goes_back(error)
+        let why = self.shared.goes_back(error)?;
+        self.shared.watch();
+        Some(why)
     }
 
     /// Notes that the host of who failed first is lost, if it does not answer any more; returns why the job has other workers
@@ -102,7 +104,7 @@ impl<'a> Resizing<'a> {
         Some(format!("{failure}; {} on", go(left)))
     }
 
-    /// The job as it goes on, and why it does so. If it cannot where it was asked to, then where it was.
+    /// The job as it goes on, and why it does so. If it cannot as it is to, then as it was.
     ///
     /// # Errors
     /// When it cannot.

@@ -302,7 +302,9 @@ pub fn launch_train(
             let have_met = matches!(update, JobUpdate::Introduced);
             has_members |= have_met;
             attempts.has_met |= have_met;
-            resizing.iter().filter(|_| have_met).for_each(Resizing::have_met);
+            if let (Some(resizing), JobUpdate::Progress { .. }) = (&resizing, &update) {
+                resizing.made_a_step();
+            }
             match update {
                 // said again only where a job that is started anew has another
                 JobUpdate::Transport(choice) if told.as_ref() == Some(&choice) => {}

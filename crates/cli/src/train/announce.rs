@@ -40,14 +40,8 @@ pub(super) fn announcement(prepared: &Prepared) -> Vec<String> {
     if let Some(text) = data.train.note() {
         note(format_args!("{text}"));
     }
-    if let (None, Some(load)) = (&prepared.resumed, &config.load) {
-        let others =
-            prepared.other_classes().map(|others| format!("; their classes were others: {others}"));
-        note(format_args!(
-            "begins with the weights of {}{}",
-            load.display(),
-            others.unwrap_or_default()
-        ));
+    if let Some(weights) = prepared.begins_with() {
+        note(format_args!("{weights}"));
     }
     if let Some(resumed) = &prepared.resumed {
         note(format_args!("{resumed}"));

@@ -267,8 +267,7 @@ fn a_job_goes_on_where_it_is_asked_to() {
     check_steps(&ended);
     let asked: Vec<&str> =
         ended.stderr.lines().filter(|line| line.starts_with("asked for")).collect();
-    let back =
-        ended.stderr.lines().filter(|line| line.contains("; 4 workers go on where they were"));
+    let back = ended.stderr.lines().filter(|line| line.contains("; 4 workers go on as before"));
     assert_eq!(back.count(), 2, "{}", ended.stderr);
     let moved = "4 workers go on, on 127.0.0.1,other, ";
     let says = [moved, moved, moved, "2 workers go on, from", "2 workers go on, on other, "];

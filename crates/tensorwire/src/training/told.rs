@@ -5,8 +5,12 @@ use tensorwire_train::{FinishedStep, Prepared, TrainUpdate};
 
 use crate::program;
 
-/// Says who runs where, if any of them runs on another machine.
-pub(super) fn say_where(prepared: &Prepared) {
+/// Says what of a job's beginning its user may not know: with which weights it begins, where their classes were others, and who runs
+/// where, if any of them runs on another machine.
+pub(super) fn say_how_it_begins(prepared: &Prepared) {
+    if let Some(weights) = prepared.begins_with().filter(|it| it.other_classes.is_some()) {
+        program::say(&weights.to_string());
+    }
     let (hosts, roles) = (&prepared.config.hosts, &prepared.roles());
     if hosts.any_remote() {
         program::say(&format!("hosts: {}", RanksByHost { hosts, roles }));

@@ -39,7 +39,7 @@ impl Prepared {
         let Payload { config, shape, .. } = left.payload().ok_or_else(other_version)?;
         let (here, there) = (compared(&self.config), compared(&config));
         if here != there {
-            return Err("they were started with other options, or are another number of workers"
+            return Err("they were started with other options, or have gone on with other workers or elsewhere"
                 .to_string());
         }
         if !left.is_whole() {

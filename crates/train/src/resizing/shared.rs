@@ -55,19 +55,22 @@ struct State {
     used: Hosts,
     /// Where it is to go.
     moves: Option<Place>,
-    /// Where it was, until its members have met elsewhere.
+    /// As many as were asked for before the last wish.
+    asked_before: Option<u32>,
+    /// What it was, until a step is made elsewhere, or with more workers.
     before: Option<Before>,
     /// Why it is to end behind a step and to go on in another way.
     why: Option<String>,
     is_watched: bool,
 }
 
-/// Where a job was, and with how many workers.
+/// What a job was.
 #[derive(Clone, Debug)]
 struct Before {
     place: Place,
     lost: BTreeSet<String>,
     size: u32,
+    asked: u32,
 }
 
 /// Why it goes on so.
@@ -91,6 +94,12 @@ impl State {
         self.place.hosts.without(&lost)
     }
 
+    /// As many as were asked for are tried again in a while, and in twice as long the next time.
+    fn grows_later(&mut self, now: Instant) {
+        self.grows = Some(now + self.steady);
+        self.steady = (2 * self.steady).min(STEADY_MAX);
+    }
+
     /// The same, as is asked for.
     fn asked_for(&self, wanted: &Resize) -> State {
         let workers = wanted.workers;
@@ -104,7 +113,9 @@ impl State {
             }
             None => self.moves.clone(),
         };
-        State { most: workers, asked: workers, grows: None, moves, ..self.clone() }
+        let asked_before = self.asked_before.or(Some(self.asked));
+        let asked = State { asked_before, grows: None, moves, ..self.clone() };
+        State { most: workers, asked: workers, ..asked }
     }
 }
 
@@ -122,6 +133,7 @@ impl Shared {
             place,
             lost: BTreeSet::new(),
             moves: None,
+            asked_before: None,
             before: None,
             why: None,
             is_watched: false,
@@ -170,18 +182,24 @@ impl Shared {
             let size = self.fits(state).unwrap_or(state.size);
             let was = std::mem::replace(&mut state.size, size);
             state.why = None;
-            if let Some(place) = state.moves.take() {
-                let place = std::mem::replace(&mut state.place, place);
-                let lost = std::mem::take(&mut state.lost);
-                state.before.get_or_insert(Before { place, lost, size: was });
+            let asked = state.asked_before.take().unwrap_or(state.asked);
+            let (place, lost) = (state.place.clone(), state.lost.clone());
+            let before = Before { place, lost, size: was, asked };
+            let moves = state.moves.take();
+            // fewer workers in the same place have what they need
+            if moves.is_some() || size > was {
+                state.before.get_or_insert(before);
+            }
+            if let Some(place) = moves {
+                (state.place, state.lost) = (place, BTreeSet::new());
             }
             state.used = state.hosts_left().unwrap_or_default();
             (size, Place { hosts: state.used.clone(), ..state.place.clone() })
         })
     }
 
-    /// The members have met where they were launched.
-    pub(super) fn have_met(&self) {
+    /// A step was made as it was launched.
+    pub(super) fn made_a_step(&self) {
         self.with(|state| state.before = None);
     }
 
@@ -202,13 +220,19 @@ impl Shared {
         })
     }
 
-    /// Has the job go back to where it was, if its members have not met where it was asked to go on; returns why.
+    /// Has the job go back to what it was, if no step was made since; returns why. What was asked for meanwhile is done.
     pub(super) fn goes_back(&self, error: &dyn Display) -> Option<String> {
         self.with(|state| {
-            let Before { place, lost, size } = state.before.take()?;
-            (state.place, state.lost) = (place, lost);
-            (state.most, state.asked, state.why) = (size, size, None);
-            Some(format!("{error}; {} on where they were", go(size)))
+            let Before { place, lost, size, asked } = state.before.take()?;
+            (state.size, state.place, state.lost) = (size, place, lost);
+            if let Some(why) = state.why.take() {
+                return Some(format!("{error}; {why}"));
+            }
+            (state.most, state.asked) = (size, asked);
+            if size < asked {
+                state.grows_later(Instant::now());
+            }
+            Some(format!("{error}; {} on as before", go(size)))
         })
     }
 
@@ -216,8 +240,7 @@ impl Shared {
     pub(super) fn shrink(&self, now: Instant) -> Option<u32> {
         self.with(|state| {
             state.most = self.sizes.iter().copied().find(|size| *size < state.size)?;
-            state.grows = Some(now + state.steady);
-            state.steady = (2 * state.steady).min(STEADY_MAX);
+            state.grows_later(now);
             self.fits(state)
         })
     }
@@ -288,10 +311,9 @@ impl JobControl for Shared {
         }
         self.with(|state| {
             let next = state.asked_for(wanted);
-            if let Some(place) = &next.moves {
-                let config = self.config.of_size(workers, place.clone());
-                config.check().map_err(|error| error.to_string())?;
-            }
+            let place = next.moves.as_ref().unwrap_or(&next.place);
+            let config = self.config.of_size(workers, place.clone());
+            config.check().map_err(|error| error.to_string())?;
             let is_there = workers == state.size && next.moves.is_none() && state.why.is_none();
             match self.fits(&next) {
                 Some(size) if size == workers && is_there => {
@@ -319,11 +341,11 @@ impl JobControl for Shared {
         self.with(|state| {
             state.why.as_ref()?;
             let workers = self.fits(state).unwrap_or(state.size);
-            let Place { hosts, listen } = state.moves.as_ref().unwrap_or(&state.place);
+            let place = state.moves.as_ref().unwrap_or(&state.place);
             // another launcher begins where this one did
-            let hosts = (*hosts != self.config.hosts).then(|| hosts.clone());
-            let listen = hosts.as_ref().and(*listen);
-            Some(Resize { workers, hosts, listen })
+            let is_other = *place != self.config.place();
+            let hosts = is_other.then(|| place.hosts.clone());
+            Some(Resize { workers, hosts, listen: place.listen.filter(|_| is_other) })
         })
     }
 }
@@ -467,14 +489,42 @@ mod tests {
         launched(&shared);
         shared.scale(&on(8, "new")).unwrap();
         assert_eq!(launched(&shared), (8, "new".into()));
-        let back = "no such program; 4 workers go on where they were";
+        let back = "no such program; 4 workers go on as before";
         assert_eq!(shared.goes_back(&"no such program").unwrap(), back);
         assert_eq!(launched(&shared), (4, "localhost".into()));
         assert_eq!(shared.goes_back(&"dead"), None, "it is there");
         shared.scale(&on(8, "new")).unwrap();
         launched(&shared);
-        shared.have_met();
-        assert_eq!(shared.goes_back(&"dead"), None, "its members have met there");
+        shared.made_a_step();
+        assert_eq!(shared.goes_back(&"dead"), None, "it makes steps there");
+    }
+
+    #[test]
+    fn who_goes_back_does_what_was_asked_for_before_and_meanwhile() {
+        let shared = shared(8, 2, "localhost,there");
+        shared.with(|state| state.lost.insert("there".into()));
+        launched(&shared);
+        // it had 4 of 8, since a host is lost
+        shared.scale(&on(2, "new")).unwrap();
+        assert_eq!(launched(&shared), (2, "new".into()));
+        assert!(shared.goes_back(&"no").is_some());
+        assert_eq!(launched(&shared), (4, "localhost".into()));
+        shared.with(|state| {
+            assert_eq!((state.asked, state.grows.is_some()), (8, true));
+            state.lost.clear();
+        });
+        shared.grow(Instant::now() + STEADY_MAX);
+        assert_eq!(launched(&shared), (8, "localhost,there".into()));
+        // more may be too many
+        assert_eq!(shared.goes_back(&"no memory").unwrap(), "no memory; 4 workers go on as before");
+        assert_eq!(launched(&shared), (4, "localhost,there".into()));
+        shared.made_a_step();
+        // what is asked for while it begins elsewhere is not forgotten
+        shared.scale(&on(8, "new")).unwrap();
+        launched(&shared);
+        shared.scale(&to(2)).unwrap();
+        assert_eq!(shared.goes_back(&"no").unwrap(), "no; asked for: 2 workers go on");
+        assert_eq!(launched(&shared), (2, "localhost,there".into()));
     }
 
     #[test]
