@@ -13,7 +13,7 @@ mod pace;
 mod resuming;
 mod shape;
 mod strategy;
-mod taking_over;
+pub(crate) mod taking_over;
 mod trainer;
 mod whereabouts;
 mod worker;

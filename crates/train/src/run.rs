@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::attempts::{Attempts, Next};
 use crate::checkpoint::{CheckpointError, CheckpointFolder, Saver, ShardReport};
 use crate::config::ConfigError;
+use crate::job::taking_over::{abandoned, begin_instead, take_over};
 use crate::job::{Prepared, Supply};
 use crate::report::{Evaluation, Progress, TrainReport};
 use crate::resizing::Resizing;
@@ -407,57 +408,6 @@ fn pass(pause: Duration, interrupt: &AtomicBool) -> bool {
         std::thread::sleep(LOOK_AGAIN.min(deadline.remaining()));
     }
     !interrupt.load(Ordering::Relaxed)
-}
-
-/// Returns what an earlier launcher left of the job that keeps its state where this one does, if it is to outlive its launcher.
-///
-/// # Errors
-/// When that launcher runs.
-fn abandoned(prepared: &Prepared, how: &JobSpec) -> Result<Option<Abandoned>, TakeoverError> {
-    let record = prepared.record(how);
-    record.map_or(Ok(None), |record| Abandoned::find(&record))
-}
-
-/// Returns the job as its members run it already, if an earlier launcher left them; `how` takes them over then. Those of another
-/// job are ended.
-fn take_over(
-    prepared: &Prepared,
-    how: &mut JobSpec,
-    on_update: &mut dyn FnMut(TrainUpdate),
-) -> Result<Option<Prepared>, TakeoverError> {
-    let Some(left) = abandoned(prepared, how)? else { return Ok(None) };
-    match prepared.as_abandoned(&left) {
-        Ok(same) => {
-            how.abandoned = Some(left);
-            Ok(Some(same))
-        }
-        Err(why) => {
-            left.end();
-            on_update(JobUpdate::NotTakenOver { why, step: prepared.steps_done() });
-            Ok(None)
-        }
-    }
-}
-
-/// Returns the job as it begins behind its newest checkpoint, where not all came whose launcher had died.
-fn begin_instead(
-    prepared: &Prepared,
-    how: &JobSpec,
-    left: Abandoned,
-    failure: JobFailure,
-    on_update: &mut dyn FnMut(TrainUpdate),
-) -> Result<Prepared, JobFailure> {
-    // where a file system knows no claims another launcher may have them by now
-    abandoned(prepared, how)?;
-    left.end();
-    match prepared.again() {
-        Ok(next) => {
-            let (why, step) = (failure.to_string(), next.steps_done());
-            on_update(JobUpdate::NotTakenOver { why, step });
-            Ok(next)
-        }
-        Err(why) => Err(JobFailure::NotRestarted { failure: Box::new(failure), why }),
-    }
 }
 
 fn launch_once(

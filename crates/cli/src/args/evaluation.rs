@@ -66,7 +66,7 @@ pub(crate) struct EvaluationArgs {
     /// With --list, which takes no FILE: one object of JSON a figure, on standard output.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = NO_FILE)]
     pub(crate) json: Option<PathBuf>,
-    /// Leave out the cases that this file has
+    /// Leave out the cases that the file of --json has
     ///
     /// Goes on where the same command was stopped. The lines of a case are written once all of it is done.
     #[arg(long, requires = "json", conflicts_with = "list")]

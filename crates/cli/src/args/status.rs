@@ -21,8 +21,8 @@ Examples:
       on these hosts in the place of those that it had: one that is new, or one
       that goes
 
-Each host is asked first; if one does not answer, or the job makes no step there,
-it goes on as before. What was made is kept, and nothing is made twice.";
+Each host is asked first; if one does not answer, the job stays as it is, and if
+it makes no step there, it goes on as before. What was made is kept.";
 
 #[derive(Args, Debug)]
 pub(crate) struct StatusArgs {

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value;
-use tensorwire_launch::{Abandoned, JobSpec, Takeover};
+use tensorwire_launch::{Abandoned, JobSpec, JobUpdate, Takeover, TakeoverError};
 
 use super::{Payload, Prepared};
 use crate::config::TrainConfig;
+use crate::run::{JobFailure, TrainUpdate};
 
 /// What may differ between the command that began a job and the one that takes it over.
 const OF_THE_COMMAND: [&str; 4] = ["resume", "restarts", "trace", "launcher_patience_ms"];
@@ -48,6 +49,60 @@ impl Prepared {
         // what is traced are the first steps
         let config = TrainConfig { trace: None, ..self.config.clone() };
         Ok(Prepared { config, shape, ..self.clone() })
+    }
+}
+
+/// Returns what an earlier launcher left of the job that keeps its state where this one does, if it is to outlive its launcher.
+///
+/// # Errors
+/// When that launcher runs.
+pub(crate) fn abandoned(
+    prepared: &Prepared,
+    how: &JobSpec,
+) -> Result<Option<Abandoned>, TakeoverError> {
+    let record = prepared.record(how);
+    record.map_or(Ok(None), |record| Abandoned::find(&record))
+}
+
+/// Returns the job as its members run it already, if an earlier launcher left them; `how` takes them over then. Those of another
+/// job are ended.
+pub(crate) fn take_over(
+    prepared: &Prepared,
+    how: &mut JobSpec,
+    on_update: &mut dyn FnMut(TrainUpdate),
+) -> Result<Option<Prepared>, TakeoverError> {
+    let Some(left) = abandoned(prepared, how)? else { return Ok(None) };
+    match prepared.as_abandoned(&left) {
+        Ok(same) => {
+            how.abandoned = Some(left);
+            Ok(Some(same))
+        }
+        Err(why) => {
+            left.end();
+            on_update(JobUpdate::NotTakenOver { why, step: prepared.steps_done() });
+            Ok(None)
+        }
+    }
+}
+
+/// Returns the job as it begins behind its newest checkpoint, where not all came whose launcher had died.
+pub(crate) fn begin_instead(
+    prepared: &Prepared,
+    how: &JobSpec,
+    left: Abandoned,
+    failure: JobFailure,
+    on_update: &mut dyn FnMut(TrainUpdate),
+) -> Result<Prepared, JobFailure> {
+    // where a file system knows no claims another launcher may have them by now
+    abandoned(prepared, how)?;
+    left.end();
+    match prepared.again() {
+        Ok(next) => {
+            let (why, step) = (failure.to_string(), next.steps_done());
+            on_update(JobUpdate::NotTakenOver { why, step });
+            Ok(next)
+        }
+        Err(why) => Err(JobFailure::NotRestarted { failure: Box::new(failure), why }),
     }
 }
 
