@@ -42,21 +42,23 @@ pub(super) struct Shared {
 struct State {
     /// Workers that it has.
     size: u32,
-    /// Most that it is to have, as asked for, and for now as those that died leave.
+    /// Most that it is to have for now: as many as were asked for, or fewer since some died.
     most: u32,
+    /// As many as were asked for.
     asked: u32,
-    /// When it is to have as many as were asked for again, and how long that takes the next time.
+    /// As many as were asked for before that, until it is launched so.
+    asked_before: Option<u32>,
+    /// When as many as were asked for are tried again, and how long that takes the next time.
     grows: Option<Instant>,
     steady: Duration,
     /// Where it runs: there is room for all workers.
     place: Place,
-    /// Hosts of it that do not answer, and those that it was launched on.
+    /// Hosts of it that do not answer.
     lost: BTreeSet<String>,
+    /// Hosts of it on which it was launched.
     used: Hosts,
     /// Where it is to go.
     moves: Option<Place>,
-    /// As many as were asked for before the last wish.
-    asked_before: Option<u32>,
     /// What it was, until a step is made elsewhere, or with more workers.
     before: Option<Before>,
     /// Why it is to end behind a step and to go on in another way.
@@ -127,13 +129,13 @@ impl Shared {
             size,
             most: size,
             asked: size,
+            asked_before: None,
             grows: None,
             steady: STEADY,
             used: place.hosts.clone(),
             place,
             lost: BTreeSet::new(),
             moves: None,
-            asked_before: None,
             before: None,
             why: None,
             is_watched: false,
@@ -317,7 +319,7 @@ impl JobControl for Shared {
             let is_there = workers == state.size && next.moves.is_none() && state.why.is_none();
             match self.fits(&next) {
                 Some(size) if size == workers && is_there => {
-                    *state = next;
+                    *state = State { asked_before: None, ..next };
                     Ok(format!("it has {size} workers"))
                 }
                 Some(size) if size == workers => {
