@@ -113,6 +113,16 @@ pub enum Endpoint {
     Near { host: HostId, name: String, far: Box<Endpoint> },
 }
 
+impl Endpoint {
+    /// Where processes of other hosts call it. One that is alone on its host knows no other way, and need not.
+    pub(crate) fn far(&self) -> &Endpoint {
+        match self {
+            Endpoint::Near { far, .. } => far,
+            only => only,
+        }
+    }
+}
+
 /// A peer to connect to: who must answer, and at which address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerAddress {

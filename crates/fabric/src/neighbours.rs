@@ -111,8 +111,7 @@ impl Neighbours {
             Endpoint::Near { host, name, .. } if *host == self.host => {
                 (true, Endpoint::Shm(name.clone()))
             }
-            Endpoint::Near { far, .. } => (false, (**far).clone()),
-            endpoint => (false, endpoint.clone()),
+            endpoint => (false, endpoint.far().clone()),
         };
         (is_near, PeerAddress { endpoint, ..*peer })
     }

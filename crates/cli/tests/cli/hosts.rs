@@ -188,6 +188,26 @@ fn the_warning_is_not_said_again_of_a_job_that_is_started_again() {
     assert_eq!(warnings(&ended).len(), 1, "{}", ended.stderr);
 }
 
+/// Of three processes one is alone on its host, and the others share one, whichever is which.
+#[test]
+fn hosts_of_one_process_and_of_several_train_together() {
+    let rsh = Rsh::new(IN_PLACE);
+    for strategy in [
+        "ps --servers 1",
+        "dist-sgd --servers 1",
+        "allreduce --workers 3 --deterministic",
+        // two on each of three hosts would be even: five are not
+        "ps --workers 3 --servers 2",
+    ] {
+        let job = format!("train --steps 4 --json --batch 8 --threads 1 --strategy {strategy}");
+        let one = Job::start(&format!("{job} --transport shm")).end(LONG_LIMIT).json();
+        let ended = rsh.start(&format!("{job} --nic nonesuch")).end(LONG_LIMIT);
+        let two = ended.json();
+        assert_eq!(two["weights_sha256"], one["weights_sha256"], "{strategy}: {}", ended.stderr);
+        assert_eq!(two["transport"], "tcp", "{strategy}");
+    }
+}
+
 fn is_checkpoint(entry: std::fs::DirEntry) -> bool {
     entry.file_name().to_string_lossy().starts_with("step-")
 }

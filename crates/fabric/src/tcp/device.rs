@@ -43,7 +43,7 @@ pub(crate) fn open(config: FabricConfig) -> Result<(Arc<Core>, Arc<dyn Device>),
 }
 
 fn dial(endpoint: &Endpoint, deadline: Deadline) -> Option<std::io::Result<Socket>> {
-    let Endpoint::Tcp(address) = endpoint else {
+    let Endpoint::Tcp(address) = endpoint.far() else {
         return None;
     };
     // zero would be an error of its own

@@ -202,7 +202,7 @@ pub(super) fn usable(
 }
 
 fn dial(endpoint: &Endpoint, deadline: Deadline) -> Option<std::io::Result<Socket>> {
-    let Endpoint::Verbs(address) = endpoint else {
+    let Endpoint::Verbs(address) = endpoint.far() else {
         return None;
     };
     // zero would be an error of its own

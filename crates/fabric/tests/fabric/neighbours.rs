@@ -69,6 +69,33 @@ fn two_hosts() {
     three_ways(Setup { host: Some(|rank| rank % 2), ..TCP });
 }
 
+/// Ranks 0 and 1 share a host. Rank 2 is alone on its own, and knows one way only.
+pub(crate) fn one_is_alone(setup: Setup) {
+    const BYTES: u64 = 100_001;
+    let fabrics = setup.mesh_with(3, |config| {
+        if config.me.rank == Rank(2) {
+            config.host = None;
+        }
+    });
+    for (epoch, (from, to)) in (1..).zip([(0, 2), (2, 0), (1, 2), (2, 1), (0, 1)]) {
+        let is_near = (from, to) == (0, 1);
+        assert_eq!(fabrics[from].shares_memory(Rank(to as u32)), is_near);
+        // fits: there are three
+        let way = route(&fabrics[from], &fabrics[to], to as u32, 0, BYTES);
+        fill(&way.source, epoch);
+        way.write(BYTES, epoch, 9).unwrap();
+        await_arrival(&fabrics[to], way.slot, epoch);
+        assert_eq!(mismatch(&way.target, 0, BYTES, epoch), None, "{from} to {to}");
+        assert!(completions(&fabrics[from], 1)[0].result.is_ok());
+    }
+    close(&fabrics);
+}
+
+#[test]
+fn one_that_is_alone_on_its_host_reaches_those_that_are_not() {
+    one_is_alone(Setup { host: Some(|_| 1), ..TCP });
+}
+
 /// One that shares the machine, and whose job calls its host otherwise, is on another host.
 #[test]
 fn a_name_makes_a_host() {
