@@ -55,6 +55,7 @@ pub struct ComparedRow {
     unit: Unit,
     /// Before and after.
     measures: [Measure; 2],
+    is_of_run: bool,
 }
 
 /// What became of a row.
@@ -192,8 +193,13 @@ impl RunComparison {
     /// Why a change may not be the program's, where both runs are of one commit.
     pub fn of_one_commit(&self) -> Option<String> {
         let commit = self.same_commit.as_deref()?;
+        // what a training run learns at is no part of what it is called
+        let given = match self.rows.iter().any(|row| row.is_of_run) {
+            true => "what was given (rate, optimizer, seed), ",
+            false => "",
+        };
         Some(format!(
-            "both are of commit {commit}: but for changes that were not committed, what differs is the machine or its load"
+            "both are of commit {commit}: but for changes that were not committed, what differs is {given}the machine or its load"
         ))
     }
 
@@ -224,6 +230,7 @@ impl RunComparison {
             limit_ratio: limit_before.zip(limit_after).map(|(before, after)| after / before),
             unit: row.unit,
             measures: [before, after],
+            is_of_run: row.is_of_run,
         });
     }
 }

@@ -39,7 +39,7 @@ pub(crate) struct ScaleArgs {
     /// The job: the process id of its launcher, as `tensorwire status` lists it
     #[arg(value_name = "JOB")]
     pub(crate) job: String,
-    /// Workers that it goes on with: a part of MAX, and at least MIN
+    /// Workers that it goes on with: a divisor of MAX, and at least MIN
     #[arg(value_name = "WORKERS")]
     pub(crate) workers: u32,
     /// Where its processes run from then on: node0,node1:2 [default: where they do]

@@ -24,10 +24,13 @@ pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
         .collect();
     match slower.len() {
         0 if args.json => Ok(()),
-        0 => print_text("no row is slower"),
-        1 => Err(Failure::other(format!("1 row is slower than in {before}:{}", slower.concat()))),
+        0 => print_text("no row is slower or worse"),
+        1 => Err(Failure::other(format!(
+            "1 row is slower or worse than in {before}:{}",
+            slower.concat()
+        ))),
         count => Err(Failure::other(format!(
-            "{count} rows are slower than in {before}:{}",
+            "{count} rows are slower or worse than in {before}:{}",
             slower.concat()
         ))),
     }

@@ -156,7 +156,7 @@ fn a_job_goes_on_with_as_many_workers_as_are_asked_for() {
                 let refused = resizing.ask(&["scale", &resizing.name(), "3"]);
                 assert_eq!(refused.status.code(), Some(2));
                 let said = String::from_utf8(refused.stderr).unwrap();
-                assert!(said.contains("3 workers it cannot have"), "{said}");
+                assert!(said.contains("it cannot have 3 workers; give one of 4, "), "{said}");
             }
             resizing.scale(*size);
             resizing.with_workers(*size as usize);

@@ -21,6 +21,8 @@ pub(super) struct Row {
     pub(super) name: String,
     pub(super) unit: Unit,
     pub(super) better: Better,
+    /// Of a training run.
+    pub(super) is_of_run: bool,
     /// In the order of the lines.
     pub(super) measured: Vec<Measured>,
 }
@@ -184,7 +186,8 @@ pub(super) fn rows(lines: &[Line]) -> Vec<Row> {
                 Some(row) => row.measured.push(measured),
                 None => {
                     let Quantity { unit, better, .. } = *quantity;
-                    rows.push(Row { key, name, unit, better, measured: vec![measured] });
+                    let (is_of_run, measured) = (kind == RUN, vec![measured]);
+                    rows.push(Row { key, name, unit, better, is_of_run, measured });
                 }
             }
         }

@@ -308,7 +308,7 @@ impl JobControl for Shared {
             let sizes: Vec<String> = self.sizes.iter().map(u32::to_string).collect();
             let sizes = sizes.join(", ");
             return Err(format!(
-                "{workers} workers it cannot have, but as many as one of {sizes}, which share the work of all alike"
+                "it cannot have {workers} workers; give one of {sizes}, of which each makes as many batches of a step as any other"
             ));
         }
         self.with(|state| {
@@ -406,7 +406,7 @@ mod tests {
         let shared = shared(8, 2, "localhost,there");
         assert_eq!(shared.pauses_for(), None);
         assert_eq!(shared.scale(&to(8)).unwrap(), "it has 8 workers");
-        assert!(shared.scale(&to(3)).unwrap_err().contains("one of 8, 4, 2"));
+        assert!(shared.scale(&to(3)).unwrap_err().contains("give one of 8, 4, 2"));
         assert_eq!(shared.scale(&to(2)).unwrap(), "2 workers go on behind the present step");
         assert_eq!(shared.pauses_for(), Some(to(2)));
         assert_eq!(shared.scale(&to(8)).unwrap(), "8 workers go on behind the present step");
