@@ -24,6 +24,14 @@ mod two_hosts {
             crate::neighbours::three_ways(TWO_HOSTS);
         }
     }
+
+    #[test]
+    fn one_that_is_alone_on_its_host_reaches_those_that_are_not() {
+        let setup = Setup { host: Some(|_| 1), ..super::VERBS };
+        if setup.can_run() {
+            crate::neighbours::one_is_alone(setup);
+        }
+    }
 }
 
 /// What depends on how a signal travels.
