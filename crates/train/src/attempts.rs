@@ -35,6 +35,8 @@ pub(crate) enum Next {
     Repeats,
     /// It has failed: it was started as often as it may be.
     WasLast,
+    /// The same, and it has as few workers as it may have.
+    IsFewest,
 }
 
 impl Attempts {
@@ -84,7 +86,11 @@ impl Attempts {
                 let is_last = self.restarts == self.most;
                 let shrunk = || is_last.then(|| resizing.without(failure)).flatten();
                 let why = resizing.lost_host(failure).or_else(shrunk);
-                why.map_or_else(|| self.restart(), Next::Resize)
+                match why {
+                    Some(why) => Next::Resize(why),
+                    None if is_last => Next::IsFewest,
+                    None => self.restart(),
+                }
             }
             (_, None) => self.restart(),
         }

@@ -144,6 +144,10 @@ pub enum JobFailure {
     TakeoverByOthers,
     #[error("{failure}; started again {restarts} times, as --restarts allows")]
     Restarted { failure: Box<JobFailure>, restarts: u64 },
+    #[error(
+        "{failure}; the job has no fewer workers to go on with (--workers MIN..MAX), and --restarts has none left"
+    )]
+    Fewest { failure: Box<JobFailure> },
     #[error("{failure}; it did so twice, and is not started again")]
     Repeated { failure: Box<JobFailure> },
     #[error("{failure}; it cannot be started again: {why}")]
@@ -171,6 +175,7 @@ impl JobFailure {
         match self {
             JobFailure::Job(JobError::Failed(first)) => Some(first),
             JobFailure::Restarted { failure, .. }
+            | JobFailure::Fewest { failure }
             | JobFailure::Repeated { failure }
             | JobFailure::NotRestarted { failure, .. }
             | JobFailure::NotResized { failure, .. } => failure.first(),
@@ -358,6 +363,7 @@ pub fn launch_train(
             }
             (Next::Fails | Next::Resize(_), _) => return Err(failure),
             (Next::Repeats, _) => return Err(JobFailure::Repeated { failure: Box::new(failure) }),
+            (Next::IsFewest, _) => return Err(JobFailure::Fewest { failure: Box::new(failure) }),
             (Next::WasLast, _) => {
                 let restarts = attempts.restarts;
                 return Err(JobFailure::Restarted { failure: Box::new(failure), restarts });

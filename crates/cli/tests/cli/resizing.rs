@@ -205,6 +205,19 @@ fn where_a_worker_dies_the_next_smaller_number_goes_on() {
 }
 
 #[test]
+fn a_job_that_has_no_fewer_workers_ends_and_says_so() {
+    let resizing = Resizing::start("--workers 1..2 --strategy allreduce");
+    let kill = |pid: i32| send(rustix::process::Pid::from_raw(pid).unwrap(), Signal::KILL);
+    let gone = *resizing.with_workers(2).last().unwrap();
+    kill(gone);
+    kill(resizing.with_workers_but(1, gone)[0]);
+    let ended = resizing.job.end(LIMIT);
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    let said = "; the job has no fewer workers to go on with (--workers MIN..MAX)";
+    assert!(ended.stderr.contains(said), "{}", ended.stderr);
+}
+
+#[test]
 fn a_job_whose_number_of_workers_is_fixed_says_so() {
     let resizing = Resizing::start("--workers 2 --strategy allreduce");
     resizing.with_workers(2);
