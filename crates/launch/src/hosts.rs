@@ -1,5 +1,5 @@
-//! The hosts of a job: which there are, which of them is this one, which member runs where, and at which
-//! address the others reach this one. Starts no process and opens no connection.
+//! The hosts of a job: which there are and which member runs where. Which of them is this one, and at which address the others
+//! reach it, is `addresses.rs`. Starts no process and opens no connection.
 
 mod addresses;
 mod said;

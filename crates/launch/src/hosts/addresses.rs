@@ -55,7 +55,7 @@ impl Hosts {
     }
 }
 
-/// Is this name, or this address, the launcher's own? Who gives a user wants to log in, even here.
+/// True if this name, or this address, is the launcher's own. Who gives a user wants to log in, even here.
 pub(super) fn is_here(name: &str) -> bool {
     if let Ok(address) = name.parse() {
         return is_own(address);
