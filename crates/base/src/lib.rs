@@ -12,5 +12,5 @@ mod words;
 pub use deadline::{Clock, Deadline};
 pub use ids::{Incarnation, JobId, Rank};
 pub use space::Space;
-pub use units::{human_bytes, human_seconds};
+pub use units::{counted, human_bytes, human_seconds};
 pub use words::nearest;

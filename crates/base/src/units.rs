@@ -1,5 +1,14 @@
 //! Quantities as people read them.
 
+/// So many of something, behind something else: `counted(2, "worker")` is `, 2 workers`; nothing where there are none.
+pub fn counted(count: usize, what: &str) -> String {
+    match count {
+        0 => String::new(),
+        1 => format!(", 1 {what}"),
+        count => format!(", {count} {what}s"),
+    }
+}
+
 /// Bytes with a binary unit: `human_bytes(1536)` is `1.5 KiB`.
 pub fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];

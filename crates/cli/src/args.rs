@@ -59,7 +59,7 @@ pub(crate) use modes::ModesArgs;
 pub(crate) use program::{ColorArg, ProgramArgs};
 pub(crate) use report::{ReportArgs, ReportFormat};
 pub(crate) use simulate::SimulateArgs;
-pub(crate) use status::{ScaleArgs, StatusArgs};
+pub(crate) use status::{ScaleArgs, StatusArgs, StopArgs};
 pub(crate) use step::StepArgs;
 pub(crate) use top::TopArgs;
 pub(crate) use train::TrainArgs;
@@ -129,6 +129,11 @@ pub(crate) enum Command {
     /// A job of --workers MIN..MAX, behind its present step.
     #[command(after_long_help = status::SCALE_EXAMPLES)]
     Scale(ScaleArgs),
+    /// End a running job behind its present step
+    ///
+    /// As Ctrl-C where it was started.
+    #[command(after_long_help = status::STOP_EXAMPLES)]
+    Stop(StopArgs),
     /// Show what crosses between processes
     ///
     /// How many bytes, and where it lives.

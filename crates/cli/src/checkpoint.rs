@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use tensorwire_base::human_bytes;
+use tensorwire_base::{counted, human_bytes};
 use tensorwire_train::{CheckpointError, CheckpointFolder, CheckpointState, FoundCheckpoint};
 
 use super::args::{CheckpointArgs, CheckpointCommand};
@@ -142,7 +142,12 @@ fn row(state: &CheckpointState) -> Vec<String> {
         state.step.to_string(),
         "whole".to_string(),
         format!("{:.2}", epochs(state)),
-        format!("{model} on {data}, {}, {workers} workers, {servers} servers", strategy.name()),
+        format!(
+            "{model} on {data}, {}{}{}",
+            strategy.name(),
+            counted(*workers as usize, "worker"),
+            counted(*servers as usize, "server")
+        ),
         files.len().to_string(),
         human_bytes(bytes(state)),
     ]

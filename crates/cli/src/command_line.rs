@@ -47,9 +47,7 @@ pub(crate) fn read(line: Vec<OsString>) -> Result<Option<Arguments>, Failure> {
         };
         let file = file.filter(|_| is_wrong && is_of_file());
         hints::trim(&mut error);
-        if trains {
-            hints::add(&mut error);
-        }
+        hints::add(&mut error, trains);
         if let Some(clearer) = hints::of_number(&error) {
             error = clearer.with_cmd(&command);
         }

@@ -220,7 +220,8 @@ impl<'a> Config<'a> {
         key: &Spanned<impl AsRef<str>>,
         value: &Spanned<DeValue<'_>>,
     ) -> Result<(&'a Arg, Vec<String>), Failure> {
-        let name = key.get_ref().as_ref();
+        // as files of other tools have it, too
+        let name = &*key.get_ref().as_ref().replace('_', "-");
         let is_it = |arg: &&Arg| {
             let aliases = arg.get_all_aliases().unwrap_or_default();
             arg.get_long() == Some(name) || aliases.contains(&name)

@@ -7,6 +7,9 @@ use tensorwire::program::status_by_signal;
 use tensorwire_launch::{JobError, Remark};
 use tensorwire_train::{ConfigError, EventFileError, JobFailure, TrainError};
 
+/// The exit status of what Ctrl-C ends: 128 and the signal's number.
+const BY_INTERRUPT: u8 = 130;
+
 /// An error with its exit status.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -61,7 +64,8 @@ impl Failure {
     pub(crate) fn status(&self) -> u8 {
         match self.user_error {
             true => 2,
-            false => status_by_signal().unwrap_or(1),
+            // another process may have asked for it (`tensorwire stop`), as Ctrl-C does
+            false => status_by_signal().unwrap_or(if self.interrupted { BY_INTERRUPT } else { 1 }),
         }
     }
 

@@ -12,7 +12,7 @@ const ALIKE: f64 = 0.8;
 
 /// Options of other tools, and what says the same here.
 #[rustfmt::skip]
-const OPTIONS: [(&[&str], &str); 17] = [
+const OPTIONS: [(&[&str], &str); 18] = [
     (&["--nproc-per-node", "--nproc", "--num-processes", "--num-proc", "--np", "-n", "--world-size"],
      "the processes of the whole job are --workers N, and --servers K where the strategy has servers"),
     (&["--nnodes", "--node-rank", "--machine-rank", "--num-machines", "-H"],
@@ -45,8 +45,23 @@ const OPTIONS: [(&[&str], &str); 17] = [
      "processes are started by --workers N, on this machine or --hosts; those of mpirun, srun and torchrun know their ranks"),
     (&["--compress", "--compression", "--gradient-compression"],
      "--wire bf16 or int8 sends fewer bytes, and --wire top-k:0.01 the largest gradients alone"),
+    (&["--log-every", "--log-interval", "--logging-steps", "--print-freq"],
+     "each step is a line of JSON in --metrics FILE (- is standard output); a terminal shows them as they come"),
     (&["--profile", "--profiler"],
      "--trace FILE writes what every process did in the first steps, for ui.perfetto.dev"),
+];
+
+/// Subcommands of other tools, and what says the same here.
+const COMMANDS: [(&[&str], &str); 3] = [
+    (
+        &["ps", "ls", "list", "jobs", "squeue"],
+        "`tensorwire status` lists the jobs that run, `tensorwire top` shows them live",
+    ),
+    (&["stat"], "`tensorwire status` says how the jobs stand"),
+    (
+        &["kill", "cancel", "end", "scancel"],
+        "`tensorwire stop JOB` ends a job behind its present step",
+    ),
 ];
 
 /// Values of other tools by the option that they are given to, and what says the same here.
@@ -90,22 +105,25 @@ pub(crate) fn trim(error: &mut Error) {
     }
 }
 
-/// Adds a line to an error that says what the program calls what was meant, where that is known.
-pub(crate) fn add(error: &mut Error) {
+/// Adds a line to an error that says what the program calls what was meant, where that is known. `trains`: the command takes what
+/// `train` does.
+pub(crate) fn add(error: &mut Error, trains: bool) {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
         _ => String::new(),
     };
     let (option, value) = (text(ContextKind::InvalidArg), text(ContextKind::InvalidValue));
     let hint = match error.kind() {
-        ErrorKind::UnknownArgument => of_option(&option),
-        ErrorKind::InvalidValue | ErrorKind::ValueValidation => of_value(&option, &value),
+        ErrorKind::UnknownArgument if trains => of_option(&option),
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation if trains => of_value(&option, &value),
+        ErrorKind::InvalidSubcommand => of_command(&text(ContextKind::InvalidSubcommand)),
         _ => None,
     };
     if let Some(hint) = hint {
         // what is only spelled alike is not meant
         error.remove(ContextKind::SuggestedArg);
         error.remove(ContextKind::SuggestedValue);
+        error.remove(ContextKind::SuggestedSubcommand);
         // it would be of the options that were given, and not of this one
         error.remove(ContextKind::Usage);
         let hint = ContextValue::StyledStrs(vec![StyledStr::from(hint)]);
@@ -146,6 +164,11 @@ fn of_option(given: &str) -> Option<&'static str> {
     OPTIONS.iter().find(|(names, _)| names.iter().any(is_it)).map(|row| row.1)
 }
 
+fn of_command(given: &str) -> Option<&'static str> {
+    let given = given.to_lowercase();
+    COMMANDS.iter().find(|(names, _)| names.contains(&given.as_str())).map(|row| row.1)
+}
+
 fn of_value(option: &str, value: &str) -> Option<&'static str> {
     // as in "--strategy <NAME>"
     let option = option.split(' ').next().unwrap_or(option);
@@ -165,7 +188,7 @@ mod tests {
         let words = std::iter::once("tensorwire").chain(line.split_whitespace());
         let mut error = command(Help::Short).try_get_matches_from(words).unwrap_err();
         trim(&mut error);
-        add(&mut error);
+        add(&mut error, true);
         error.to_string()
     }
 
@@ -183,6 +206,13 @@ mod tests {
                 let found = said(&format!("train {option} {value}"));
                 assert!(found.contains(&format!("tip: {hint}")), "{option} {value}: {found}");
             }
+        }
+        for (name, hint) in
+            COMMANDS.iter().flat_map(|(names, hint)| names.iter().map(move |name| (name, hint)))
+        {
+            let found = said(name);
+            assert!(found.contains(&format!("tip: {hint}")), "{name}: {found}");
+            assert_eq!(found.matches("tip: ").count(), 1, "{found}");
         }
         // what a hint names is there
         let program = command(Help::Short);

@@ -86,6 +86,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Scale(args) => status::scale(&args),
+        Command::Stop(args) => status::stop(&args),
         Command::Graph(graph) => graph::run(*graph),
         Command::Models(args) => models::run(&args),
         Command::Batches(args) => batches::run(args),

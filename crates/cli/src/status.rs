@@ -1,16 +1,19 @@
-//! `tensorwire status`: how the jobs of this user stand; `tensorwire scale`: with how many workers one goes on, and where.
+//! `tensorwire status`: how the jobs of this user stand; `tensorwire scale`: with how many workers one goes on, and where;
+//! `tensorwire stop`: that one ends.
 
+use std::path::Path;
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use tensorwire::program::status_folder;
+use tensorwire_base::Deadline;
 use tensorwire_launch::{
-    Abandoned, Hosts, JobStatus, MemberPhase, MemberStatus, Resize, Still, host_answers,
-    job_status, jobs, scale_job,
+    Abandoned, Hosts, JobStatus, MemberPhase, MemberStatus, Resize, Scaled, StatusError, Still,
+    host_answers, job_status, jobs, scale_job, stop_job,
 };
 use tensorwire_train::Progress;
 
-use super::args::{ScaleArgs, StatusArgs};
+use super::args::{ScaleArgs, StatusArgs, StopArgs};
 use super::output::{json_line, note, print, print_text};
 use super::{Failure, table::table};
 
@@ -18,6 +21,8 @@ use super::{Failure, table::table};
 const HOST_PATIENCE: Duration = Duration::from_secs(15);
 /// Who was not heard of for so long is worth a word.
 const SILENT: Duration = Duration::from_secs(2);
+/// How often a job that is waited for is asked.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
     let folder = status_folder();
@@ -32,7 +37,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
         for left in Abandoned::all(&folder) {
             note(format_args!(
                 "{}: {} processes wait for another launcher, since that one (process {}) was killed; its command with --resume auto \
-                 goes on with them",
+                 goes on with them, or, where it has gone on with other workers or elsewhere, begins behind its newest checkpoint",
                 left.title(),
                 left.waiting(),
                 left.launcher_pid()
@@ -54,17 +59,108 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
 }
 
 pub(crate) fn scale(args: &ScaleArgs) -> Result<(), Failure> {
-    let ScaleArgs { job, workers, listen, json, .. } = args;
-    let JobStatus { rsh, .. } = job_status(&status_folder(), job).map_err(Failure::user)?;
+    let ScaleArgs { job, workers, listen, timeout, json, .. } = args;
+    let folder = status_folder();
+    let JobStatus { rsh, launches, .. } = job_status(&folder, job).map_err(Failure::user)?;
     let hosts = args.named_hosts(&rsh).map_err(Failure::user)?;
     hosts.iter().try_for_each(check_hosts)?;
+    let where_to = hosts.as_ref().map(Hosts::to_string);
     let wanted = Resize { workers: *workers, hosts, listen: *listen };
-    let said = scale_job(&status_folder(), job, wanted).map_err(Failure::user)?;
-    if *json {
-        let answer = serde_json::json!({ "job": job, "workers": workers, "answer": said });
-        return print(json_line(&answer)?);
+    let Scaled { said, changes } = scale_job(&folder, job, wanted).map_err(Failure::user)?;
+    if !json {
+        print_text(format_args!("job {job}: {said}"))?;
     }
-    print_text(format_args!("job {job}: {said}"))
+    let until = Deadline::after(Duration::from_secs(*timeout));
+    let waits = changes && *timeout > 0;
+    let came = waits.then(|| goes_on(&folder, job, launches, until)).transpose()?;
+    let is_so = |status: &JobStatus| {
+        let is_there = where_to.as_ref().is_none_or(|hosts| *hosts == status.hosts);
+        is_there && workers_of(status) == *workers as usize
+    };
+    let goes_on_so = came.as_ref().map(is_so);
+    if *json {
+        let answer = serde_json::json!({
+            "job": job, "workers": workers, "answer": said, "goes_on_so": goes_on_so,
+        });
+        print(json_line(&answer)?)?;
+    }
+    match came {
+        Some(status) if !is_so(&status) => {
+            let why = status.launched_again.unwrap_or_default();
+            Err(Failure::other(format!("job {job} does not go on so: {why}")))
+        }
+        Some(status) if !json => print_text(format_args!(
+            "job {job}: goes on with {} workers on {}, in step {}",
+            workers_of(&status),
+            status.hosts,
+            status.step
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Waits until a job makes steps as it is to go on, or as it was; it was launched so often before.
+fn goes_on(folder: &Path, job: &str, launches: u64, until: Deadline) -> Result<JobStatus, Failure> {
+    loop {
+        match job_status(folder, job) {
+            Ok(status) => {
+                let makes_steps = status.members.iter().any(|member| member.progress.is_some());
+                if status.launches > launches && status.goes_on.is_none() && makes_steps {
+                    return Ok(status);
+                }
+            }
+            Err(StatusError::Silent { .. }) => {}
+            Err(StatusError::NoSuchJob { .. }) => {
+                return Err(Failure::other(format!("job {job} has ended meanwhile")));
+            }
+            Err(error) => return Err(Failure::other(error)),
+        }
+        if until.passed() {
+            return Err(Failure::other(format!(
+                "job {job} has not gone on so yet; `tensorwire status {job}` says where it stands"
+            )));
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// Workers that a job has, but for those that it lost.
+fn workers_of(job: &JobStatus) -> usize {
+    let is_worker = |member: &&MemberStatus| {
+        member.role.starts_with("worker") && member.phase != MemberPhase::Lost
+    };
+    job.members.iter().filter(is_worker).count()
+}
+
+pub(crate) fn stop(args: &StopArgs) -> Result<(), Failure> {
+    let StopArgs { job, now, timeout, json } = args;
+    let folder = status_folder();
+    let said = stop_job(&folder, job, *now).map_err(Failure::user)?;
+    if !json {
+        print_text(format_args!("job {job}: {said}"))?;
+    }
+    let until = Deadline::after(Duration::from_secs(*timeout));
+    let mut has_ended = false;
+    while *timeout > 0 && !has_ended {
+        has_ended = matches!(job_status(&folder, job), Err(StatusError::NoSuchJob { .. }));
+        if !has_ended && until.passed() {
+            return Err(Failure::other(format!(
+                "job {job} has not ended within {timeout} s; `tensorwire status {job}` says where it stands, and `tensorwire \
+                 stop {job} --now` ends it at once"
+            )));
+        }
+        if !has_ended {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+    match (json, has_ended) {
+        (true, _) => {
+            let answer = serde_json::json!({ "job": job, "answer": said, "has_ended": has_ended });
+            print(json_line(&answer)?)
+        }
+        (false, true) => print_text(format_args!("job {job}: has ended")),
+        (false, false) => Ok(()),
+    }
 }
 
 /// A job that runs is not to be sent where nothing starts.
@@ -97,18 +193,18 @@ fn row(job: &JobStatus) -> Vec<String> {
     ]
 }
 
-pub(super) fn step(job: &JobStatus) -> String {
+fn step(job: &JobStatus) -> String {
     match job.steps {
         Some(steps) => format!("{} of {steps}", job.step),
         None => job.step.to_string(),
     }
 }
 
-pub(super) fn rate(job: &JobStatus) -> String {
+fn rate(job: &JobStatus) -> String {
     job.steps_per_second.map_or_else(|| "-".to_string(), |rate| format!("{rate:.2}"))
 }
 
-pub(super) fn seconds(job: &JobStatus) -> String {
+fn seconds(job: &JobStatus) -> String {
     // whole seconds: it is for people
     let seconds = job.seconds as u64;
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
@@ -118,14 +214,27 @@ pub(super) fn seconds(job: &JobStatus) -> String {
     }
 }
 
+/// How a job stands, in a line.
+pub(super) fn line(job: &JobStatus) -> String {
+    let JobStatus { title, meanwhile, goes_on, .. } = job;
+    let (step, rate, seconds) = (step(job), rate(job), seconds(job));
+    let meanwhile = meanwhile.as_ref().map(|doing| format!("; {doing}")).unwrap_or_default();
+    let goes_on = goes_on.as_ref().map(|wanted| match &wanted.hosts {
+        Some(hosts) => format!("; goes on with {} workers on {hosts}", wanted.workers),
+        None => format!("; goes on with {} workers", wanted.workers),
+    });
+    let goes_on = goes_on.unwrap_or_default();
+    format!("{title}; step {step}, {rate} steps/s, for {seconds}{meanwhile}{goes_on}")
+}
+
 fn show(job: &JobStatus) -> Result<(), Failure> {
-    print_text(format_args!(
-        "{}; step {}, {} steps/s, for {}",
-        job.title,
-        step(job),
-        rate(job),
-        seconds(job)
-    ))?;
+    print_text(line(job))?;
+    if let Some(why) = &job.launched_again {
+        print_text(format_args!("launched {} times, lately: {why}", job.launches))?;
+    }
+    if job.members.is_empty() {
+        return Ok(());
+    }
     let rows: Vec<Vec<String>> = job.members.iter().map(member_row).collect();
     print(table(&["rank", "", "pid", "step", "loss", ""], &rows, &[0, 2, 3, 4]))
 }

@@ -15,6 +15,7 @@ use tensorwire_launch::{JobStatus, StatusError, job_status, jobs};
 
 use super::args::TopArgs;
 use super::output::{note, print, print_text};
+use super::status::line;
 use super::{Failure, table::table};
 use columns::{Column, cells};
 use view::View;
@@ -123,7 +124,7 @@ fn print_once(found: &[JobStatus]) -> Result<(), Failure> {
         note("no job whose launcher runs on this host");
     }
     for job in found {
-        print_text(format_args!("job {}: {}", job.job, view::line(job)))?;
+        print_text(format_args!("job {}: {}", job.job, line(job)))?;
         let columns = Column::of(job);
         let rows: Vec<Vec<String>> =
             job.members.iter().map(|member| cells(member, &columns)).collect();

@@ -14,6 +14,7 @@ use tensorwire_base::Rank;
 
 use crate::cpus::CpuMask;
 
+pub(crate) use addresses::resolve;
 use addresses::{is_here, unknown};
 pub use said::RanksByHost;
 

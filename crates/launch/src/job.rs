@@ -21,6 +21,7 @@ use crate::launcher;
 use crate::negotiate::TransportChoice;
 use crate::rendezvous::{Gathering, RendezvousError};
 use crate::standing::StillMember;
+use crate::status::StatusServer;
 use crate::store_job::StoreJob;
 use crate::takeover::{Abandoned, Takeover};
 use crate::transport::Transport;
@@ -75,8 +76,12 @@ pub struct JobSpec {
     /// What it is, in a few words, and how many steps it has, for whoever asks how it stands.
     pub title: String,
     pub steps: Option<u64>,
+    /// Behind which step it begins.
+    pub steps_done: u64,
     /// Where whoever of this user asks how it stands finds it ([`crate::job_status`]); none: nobody is answered.
     pub status_folder: Option<PathBuf>,
+    /// What answers there, of a job that is launched more than once; none: its launcher does, as long as it runs.
+    pub status: Option<Arc<StatusServer>>,
     /// What may be asked of the job while it runs, beside how it stands.
     pub control: Option<Arc<dyn JobControl>>,
     /// Members that make the same steps end behind the same one when the job is interrupted, as long as one of them does
@@ -112,7 +117,9 @@ impl JobSpec {
             at_once: Arc::default(),
             title: kind.to_string(),
             steps: None,
+            steps_done: 0,
             status_folder: None,
+            status: None,
             control: None,
             wind_down: None,
             takeover: None,
@@ -131,11 +138,11 @@ impl JobSpec {
 
 /// What may be asked of a job while it runs.
 pub trait JobControl: std::fmt::Debug + Send + Sync {
-    /// Is to go on so; returns what comes of it, in words.
+    /// Is to go on so; returns what comes of it.
     ///
     /// # Errors
     /// Why it cannot, and how to mend it.
-    fn scale(&self, wanted: &Resize) -> Result<String, String>;
+    fn scale(&self, wanted: &Resize) -> Result<Scaled, String>;
 
     /// Returns how the job is to go on, while all members are to end behind the same step for that, as if it were interrupted
     /// ([`JobSpec::wind_down`]).
@@ -150,6 +157,15 @@ pub struct Resize {
     pub hosts: Option<Hosts>,
     /// Where its launcher is to listen, with other hosts; none: where it did.
     pub listen: Option<SocketAddr>,
+}
+
+/// What comes of what was asked of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scaled {
+    /// In words.
+    pub said: String,
+    /// It ends behind its present step for that; otherwise it runs so already.
+    pub changes: bool,
 }
 
 /// What the members of one kind of job say to their launcher. Implemented by a type without values.
@@ -255,6 +271,11 @@ pub enum JobUpdate<P, T> {
         /// In how long.
         pause: Duration,
     },
+    /// A host without which the job cannot be launched again does not answer, and is waited for.
+    AwaitsHost {
+        why: String,
+        host: String,
+    },
     /// The job ended, and whoever launched it does so with other members: it goes on behind `step`, as above.
     Resizing {
         why: String,
@@ -349,6 +370,11 @@ pub fn restarting(why: &str, step: u64, (restart, most): (u64, u64), pause: Dura
     format!("{why}; restart {restart} of {most}{when}, from step {step}")
 }
 
+/// Returns the line that tells of a host that is waited for ([`JobUpdate::AwaitsHost`]).
+pub fn awaiting(why: &str, host: &str) -> String {
+    format!("{why}; {host} does not answer, and the job waits for it")
+}
+
 /// Says that all end behind a step ([`JobUpdate::Ending`]); `hears_another`: the launcher ends them at once when it is told so again.
 pub fn ending_behind(step: u64, hears_another: bool) -> String {
     let another = if hears_another { "; another Ctrl-C ends them at once" } else { "" };
@@ -389,6 +415,7 @@ fn decode<M: Messages>(
         JobUpdate::Restarting { why, step, restart, most, pause } => {
             JobUpdate::Restarting { why, step, restart, most, pause }
         }
+        JobUpdate::AwaitsHost { why, host } => JobUpdate::AwaitsHost { why, host },
         JobUpdate::Resizing { why, step, roles, workers } => {
             JobUpdate::Resizing { why, step, roles, workers }
         }

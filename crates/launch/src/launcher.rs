@@ -153,7 +153,7 @@ impl Launcher<'_> {
             self.reap();
             self.notice_silence(looked);
             self.standstill.notice(&self.members, on_update)?;
-            self.answers.hear(&self.members, self.introduced, self.spec.control.as_deref());
+            self.answers.hear(self.spec, &self.members, self.introduced);
             // what somebody is promised outlives this process
             self.note_asked();
             self.answers.tell();

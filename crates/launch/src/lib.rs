@@ -29,8 +29,8 @@ pub use clock::{ClockReading, MemberClock};
 pub use control::Blame;
 pub use hosts::{Hosts, HostsError, RSH, RanksByHost};
 pub use job::{
-    JobControl, JobError, JobOutcome, JobSpec, JobUpdate, Messages, Reports, Resize, ending_behind,
-    launch, restarting,
+    JobControl, JobError, JobOutcome, JobSpec, JobUpdate, Messages, Reports, Resize, Scaled,
+    awaiting, ending_behind, launch, restarting,
 };
 pub use member::{
     Ending, Farewell, JoinError, Member, MemberError, Peers, QUEUE_PAIRS, Recorder, Scheduling,
@@ -42,7 +42,10 @@ pub use standing::{
     nothing_moves,
 };
 pub use start::{MEMBER, RUN_WITH_PARENT, host_answers};
-pub use status::{JobStatus, MemberPhase, MemberStatus, StatusError, job_status, jobs, scale_job};
+pub use status::{
+    JobStatus, MemberPhase, MemberStatus, StatusError, StatusServer, job_status, jobs, scale_job,
+    stop_job,
+};
 pub use store_job::{BarrierError, StoreEvent, StoreJob, StorePlace};
 pub use takeover::{Abandoned, Takeover, TakeoverError};
 pub use tensorwire_fabric::{

@@ -1,6 +1,8 @@
 //! How a running job stands, for whoever of the same user asks, and what is asked of it: the launcher answers on a socket of the
 //! file system that others cannot reach.
 
+mod server;
+
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
@@ -11,8 +13,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::job::Resize;
+use crate::job::{Resize, Scaled};
 use crate::standing::Still;
+pub use server::StatusServer;
 
 /// Longest that an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -40,9 +43,21 @@ pub struct JobStatus {
     pub hosts: String,
     #[serde(default)]
     pub rsh: String,
-    /// Since it was launched, for the last time if it was started again.
+    /// Since it was launched for the first time, by this launcher.
     pub seconds: f64,
-    /// The step that its furthest member is in, from 1; 0: before the first.
+    /// How often it was launched since: more than once where it was started again, or went on with other workers; and why it was
+    /// lately.
+    #[serde(default)]
+    pub launches: u64,
+    #[serde(default)]
+    pub launched_again: Option<String>,
+    /// What it does while it is not launched.
+    #[serde(default)]
+    pub meanwhile: Option<String>,
+    /// How it is to go on behind its present step, if that is so.
+    #[serde(default)]
+    pub goes_on: Option<Resize>,
+    /// The step that its furthest member is in, from 1; before that, the step behind which it begins.
     pub step: u64,
     /// Steps that it has.
     pub steps: Option<u64>,
@@ -97,7 +112,7 @@ pub enum StatusError {
     NoSuchJob { job: String },
     #[error("{}: {source}", .path.display())]
     Io { path: PathBuf, source: std::io::Error },
-    #[error("job '{job}' does not answer: its launcher is stopped")]
+    #[error("job '{job}' does not answer: its launcher is stopped, or reads a checkpoint")]
     Silent { job: String },
     #[error("{0}")]
     Refused(String),
@@ -111,6 +126,10 @@ pub(crate) enum Question {
     Status,
     /// Is to go on so.
     Scale(Resize),
+    /// Is to end, behind its present step or at once.
+    Stop {
+        at_once: bool,
+    },
 }
 
 impl Question {
@@ -264,12 +283,21 @@ pub fn job_status(folder: &Path, job: &str) -> Result<JobStatus, StatusError> {
     ask(folder, job, &Question::Status)
 }
 
-/// Has a job go on so; returns what comes of it, in words.
+/// Has a job go on so; returns what comes of it.
 ///
 /// # Errors
 /// As [`job_status`], and when the job cannot.
-pub fn scale_job(folder: &Path, job: &str, wanted: Resize) -> Result<String, StatusError> {
-    let answer: Result<String, String> = ask(folder, job, &Question::Scale(wanted))?;
+pub fn scale_job(folder: &Path, job: &str, wanted: Resize) -> Result<Scaled, StatusError> {
+    let answer: Result<Scaled, String> = ask(folder, job, &Question::Scale(wanted))?;
+    answer.map_err(StatusError::Refused)
+}
+
+/// Has a job end, as the first Ctrl-C does or, `at_once`, the second; returns how, in words.
+///
+/// # Errors
+/// As [`job_status`], and when it would lose what it has made, and is not to end at once.
+pub fn stop_job(folder: &Path, job: &str, at_once: bool) -> Result<String, StatusError> {
+    let answer: Result<String, String> = ask(folder, job, &Question::Stop { at_once })?;
     answer.map_err(StatusError::Refused)
 }
 
@@ -350,6 +378,10 @@ mod tests {
             rsh: "ssh".into(),
             title: "a test".into(),
             seconds: 1.5,
+            launches: 1,
+            launched_again: None,
+            meanwhile: None,
+            goes_on: None,
             step: 3,
             steps: Some(10),
             steps_per_second: None,
@@ -382,10 +414,15 @@ mod tests {
         let answer = |question| match question {
             Question::Status => serde_json::to_value(&expected).unwrap(),
             Question::Scale(wanted) => serde_json::to_value(match wanted.hosts {
-                Some(hosts) if wanted.workers == 2 => Ok(format!("{} slots", hosts.slots())),
+                Some(hosts) if wanted.workers == 2 => {
+                    Ok(Scaled { said: format!("{} slots", hosts.slots()), changes: true })
+                }
                 _ => Err("not so many".to_string()),
             })
             .unwrap(),
+            Question::Stop { at_once } => {
+                serde_json::to_value(Ok::<String, String>(format!("at once: {at_once}"))).unwrap()
+            }
         };
         // one that asks nothing, and one that asks nonsense, hold up nobody
         let silent = UnixStream::connect(folder.join(&job).with_extension(EXTENSION)).unwrap();
@@ -399,7 +436,9 @@ mod tests {
                 let hosts: Hosts = many.join(",").parse().unwrap();
                 let said = format!("{} slots", hosts.slots());
                 let on = |workers, hosts| Resize { workers, hosts, listen: None };
-                assert_eq!(scale_job(&folder, &job, on(2, Some(hosts))).unwrap(), said);
+                let scaled = scale_job(&folder, &job, on(2, Some(hosts))).unwrap();
+                assert_eq!(scaled, Scaled { said, changes: true });
+                assert_eq!(stop_job(&folder, &job, true).unwrap(), "at once: true");
                 let refused = scale_job(&folder, &job, on(3, None)).unwrap_err();
                 assert_eq!(refused.to_string(), "not so many");
             });

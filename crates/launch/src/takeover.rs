@@ -233,8 +233,8 @@ fn is_cut(bytes: &[u8]) -> bool {
 fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
+    // not for the disk: what ends the system ends the members, too
+    file.write_all(bytes)
 }
 
 /// A job whose launcher died, and whose members may wait for another.

@@ -1,5 +1,6 @@
 //! A training job as a program writes it: a model, data, how to train, and `run`.
 
+mod apart;
 mod ending;
 mod evaluation;
 mod events;
@@ -20,12 +21,13 @@ use tensorwire_nn::{Data, Model, Optimizer, Schedule};
 use tensorwire_train::{
     Budget, CheckpointConfig, FinishedStep, FloatType, Kernels, LossGrowth, Prepared,
     StepAggregator, Strategy, Summary, TRAIN, TrainConfig, TrainOutcome, Weights, WireType,
-    Workload, launch_train, train_local, train_member,
+    Workload, train_local, train_member,
 };
 
 use crate::error::{Error, Result};
 use crate::program::{self, Lead};
 use crate::strategies::IntoStrategy;
+use apart::launch_apart;
 use ending::UnderWay;
 use events::Events;
 use told::{is_shown, say_how_it_begins, say_what_happened};
@@ -497,7 +499,7 @@ impl Training {
                     serde_json::json!({ RUN: run, EARLIER: done })
                 }
             };
-            launch_train(&prepared, &self.workload, &how, &mut |update| {
+            launch_apart(&prepared, &self.workload, &how, &mut |update| {
                 say_what_happened(&update, hears_another);
                 steps.update(&update);
                 while let Some(step) = steps.take() {

@@ -1,8 +1,9 @@
 //! Code of the user's that never comes back, in each place where a job calls it: the job ends at its step deadline, and says which
-//! process it was and what it did. This program starts jobs of itself, and reports in the words of `cargo test`.
+//! process it was and what it did; and what is told of a step, which may take any time. This program starts jobs of itself, and reports in the words of `cargo test`.
 #![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
 
 use std::process::{Command, ExitCode, Output, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -20,11 +21,14 @@ const STEP_DEADLINE: Duration = Duration::from_secs(8);
 const LONGEST: Duration = Duration::from_secs(90);
 /// A sample of the test has this first.
 const OF_TEST: f32 = 7.0;
+/// How long a process may be silent, and longer than that what is told of a step.
+const DEADLINE: Duration = Duration::from_secs(4);
+const TELLING: Duration = Duration::from_secs(10);
 /// Samples and kernels before the one that never ends.
 const BEFORE: usize = 40;
 
 /// Where, how the job trains, and what its last line names.
-const CASES: [(&str, &str, &str); 9] = [
+const CASES: [(&str, &str, &str); 11] = [
     ("operator", "local", "it computes 'replica"),
     ("operator", "ps", "it computes 'replica"),
     ("operator", "allreduce", "it computes 'replica"),
@@ -34,7 +38,12 @@ const CASES: [(&str, &str, &str); 9] = [
     ("evaluation", "allreduce", "it evaluates and computes '"),
     ("test", "allreduce", "evaluating: its batch was not made within 8 s"),
     ("begin", "allreduce", "it builds its model and reads its data"),
+    (TOLD, "ps", "all 3 steps were told"),
+    (TOLD, "allreduce", "all 3 steps were told"),
 ];
+
+/// Nothing turns for ever; what is told of a step takes long.
+const TOLD: &str = "told";
 
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 /// This is a process that the launcher started: that one builds the model first, to plan the job.
@@ -146,7 +155,22 @@ fn train() -> tensorwire::Result<()> {
         _ => training.strategy(AllReduce { workers: 2, deterministic: true }),
     };
     IS_MEMBER.store(is_member, Ordering::Relaxed);
-    training.run().map(drop)
+    if !is_at(TOLD) {
+        return training.run().map(drop);
+    }
+    let training =
+        training.steps(3).configure(|config| config.deadline_ms = DEADLINE.as_millis() as u64);
+    let told = Arc::new(AtomicUsize::new(0));
+    let counts = told.clone();
+    let tell = move |_: &FinishedStep| {
+        if counts.fetch_add(1, Ordering::Relaxed) == 0 {
+            std::thread::sleep(TELLING);
+        }
+    };
+    let summary = training.on_step(tell).run()?;
+    say(&format!("all {} steps were told", told.load(Ordering::Relaxed)));
+    assert_eq!(summary.steps, 3);
+    Ok(())
 }
 
 /// What a job printed, and how it ended; an error if it has not within [`LONGEST`].
@@ -168,6 +192,12 @@ fn output(case: &str) -> Result<Output, String> {
 fn check(place: &str, strategy: &str, named: &str) -> Result<(), String> {
     let ended = output(&format!("{place} {strategy}"))?;
     let said = String::from_utf8_lossy(&ended.stderr);
+    if place == TOLD {
+        return match ended.status.success() && said.contains(named) {
+            true => Ok(()),
+            false => Err(format!("{:?}, and it does not say {named:?}:\n{said}", ended.status)),
+        };
+    }
     let last = said.lines().rev().find(|line| line.contains("rror: ")).unwrap_or_default();
     let is_first = strategy == "local" || last.contains("first to fail: worker ");
     match ended.status.code() == Some(1) && is_first && last.contains(named) {
@@ -190,7 +220,12 @@ fn main() -> ExitCode {
     let filters: Vec<&String> = asked.iter().filter(|asked| !asked.starts_with('-')).collect();
     let is_asked = |name: &str| filters.is_empty() || filters.iter().any(|f| name.contains(&***f));
     let cases = CASES.map(|(place, strategy, named)| {
-        let name = format!("endless::{place}_of_{strategy}_ends_at_the_step_deadline_and_is_named");
+        let name = match place {
+            TOLD => format!(
+                "endless::what_is_told_of_a_step_of_{strategy}_may_take_longer_than_a_silence"
+            ),
+            _ => format!("endless::{place}_of_{strategy}_ends_at_the_step_deadline_and_is_named"),
+        };
         (name, place, strategy, named)
     });
     let cases: Vec<_> = cases.into_iter().filter(|(name, ..)| is_asked(name)).collect();

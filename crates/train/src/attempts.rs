@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::resizing::Resizing;
+use crate::resizing::{LostHost, Resizing};
 use crate::run::JobFailure;
 
 /// Longest pause before a restart.
@@ -28,6 +28,8 @@ pub(crate) struct Attempts {
 pub(crate) enum Next {
     /// It goes on with other workers, for this reason.
     Resize(String),
+    /// It waits for a host that does not answer, and goes on with it.
+    Await(String),
     Restart,
     /// It has failed.
     Fails,
@@ -37,6 +39,15 @@ pub(crate) enum Next {
     WasLast,
     /// The same, and it has as few workers as it may have.
     IsFewest,
+}
+
+impl Next {
+    fn of(lost: LostHost) -> Next {
+        match lost {
+            LostHost::Without(why) => Next::Resize(why),
+            LostHost::Awaited(host) => Next::Await(host),
+        }
+    }
 }
 
 impl Attempts {
@@ -75,20 +86,21 @@ impl Attempts {
             (Some(why), _) if failure.is_interrupted() => Next::Resize(why),
             _ if !failure.may_pass(self.has_met) => Next::Fails,
             // it failed before it came to pause
-            (Some(why), Some(resizing)) => {
-                let lost = resizing.lost_host(failure);
-                Next::Resize(lost.unwrap_or_else(|| format!("{failure}; {why}")))
-            }
+            (Some(why), Some(resizing)) => match resizing.lost_host(failure) {
+                Some(lost) => Next::of(lost),
+                None => Next::Resize(format!("{failure}; {why}")),
+            },
             _ if self.earlier.as_ref().is_some_and(|earlier| failure.repeats(earlier)) => {
                 Next::Repeats
             }
             (_, Some(resizing)) => {
                 let is_last = self.restarts == self.most;
-                let shrunk = || is_last.then(|| resizing.without(failure)).flatten();
-                let why = resizing.lost_host(failure).or_else(shrunk);
-                match why {
-                    Some(why) => Next::Resize(why),
-                    None if is_last => Next::IsFewest,
+                if let Some(lost) = resizing.lost_host(failure) {
+                    return Next::of(lost);
+                }
+                match is_last.then(|| resizing.without(failure)) {
+                    Some(Some(why)) => Next::Resize(why),
+                    Some(None) => Next::IsFewest,
                     None => self.restart(),
                 }
             }

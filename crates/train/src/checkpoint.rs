@@ -7,6 +7,7 @@ mod keeper;
 mod kept;
 #[cfg(test)]
 mod power_loss;
+mod processes;
 mod recipe;
 mod resume;
 mod saver;
@@ -29,6 +30,7 @@ pub(crate) use folder::Claim;
 pub use folder::{CheckpointFolder, FoundCheckpoint};
 pub(crate) use keeper::{Evaluated, Keeper};
 pub(crate) use kept::{Kept, OwnVariable, kept, own_variables, plain_name};
+pub(crate) use processes::{ProcessFile, ProcessLock};
 pub(crate) use recipe::recipe;
 pub use resume::Resumed;
 pub(crate) use resume::{Behind, Now, choose, is_fresh};
@@ -209,6 +211,11 @@ pub enum CheckpointError {
         "another job keeps its checkpoints in {path} at this moment (tensorwire status); wait for its end, or name another folder"
     )]
     InUse { path: PathBuf },
+    #[error(
+        "processes of a job that keeps its checkpoints in {path} still run, or wait for another launcher: go on with them by the same \
+         command on the host and with the XDG_RUNTIME_DIR it had first, or wait until they have ended (--launcher-patience)"
+    )]
+    HasProcesses { path: PathBuf },
     #[error(
         "no checkpoint can be written in {path}: {source}; name another folder by --checkpoint"
     )]

@@ -32,7 +32,7 @@ use tensorwire_nn::{Batches, Data, Model, Program, ProgramSpec, TestBatches, is_
 use tensorwire_runtime::SessionOptions;
 use tensorwire_tensor::DType;
 
-use crate::checkpoint::{Resumed, SampleCounts};
+use crate::checkpoint::{CheckpointFolder, ProcessLock, Resumed, SampleCounts};
 use crate::classes::{self, BeginsWith};
 use crate::config::{self, Budget, ConfigError, DeviceDesign, TrainConfig};
 use crate::rates::Rates;
@@ -454,6 +454,8 @@ fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
     }
     let rates = Rates::new(config.schedule, shape.steps, supply.rates());
     let shard = shard(&program, &plan, &topology, member.rank());
+    let checkpoint = config.checkpoint.as_ref().filter(|_| config.launcher_patience_ms.is_some());
+    let _held = checkpoint.and_then(|kept| ProcessLock::hold(&CheckpointFolder::new(&kept.path)));
     standing.enters(Phase::Meets);
     let part =
         Part { config, topology, program, plan, shape, data, resumed, shard, rates, standing };

@@ -2,13 +2,13 @@
 //! and what they report is there at the end.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tensorwire_base::{Deadline, Rank};
+use tensorwire_base::{Deadline, Rank, counted};
 use tensorwire_launch::{
-    Abandoned, FirstFailure, JobError, JobSpec, JobUpdate, Messages, Recorder, TakeoverError,
-    Transport, launch,
+    Abandoned, FirstFailure, JobError, JobSpec, JobUpdate, Messages, Recorder, StatusServer,
+    TakeoverError, Transport, host_answers, launch,
 };
 
 use serde::{Deserialize, Serialize};
@@ -19,9 +19,11 @@ use crate::config::ConfigError;
 use crate::job::taking_over::{abandoned, begin_instead, take_over};
 use crate::job::{Prepared, Supply};
 use crate::report::{Evaluation, Progress, TrainReport};
-use crate::resizing::Resizing;
+use crate::resizing::{HOST_PATIENCE, LOOKS_FOR_HOSTS, Resizing};
 use crate::trace::{Collector, TraceError, TraceEvent, TraceSummary};
 
+/// How long a host is waited for without which a job cannot go on: a rack that lost its power.
+const HOST_BOOTS: Duration = Duration::from_secs(2 * 60 * 60);
 /// How often a job that pauses looks whether it is interrupted.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
@@ -148,6 +150,8 @@ pub enum JobFailure {
         "{failure}; the job has no fewer workers to go on with (--workers MIN..MAX), and --restarts has none left"
     )]
     Fewest { failure: Box<JobFailure> },
+    #[error("{failure}; {host} did not answer for {} h", HOST_BOOTS.as_secs() / 3600)]
+    HostGone { failure: Box<JobFailure>, host: String },
     #[error("{failure}; it did so twice, and is not started again")]
     Repeated { failure: Box<JobFailure> },
     #[error("{failure}; it cannot be started again: {why}")]
@@ -176,6 +180,7 @@ impl JobFailure {
             JobFailure::Job(JobError::Failed(first)) => Some(first),
             JobFailure::Restarted { failure, .. }
             | JobFailure::Fewest { failure }
+            | JobFailure::HostGone { failure, .. }
             | JobFailure::Repeated { failure }
             | JobFailure::NotRestarted { failure, .. }
             | JobFailure::NotResized { failure, .. } => failure.first(),
@@ -226,6 +231,7 @@ impl Prepared {
             set_up: Some(self.config.disk_deadline()),
             title: self.title(),
             steps: Some(self.steps()),
+            steps_done: self.steps_done(),
             // where nothing is kept there is nothing to wait for
             takeover: self.takeover(how),
             wind_down: self.config.checkpoint.as_ref().map(|_| self.config.disk_deadline()),
@@ -238,11 +244,6 @@ impl Prepared {
     /// What the job is, in a few words.
     pub fn title(&self) -> String {
         let workers = self.workers_by_rank().into_iter().flatten().count();
-        let counted = |count: usize, what: &str| match count {
-            0 => String::new(),
-            1 => format!(", 1 {what}"),
-            count => format!(", {count} {what}s"),
-        };
         let (servers, config) = (self.roles().len() - workers, &self.config);
         let (workers, servers) = (counted(workers, "worker"), counted(servers, "server"));
         format!("{} on {}, {}{workers}{servers}", config.model, config.data, config.strategy.name())
@@ -289,7 +290,9 @@ pub fn launch_train(
     }
     let resizing = Resizing::of(prepared);
     let control = resizing.as_ref().map(Resizing::control);
-    let mut how = JobSpec { control, ..how.clone() };
+    // answers over all that the job is launched as
+    let status = how.status_folder.as_deref().and_then(StatusServer::open);
+    let mut how = JobSpec { control, status, ..how.clone() };
     let mut attempts = Attempts::of(config.restarts);
     let mut told = None;
     // says which launcher has the job, where a folder that is claimed names nobody
@@ -297,6 +300,8 @@ pub fn launch_train(
     // before anybody is started, or ended
     let _claim = prepared.claim()?;
     let mut again = take_over(prepared, &mut how, on_update)?;
+    // those of a launcher that is not found from here
+    let _processes = prepared.process_file(how.abandoned.is_some())?;
     let asked = how.abandoned.as_ref().and_then(Abandoned::asked);
     if let Some((resizing, wanted)) = resizing.as_ref().zip(asked) {
         resizing.goes_on_with(wanted);
@@ -336,7 +341,21 @@ pub fn launch_train(
             again = Some(begin_instead(prepared, &how, left, failure, on_update)?);
             continue;
         }
-        let next = match (attempts.after(&failure, resizing.as_ref()), &resizing) {
+        let mut after = attempts.after(&failure, resizing.as_ref());
+        if let Next::Await(host) = after {
+            let (why, awaited) = (failure.to_string(), host.clone());
+            on_update(JobUpdate::AwaitsHost { why, host: awaited });
+            match await_host(&host, &now.job(&how)) {
+                Awaited::Answers => {
+                    after = Next::Resize(format!("{host} answers again: the job goes on"));
+                }
+                Awaited::Interrupted => return Err(failure),
+                Awaited::Silent => {
+                    return Err(JobFailure::HostGone { failure: Box::new(failure), host });
+                }
+            }
+        }
+        let next = match (after, &resizing) {
             (Next::Resize(why), Some(resizing)) => {
                 let (why, next) = match resizing.resized(why, supply) {
                     Ok(resized) => resized,
@@ -345,6 +364,7 @@ pub fn launch_train(
                     }
                 };
                 attempts.resizes += 1;
+                how.status.iter().for_each(|status| status.launches_again(&why));
                 let (step, roles, workers) =
                     (next.steps_done(), next.roles(), next.workers_by_rank());
                 on_update(JobUpdate::Resizing { why, step, roles, workers });
@@ -361,7 +381,7 @@ pub fn launch_train(
                     }
                 }
             }
-            (Next::Fails | Next::Resize(_), _) => return Err(failure),
+            (Next::Fails | Next::Resize(_) | Next::Await(_), _) => return Err(failure),
             (Next::Repeats, _) => return Err(JobFailure::Repeated { failure: Box::new(failure) }),
             (Next::IsFewest, _) => return Err(JobFailure::Fewest { failure: Box::new(failure) }),
             (Next::WasLast, _) => {
@@ -386,6 +406,14 @@ fn begin_again(
     on_update: &mut dyn FnMut(TrainUpdate),
 ) -> Result<Option<Prepared>, CheckpointError> {
     let mut why = failure.to_string();
+    if let Some(host) = silent_host(failure, now) {
+        on_update(JobUpdate::AwaitsHost { why, host: host.clone() });
+        why = match await_host(&host, &now.job(how)) {
+            Awaited::Interrupted => return Ok(None),
+            Awaited::Answers => format!("{host} answers again"),
+            Awaited::Silent => format!("{host} does not answer"),
+        };
+    }
     loop {
         let next = match now.again() {
             Err(unread) if unread.is_unread() && !attempts.was_last() => Err(unread),
@@ -396,8 +424,11 @@ fn begin_again(
         let pause = attempts.pause(step > began);
         let (restart, most) = (attempts.restarts, attempts.most);
         let told = next.as_ref().map_or_else(|unread| format!("{why}; {unread}"), |_| why.clone());
+        how.status.iter().for_each(|status| status.launches_again(&told));
         on_update(JobUpdate::Restarting { why: told, step, restart, most, pause });
-        if !pass(pause, &how.interrupt) {
+        let job = next.as_ref().unwrap_or(now).job(how);
+        let seconds = pause.as_secs();
+        if !pass(pause, &job, &format!("it is started again within {seconds} s")) {
             return Ok(None);
         }
         match next {
@@ -407,13 +438,56 @@ fn begin_again(
     }
 }
 
-/// Lets time pass; false if it is interrupted.
-fn pass(pause: Duration, interrupt: &AtomicBool) -> bool {
-    let deadline = Deadline::after(pause);
-    while !interrupt.load(Ordering::Relaxed) && !deadline.passed() {
-        std::thread::sleep(LOOK_AGAIN.min(deadline.remaining()));
+/// Lets time pass while a job is not launched, and answers those that ask about it: `meanwhile` says what it does. False if it is
+/// interrupted.
+fn pass(time: Duration, job: &JobSpec, meanwhile: &str) -> bool {
+    let deadline = Deadline::after(time);
+    passes(job, meanwhile, || deadline.passed())
+}
+
+/// The same, until something is so.
+fn passes(job: &JobSpec, meanwhile: &str, is_over: impl Fn() -> bool) -> bool {
+    let is_interrupted = || job.interrupt.load(Ordering::Relaxed);
+    while !is_interrupted() && !is_over() {
+        job.status.iter().for_each(|status| status.answer_meanwhile(job, meanwhile));
+        std::thread::sleep(LOOK_AGAIN);
     }
-    !interrupt.load(Ordering::Relaxed)
+    !is_interrupted()
+}
+
+/// The host of who failed first, if it does not answer any more.
+fn silent_host(failure: &JobFailure, now: &Prepared) -> Option<String> {
+    let host = failure.first()?.host.clone()?;
+    (!host_answers(&now.config.hosts, &host, HOST_PATIENCE)).then_some(host)
+}
+
+/// What came of a host that was waited for.
+enum Awaited {
+    Answers,
+    Interrupted,
+    /// It did not answer for too long.
+    Silent,
+}
+
+/// Waits until a host answers.
+fn await_host(host: &str, job: &JobSpec) -> Awaited {
+    let (deadline, meanwhile) =
+        (Deadline::after(HOST_BOOTS), format!("{host} does not answer, and is waited for"));
+    while !deadline.passed() {
+        let answers = std::thread::scope(|scope| {
+            let asked = scope.spawn(|| host_answers(&job.hosts, host, HOST_PATIENCE));
+            passes(job, &meanwhile, || asked.is_finished());
+            // a thread that panicked has heard nothing
+            asked.join().unwrap_or(false)
+        });
+        if answers {
+            return Awaited::Answers;
+        }
+        if !pass(LOOKS_FOR_HOSTS, job, &meanwhile) {
+            return Awaited::Interrupted;
+        }
+    }
+    Awaited::Silent
 }
 
 fn launch_once(

@@ -21,11 +21,11 @@ pub enum Strategy {
     /// Each worker trains weights of its own, and every so many steps they and a centre in the store move
     /// towards each other (elastic averaging: Zhang et al. 2015).
     DistEsgd,
-    /// Each worker has the weights; gradients are folded among all, and everybody updates alike.
+    /// Each worker has the weights; gradients are summed over all, and everybody updates alike.
     #[serde(rename = "allreduce")]
     AllReduce,
-    /// As [`Strategy::DistSgd`], where a worker of the store is a client, a group of workers that fold their
-    /// gradients among themselves (Mamidala et al.).
+    /// As [`Strategy::DistSgd`], where a worker of the store is a client, a group of workers that sum
+    /// their gradients among themselves (Mamidala et al.).
     MpiSgd,
     /// As [`Strategy::DistAsgd`], so.
     MpiAsgd,

@@ -346,7 +346,7 @@ impl JobArgs {
             ("--exchange", self.exchange.is_some(), !is_alone, SEVERAL),
             ("--encrypt", self.encrypt, !is_alone, SEVERAL),
             ("--listen", self.listen.is_some(), !is_alone, SEVERAL),
-            ("--rsh", self.rsh.is_some(), !is_alone, SEVERAL),
+            ("--rsh", self.rsh.is_some(), self.hosts.is_some() || self.placed.is_some(), "--hosts"),
             ("--gather-timeout", self.gather_timeout.is_some(), !is_alone, SEVERAL),
             ("--design", self.design.is_some(), self.devices_per_worker > 1, SEVERAL_GPUS),
             ("--cuda-driver", self.cuda_driver.is_some(), self.device != DeviceChoice::Cpu, CUDA),

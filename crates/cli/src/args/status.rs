@@ -1,4 +1,4 @@
-//! The command lines of `tensorwire status` and `tensorwire scale`.
+//! The command lines of `tensorwire status`, `scale` and `stop`.
 
 use std::net::SocketAddr;
 
@@ -22,7 +22,21 @@ Examples:
       that goes
 
 Each host is asked first; if one does not answer, the job stays as it is, and if
-it makes no step there, it goes on as before. What was made is kept.";
+it makes no step there, it goes on as before. What was made is kept.
+
+Exit status: 0 it goes on so; 1 it does not, or not in time; 2 it cannot.";
+
+pub(super) const STOP_EXAMPLES: &str = "\
+Examples:
+  tensorwire stop 12345          behind its present step, which is kept
+  tensorwire stop 12345 --now    at once: steps since its last checkpoint are lost
+
+A job with --checkpoint DIR goes on by its own command with --resume DIR.
+
+Exit status: 0 it has ended; 1 not in time; 2 it cannot.";
+
+/// Seconds that are waited for where nothing else is said.
+const TIMEOUT_S: u64 = 600;
 
 #[derive(Args, Debug)]
 pub(crate) struct StatusArgs {
@@ -53,6 +67,25 @@ pub(crate) struct ScaleArgs {
     /// Where the other hosts call this one [default: as the job has it]
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = PROCESSES, hide_short_help = true, requires = "hosts")]
     pub(crate) listen: Option<SocketAddr>,
+    /// How long to wait until it goes on so; 0: not at all
+    #[arg(long, value_name = "SECONDS", default_value_t = TIMEOUT_S)]
+    pub(crate) timeout: u64,
+    /// The answer as one object of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct StopArgs {
+    /// The job: the process id of its launcher, as `tensorwire status` lists it
+    #[arg(value_name = "JOB")]
+    pub(crate) job: String,
+    /// End it at once, without a checkpoint of the present step
+    #[arg(long)]
+    pub(crate) now: bool,
+    /// How long to wait until it has ended; 0: not at all
+    #[arg(long, value_name = "SECONDS", default_value_t = TIMEOUT_S)]
+    pub(crate) timeout: u64,
     /// The answer as one object of JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -7,7 +7,7 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, List, ListState, Paragraph, Row, Table, Wrap};
 use tensorwire_launch::{JobStatus, MemberPhase, MemberStatus};
 
-use super::super::status::{rate, seconds, step};
+use super::super::status::line;
 use super::columns::{Column, cells};
 
 /// Most jobs that are listed at a time.
@@ -92,11 +92,6 @@ impl View {
         let mut state = ListState::default().with_selected(Some(self.at()));
         frame.render_stateful_widget(list, area, &mut state);
     }
-}
-
-/// How a job stands, in a line.
-pub(super) fn line(job: &JobStatus) -> String {
-    format!("{}; step {}, {} steps/s, for {}", job.title, step(job), rate(job), seconds(job))
 }
 
 fn draw_job(frame: &mut Frame<'_>, area: Rect, job: &JobStatus) {
@@ -209,6 +204,10 @@ mod tests {
             launcher_pid: 4711,
             title: "mlp on digits, ps, 2 workers, 1 server".to_string(),
             seconds: 13.0,
+            launches: 1,
+            launched_again: None,
+            meanwhile: None,
+            goes_on: None,
             step: 118,
             steps: Some(100_000),
             steps_per_second: Some(9.1),

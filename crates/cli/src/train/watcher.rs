@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tensorwire_launch::{JobUpdate, ending_behind, nothing_moves, restarting};
+use tensorwire_launch::{JobUpdate, awaiting, ending_behind, nothing_moves, restarting};
 use tensorwire_train::{
     EventFile, FinishedStep, LossGrowth, Prepared, Progress, StepAggregator, TrainUpdate,
 };
@@ -93,6 +93,7 @@ impl Watcher {
                 self.bar.say(restarting(&why, step, (restart, most), pause));
                 self.bar.goes_on(step);
             }
+            JobUpdate::AwaitsHost { why, host } => self.bar.say(awaiting(&why, &host)),
             JobUpdate::TakenOver { step, told } => {
                 self.bar.say(format_args!(
                     "the job's processes go on with this launcher, in step {step}, and not from a checkpoint"

@@ -6,10 +6,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Job, send};
+use crate::support::Job;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/command-line.md");
@@ -139,7 +138,8 @@ fn status(folder: &Path) -> Option<Value> {
 fn a_running_job_prints_what_is_documented() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
-    command.args("train --steps 100000000 --batch 8 --threads 1".split_whitespace());
+    command.args("train --steps 100000000 --batch 8 --threads 1 --workers 1..2".split_whitespace());
+    command.args(["--strategy", "allreduce", "--checkpoint"]).arg(folder.path().join("kept"));
     command.env("XDG_RUNTIME_DIR", folder.path());
     let job = Job::start_command(command);
     let until = Instant::now() + LIMIT;
@@ -153,6 +153,69 @@ fn a_running_job_prints_what_is_documented() {
     };
     let phases = ["starting", "meeting", "running", "done", "lost"];
     agree("Jobs", [&answer], &["members"], &phases);
-    send(job.launcher(), Signal::TERM);
+    let ask = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
+        let name = answer["job"].as_str().unwrap();
+        command.arg(words[0]).arg(name).args(&words[1..]).arg("--json");
+        let said = command.env("XDG_RUNTIME_DIR", folder.path()).output().unwrap();
+        assert!(said.status.success(), "{said:?}");
+        serde_json::from_slice::<Value>(&said.stdout).unwrap()
+    };
+    agree("Answer of scale", [&ask(&["scale", "1"])], &[], &["null"]);
+    agree("Answer of stop", [&ask(&["stop"])], &[], &["false"]);
     job.end(LIMIT);
+}
+
+/// The words that the row of a kind of measurement has, and those that all of them have.
+fn of_measurement(bench: &str) -> BTreeSet<String> {
+    let docs = std::fs::read_to_string(DOCS).unwrap();
+    let (_, section) = docs.split_once("### Measurements\n").unwrap();
+    let (common, _) = section.split_once("\n|").unwrap();
+    let row = section.lines().find(|line| line.starts_with(&format!("| `{bench}`"))).unwrap();
+    let words = |text: &str| -> Vec<String> {
+        text.split('`').skip(1).step_by(2).map(str::to_string).collect()
+    };
+    words(common).into_iter().chain(words(row)).collect()
+}
+
+#[test]
+fn what_is_measured_is_documented() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("l.jsonl").display().to_string();
+    for bench in [
+        "bench transfer --transport shm --exchange write --kind static --sizes 4KiB --quick",
+        "bench write --transport shm --sizes 4KiB --quick",
+        "bench step --model mlp --steps 2 --repetitions 1 --threads 1 --batch 4",
+        "bench allreduce --transport shm --ranks 2 --sizes 4KiB --quick",
+        "bench kvstore --transport shm --workers 1 --sizes 4KiB --quick",
+        "bench modes --modes dist-sgd --epochs 1 --workers 2",
+        "simulate --model fcn5 --preset paper-xue --workers 2",
+    ] {
+        run(&format!("{bench} --json {file}"));
+    }
+    let lines = lines(&std::fs::read_to_string(&file).unwrap());
+    let mut kinds = BTreeSet::new();
+    for line in &lines {
+        let bench = line["bench"].as_str().unwrap();
+        let known = of_measurement(bench);
+        // a purpose, or a side, each
+        let is_known = |key: &str| {
+            let bare =
+                ["p10_", "p90_", "grpc_"].iter().fold(key, |key, it| key.trim_start_matches(it));
+            let side = ["_worker", "_server"].iter().fold(key, |key, it| key.trim_end_matches(it));
+            let purpose =
+                key.starts_with("bytes_copied_") && known.contains("bytes_copied_PURPOSE");
+            purpose || [key, bare, side].iter().any(|key| known.contains(*key))
+        };
+        let keys = line.as_object().unwrap().keys();
+        let unknown: Vec<&String> = keys.filter(|key| !is_known(key)).collect();
+        assert!(unknown.is_empty(), "{DOCS} does not say what these of {bench} are: {unknown:?}");
+        kinds.insert(bench);
+    }
+    assert_eq!(kinds.len(), 7, "{kinds:?}");
+    let claims = run(&format!("report {file} --format claims-json --output {file}.claims"));
+    assert!(claims.is_empty() || !claims.contains("error"), "{claims}");
+    let claims = self::lines(&std::fs::read_to_string(format!("{file}.claims")).unwrap());
+    let verdicts = ["met", "short", "unclear", "why"];
+    agree("Claims", &claims, &[], &verdicts);
 }

@@ -86,6 +86,20 @@ impl Resizing {
         }
     }
 
+    /// Waits until it stands so; returns how.
+    fn asked_status(&self, is_so: impl Fn(&Value) -> bool) -> Value {
+        let until = Instant::now() + LIMIT;
+        loop {
+            let said = self.ask(&["status", &self.name(), "--json"]);
+            let job = serde_json::from_slice::<Value>(&said.stdout).unwrap_or_default();
+            if is_so(&job) {
+                return job;
+            }
+            assert!(Instant::now() < until, "{said:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// As [`Resizing::with_workers`], once none of them is this one.
     fn with_workers_but(&self, count: usize, gone: i32) -> Vec<i32> {
         let until = Instant::now() + LIMIT;
@@ -104,12 +118,16 @@ impl Resizing {
     }
 
     fn scale_with(&self, workers: u32, more: &[&str]) {
-        let (name, count) = (self.name(), workers.to_string());
-        let said = self.ask(&[&["scale", &name, &count, "--json"], more].concat());
-        assert!(said.status.success(), "{said:?}");
-        let said: Value = serde_json::from_slice(&said.stdout).unwrap();
+        let asked = self.asked(workers, more);
+        assert!(asked.status.success(), "{asked:?}");
+        let said: Value = serde_json::from_slice(&asked.stdout).unwrap();
         assert_eq!((&said["job"], &said["workers"]), (&self.name().into(), &workers.into()));
-        assert!(said["answer"].is_string(), "{said}");
+        assert!(said["answer"].is_string() && said["goes_on_so"] == true, "{said}");
+    }
+
+    fn asked(&self, workers: u32, more: &[&str]) -> Output {
+        let (name, count) = (self.name(), workers.to_string());
+        self.ask(&[&["scale", &name, &count, "--json"], more].concat())
     }
 }
 
@@ -264,7 +282,13 @@ fn a_job_goes_on_where_it_is_asked_to() {
     let elsewhere = ["--hosts", "127.0.0.1,other", "--listen", "192.0.2.1:0", "--rsh", &rsh];
     for wanted in [on("127.0.0.1,other", &only_answers), elsewhere] {
         let before = resizing.with_workers(4);
-        resizing.scale_with(4, &wanted);
+        let asked = resizing.asked(4, &wanted);
+        assert_eq!(asked.status.code(), Some(1), "{asked:?}");
+        let said = String::from_utf8(asked.stderr).unwrap();
+        assert!(
+            said.contains("does not go on so: ") && said.contains(" go on as before"),
+            "{said}"
+        );
         resizing.with_workers_but(4, before[0]);
         resizing.with_workers_on(&[None; 4]);
     }
@@ -304,6 +328,34 @@ fn a_host_that_is_lost_takes_its_workers_and_brings_them_back() {
     for said in ["other does not answer, and 2 workers go on without it", "other answers again: 4"]
     {
         assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_host_that_a_job_cannot_do_without_is_waited_for() {
+    let place = tempfile::tempdir().unwrap();
+    let (up, rsh) = log_in(place.path());
+    let hosts = "--hosts 127.0.0.1,other --listen 127.0.0.1:0 --strategy allreduce --steps 1000000";
+    for (workers, says) in [("2..2", ""), ("2 --restarts 1", "restart 1 of 1")] {
+        std::fs::write(&up, "").unwrap();
+        let job = format!("--workers {workers} {hosts}");
+        let resizing = Resizing::start_with(&job, &["--rsh", &rsh]);
+        lose(&up, resizing.with_workers(2)[1]);
+        let waits = resizing.asked_status(|job| !job["meanwhile"].is_null());
+        assert_eq!(waits["meanwhile"], "other does not answer, and is waited for", "{waits}");
+        assert!(waits["step"].as_u64() >= Some(1) && waits["launches"] == 1, "{waits}");
+        std::fs::write(&up, "").unwrap();
+        let goes_on = resizing
+            .asked_status(|job| job["launches"] == 2 && !job["members"][1]["progress"].is_null());
+        let why = goes_on["launched_again"].as_str().unwrap();
+        assert!(why.contains("other answers again"), "{why}");
+        let stopped = resizing.ask(&["stop", &resizing.name()]);
+        assert!(stopped.status.success(), "{stopped:?}");
+        let ended = resizing.job.end(LIMIT);
+        assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
+        let awaits = "; other does not answer, and the job waits for it";
+        assert!(ended.stderr.contains(awaits) && ended.stderr.contains(says), "{}", ended.stderr);
+        check_steps(&ended);
     }
 }
 

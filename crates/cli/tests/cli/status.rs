@@ -73,3 +73,47 @@ fn a_job_says_where_its_processes_stand_until_it_has_ended() {
     let jobs = folder.path().join("tensorwire/jobs").join(host);
     assert_eq!(std::fs::read_dir(jobs).unwrap().count(), 0, "a socket is left");
 }
+
+#[test]
+fn a_job_ends_when_it_is_asked_to_and_keeps_its_steps() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("ckpt");
+    let stop = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
+        command.arg("stop").args(words).env("XDG_RUNTIME_DIR", folder.path());
+        command.output().unwrap()
+    };
+    let start = |more: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
+        command.args("train --strategy allreduce --steps 100000000".split_whitespace());
+        command.args(more.split_whitespace()).env("XDG_RUNTIME_DIR", folder.path());
+        let job = Job::start_command(command);
+        let name = job.launcher().as_raw_nonzero().to_string();
+        let step = asked(folder.path(), &name, |job| job["step"].as_u64() > Some(1));
+        (job, name, step["step"].as_u64().unwrap())
+    };
+    // one that keeps nothing is asked twice
+    let (job, name, _) = start("");
+    let refused = stop(&[&name]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains("it keeps no checkpoint") && said.contains("--now"), "{said}");
+    assert!(stop(&[&name, "--now"]).status.success());
+    let ended = job.end(LIMIT);
+    assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
+    // one that does ends behind its step
+    let (job, name, step) = start(&format!("--checkpoint {}", kept.display()));
+    let stopped = stop(&[&name, "--json"]);
+    assert!(stopped.status.success(), "{stopped:?}");
+    let said: Value = serde_json::from_slice(&stopped.stdout).unwrap();
+    assert_eq!((&said["job"], &said["has_ended"]), (&name.as_str().into(), &true.into()));
+    let ended = job.end(LIMIT);
+    assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
+    assert!(ended.stderr.contains("--resume"), "{}", ended.stderr);
+    let mut last = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
+    let last = last.args(["checkpoint", "show", "--json"]).arg(&kept).output().unwrap();
+    let last: Value = serde_json::from_slice(&last.stdout).unwrap();
+    assert!(last["step"].as_u64() >= Some(step), "{last}");
+    let gone = stop(&[&name]);
+    assert_eq!(gone.status.code(), Some(2), "{gone:?}");
+}

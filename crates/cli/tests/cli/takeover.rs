@@ -204,6 +204,24 @@ fn no_checkpoint_is_lost_and_no_evaluation() {
     }
 }
 
+/// Its record is not found from there, as where a job of a login session is begun once more by cron.
+#[test]
+fn processes_that_are_not_found_keep_another_job_out_of_their_folder() {
+    let again = Again::new(&format!("--steps {STEPS} --strategy allreduce"));
+    let mut first = again.start(2);
+    first.kill();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut command = again.command();
+    command.env("XDG_RUNTIME_DIR", elsewhere.path());
+    let refused = Job::start_command(command).end(LIMIT);
+    assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("wait for another launcher"), "{}", refused.stderr);
+    let ended = again.end();
+    assert!(ended.stderr.contains("go on with this launcher"), "{}", ended.stderr);
+    let left = names(&again.path);
+    assert!(!left.iter().any(|name| name.starts_with('.')), "{left:?}");
+}
+
 /// The launcher dies between what it was asked for and what comes of it.
 #[test]
 fn what_a_launcher_was_asked_for_before_it_died_the_next_one_does() {
@@ -211,7 +229,7 @@ fn what_a_launcher_was_asked_for_before_it_died_the_next_one_does() {
     let mut first = again.start(4);
     // nobody comes to the end of a step meanwhile
     send(first.members[3], Signal::STOP);
-    let said = again.ask(&["scale", &first.name(), "2"]);
+    let said = again.ask(&["scale", &first.name(), "2", "--timeout", "0"]);
     assert!(said.status.success(), "{said:?}");
     first.kill();
     send(first.members[3], Signal::CONT);

@@ -90,7 +90,7 @@ fn is_of_many(address: IpAddr) -> bool {
 }
 
 /// The addresses of a host; none where it has no name that this host knows, or nobody says in time.
-fn resolve(name: &str) -> Vec<IpAddr> {
+pub(crate) fn resolve(name: &str) -> Vec<IpAddr> {
     let (found, wait) = channel();
     let host = name.to_string();
     let ask = move || {

@@ -1,86 +1,53 @@
 //! What the launcher answers to whoever asks how the job stands.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::MemberState;
-use crate::job::{JobControl, JobSpec, Resize};
-use crate::status::{JobStatus, MemberPhase, MemberStatus, Question, StatusSocket};
-
-/// What is answered where the number of members is fixed.
-const NOT_SCALED: &str =
-    "its number of workers is fixed; start it with --workers MIN..MAX and --checkpoint DIR";
+use crate::job::JobSpec;
+use crate::status::{JobStatus, MemberPhase, MemberStatus, StatusServer};
 
 /// Answers, where somebody may ask.
 #[derive(Debug)]
 pub(super) struct Answers {
-    socket: Option<StatusSocket>,
-    title: String,
-    /// In words, and what starts processes there.
-    hosts: (String, String),
-    steps: Option<u64>,
-    begun: Instant,
+    server: Option<Arc<StatusServer>>,
     /// When the first step was seen, and which.
     first: Option<(Instant, u64)>,
 }
 
 impl Answers {
+    /// Of a job that is launched.
     pub(super) fn open(spec: &JobSpec) -> Answers {
-        let open = |folder| {
-            StatusSocket::open(folder)
-                .inspect_err(|error| tracing::info!("nobody can ask how this job stands: {error}"))
-                .ok()
-        };
-        let socket = spec.status_folder.as_deref().and_then(open);
-        let (title, steps) = (spec.title.clone(), spec.steps);
-        let hosts = (spec.hosts.to_string(), spec.hosts.started_with());
-        Answers { socket, title, hosts, steps, begun: Instant::now(), first: None }
+        let own = || spec.status_folder.as_deref().and_then(StatusServer::open);
+        let server = spec.status.clone().or_else(own);
+        server.iter().for_each(|server| server.is_launched());
+        Answers { server, first: None }
     }
 
     /// Hears those that ask, and keeps what each is to be told.
-    pub(super) fn hear(
-        &mut self,
-        members: &[MemberState],
-        introduced: bool,
-        control: Option<&dyn JobControl>,
-    ) {
+    pub(super) fn hear(&mut self, spec: &JobSpec, members: &[MemberState], introduced: bool) {
         let step = members.iter().map(|member| member.step).max().unwrap_or_default();
         if self.first.is_none() && step > 0 {
             self.first = Some((Instant::now(), step));
         }
-        let Answers { socket, title, hosts: (hosts, rsh), steps, begun, first } = self;
-        let Some(socket) = socket else { return };
-        let job = socket.job.clone();
-        let status = || JobStatus {
-            job: job.clone(),
-            launcher_pid: std::process::id(),
-            title: title.clone(),
-            hosts: hosts.clone(),
-            rsh: rsh.clone(),
-            seconds: begun.elapsed().as_secs_f64(),
-            step,
-            steps: *steps,
-            steps_per_second: first.and_then(|(at, first)| rate(at, step - first)),
+        let Some(server) = &self.server else { return };
+        let furthest = step.max(spec.steps_done);
+        server.is_in(furthest);
+        let steps_per_second = self.first.and_then(|(at, first)| rate(at, step - first));
+        server.hear(spec, &|status| JobStatus {
+            step: furthest,
+            steps_per_second,
             members: (0..)
                 .zip(members)
-                .map(|(rank, member)| status(rank, member, introduced))
+                .map(|(rank, member)| status_of(rank, member, introduced))
                 .collect(),
-        };
-        let scale = |wanted: &Resize| match control {
-            Some(control) => control.scale(wanted),
-            None => Err(NOT_SCALED.to_string()),
-        };
-        socket.hear(|question| {
-            let answer = match question {
-                Question::Status => serde_json::to_value(status()),
-                Question::Scale(wanted) => serde_json::to_value(scale(&wanted)),
-            };
-            answer.unwrap_or_default()
+            ..status
         });
     }
 
     /// Tells them that.
-    pub(super) fn tell(&mut self) {
-        self.socket.iter_mut().for_each(StatusSocket::tell);
+    pub(super) fn tell(&self) {
+        self.server.iter().for_each(|server| server.tell());
     }
 }
 
@@ -90,7 +57,7 @@ fn rate(since: Instant, steps: u64) -> Option<f64> {
     (steps > 0 && seconds > 0.0).then(|| steps as f64 / seconds)
 }
 
-fn status(rank: u32, member: &MemberState, introduced: bool) -> MemberStatus {
+fn status_of(rank: u32, member: &MemberState, introduced: bool) -> MemberStatus {
     let phase = match member {
         member if member.survived => MemberPhase::Lost,
         member if member.report.is_some() => MemberPhase::Done,

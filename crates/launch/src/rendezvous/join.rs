@@ -2,7 +2,7 @@
 //! assignment.
 
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use tensorwire_base::{Deadline, Incarnation, Rank};
@@ -15,6 +15,7 @@ use super::{Answer, JoinRequest, KeySource, Machine, key};
 use crate::assignment::Assignment;
 use crate::control::{Hearer, Speaker, ends};
 use crate::cpus::CpuMask;
+use crate::hosts::resolve;
 
 /// How long one call may take.
 const ONE_CALL: Duration = Duration::from_secs(2);
@@ -127,13 +128,10 @@ fn places(rendezvous: &Rendezvous, last: &mut String) -> Vec<SocketAddr> {
         let here = |port: &u16| SocketAddr::from((Ipv4Addr::LOCALHOST, *port));
         return rendezvous.ports.iter().map(here).collect();
     };
-    let addresses: Vec<_> = match (host.as_str(), 0).to_socket_addrs() {
-        Ok(addresses) => addresses.map(|address| address.ip()).collect(),
-        Err(error) => {
-            *last = format!("{host}: {error}");
-            return Vec::new();
-        }
-    };
+    let addresses = resolve(host);
+    if addresses.is_empty() {
+        *last = format!("{host} has no address that is known here, or nobody says it in time");
+    }
     let at =
         |port: &u16| addresses.iter().map(|ip| SocketAddr::new(*ip, *port)).collect::<Vec<_>>();
     rendezvous.ports.iter().flat_map(at).collect()

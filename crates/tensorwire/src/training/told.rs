@@ -1,6 +1,8 @@
 //! What a job says on the screen while it runs.
 
-use tensorwire_launch::{JobUpdate, RanksByHost, ending_behind, nothing_moves, restarting};
+use tensorwire_launch::{
+    JobUpdate, RanksByHost, awaiting, ending_behind, nothing_moves, restarting,
+};
 use tensorwire_train::{FinishedStep, Prepared, TrainUpdate};
 
 use crate::program;
@@ -24,6 +26,7 @@ pub(super) fn say_what_happened(update: &TrainUpdate, hears_another: bool) {
         JobUpdate::Restarting { why, step, restart, most, pause } => {
             program::say(&restarting(why, *step, (*restart, *most), *pause));
         }
+        JobUpdate::AwaitsHost { why, host } => program::say(&awaiting(why, host)),
         JobUpdate::TakenOver { step, .. } => {
             program::say(&format!("the job's processes go on with this launcher, in step {step}"));
         }

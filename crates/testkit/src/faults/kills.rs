@@ -186,7 +186,7 @@ impl<'a> Job<'a> {
         let name = self.child.id().to_string();
         let mut command = Command::new(&self.kills.program);
         command.env(RUNTIME_VARIABLE, self.folder.path().join(RUNTIME));
-        let asked = command.args(["scale", &name, WORKERS]).output();
+        let asked = command.args(["scale", &name, WORKERS, "--timeout", "0"]).output();
         let asked = asked.map_err(|error| error.to_string())?;
         match asked.status.success() {
             true => Ok(()),

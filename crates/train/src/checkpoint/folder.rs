@@ -23,12 +23,14 @@ const PREFIX: &str = "step-";
 /// The best of all, by another name.
 const BEST: &str = "best";
 /// How long a claim waits for a job that ends, and how often it looks.
-const ENDS_WITHIN: Duration = Duration::from_secs(5);
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+pub(super) const ENDS_WITHIN: Duration = Duration::from_secs(5);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How often a folder is listed of which the job removes what is read.
 const LISTS_MAX: usize = 20;
 /// What is being written.
 const PARTIAL: &str = ".partial";
+/// One that another is to take the place of, where a file system cannot exchange the two at once.
+const REPLACED: &str = ".replaced";
 
 /// A folder that checkpoints are in.
 #[derive(Clone, Debug)]
@@ -112,7 +114,14 @@ impl CheckpointFolder {
         for entry in std::fs::read_dir(&self.path).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name();
-            let step = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse().ok());
+            let Some(name) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
+                continue;
+            };
+            // what took its place may not have come
+            let replaced = name
+                .strip_suffix(REPLACED)
+                .filter(|of| !self.path.join(format!("{PREFIX}{of}")).exists());
+            let step = replaced.unwrap_or(name).parse().ok();
             found.extend(step.map(|step| FoundCheckpoint { path: entry.path(), step }));
         }
         found.sort_by_key(|found| std::cmp::Reverse(found.step));
@@ -179,10 +188,12 @@ impl CheckpointFolder {
         let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
         for entry in entries {
             let name = entry.file_name();
-            let is_partial = name
-                .to_str()
-                .is_some_and(|name| name.starts_with(PREFIX) && name.ends_with(PARTIAL));
-            if is_partial {
+            let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else {
+                continue;
+            };
+            let by = name.strip_suffix(REPLACED);
+            let is_replaced = by.is_some_and(|by| self.path.join(by).exists());
+            if is_replaced || name.ends_with(PARTIAL) {
                 // what it holds is of no use; that it stays is worth no error
                 let _ = std::fs::remove_dir_all(entry.path());
             }
@@ -267,14 +278,27 @@ impl CheckpointFolder {
 /// Each of two folders gets the other's name, at once where the file system can.
 fn exchange(new: &Path, old: &Path) -> io::Result<()> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
-    use rustix::io::Errno;
     match renameat_with(CWD, new, CWD, old, RenameFlags::EXCHANGE) {
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-            std::fs::remove_dir_all(old)?;
-            std::fs::rename(new, old)
+            let replaced = replace(new, old)?;
+            std::fs::rename(replaced, new)
         }
         done => Ok(done?),
     }
+}
+
+/// A folder gets another's name, which is kept by a third: one of the two is found whenever this ends in the middle. Returns where
+/// the other is.
+fn replace(new: &Path, old: &Path) -> io::Result<PathBuf> {
+    let mut replaced = old.as_os_str().to_os_string();
+    replaced.push(REPLACED);
+    let replaced = PathBuf::from(replaced);
+    match std::fs::remove_dir_all(&replaced) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => std::fs::rename(old, &replaced)?,
+    }
+    std::fs::rename(new, old)?;
+    Ok(replaced)
 }
 
 impl FoundCheckpoint {
@@ -494,6 +518,28 @@ mod tests {
         folder.remove_partial();
         assert!(whole.exists() && place.path().join("notes").exists());
         assert!(!folder.partial(6).exists());
+    }
+
+    /// As on a file system that cannot exchange two folders.
+    #[test]
+    fn one_of_two_of_a_step_is_found_wherever_the_new_one_stopped_coming() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = CheckpointFolder::new(place.path());
+        let whole = publish(&folder, 5);
+        let replaced = place.path().join("step-00000005.replaced");
+        std::fs::rename(&whole, &replaced).unwrap();
+        let kept = FoundCheckpoint { path: replaced.clone(), step: 5 };
+        assert_eq!(folder.newest_whole().unwrap().0, kept);
+        folder.remove_partial();
+        assert!(replaced.exists(), "it is the only one");
+        let whole = publish(&folder, 5);
+        assert_eq!(folder.found().unwrap(), [FoundCheckpoint { path: whole.clone(), step: 5 }]);
+        folder.remove_partial();
+        assert!(!replaced.exists() && whole.exists());
+        let newer = place.path().join("newer");
+        std::fs::create_dir(&newer).unwrap();
+        assert_eq!(replace(&newer, &whole).unwrap(), replaced);
+        assert!(replaced.join(STATE).exists() && !newer.exists() && whole.exists());
     }
 
     #[test]

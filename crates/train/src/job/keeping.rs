@@ -15,7 +15,7 @@ use super::{JobShape, Prepared, TrainError};
 use crate::carried::Carried;
 use crate::checkpoint::{
     self, Captured, CheckpointError, CheckpointFolder, CheckpointState, Claim, DataPosition,
-    Evaluated, Held, Keeper, OwnVariable, Resumed, Saver, ShardReport,
+    Evaluated, Held, Keeper, OwnVariable, ProcessFile, Resumed, Saver, ShardReport,
 };
 use crate::config::TrainConfig;
 use crate::topology::Topology;
@@ -28,6 +28,22 @@ impl Prepared {
     pub(crate) fn claim(&self) -> Result<Option<Claim>, CheckpointError> {
         let checkpoint = self.config.checkpoint.as_ref();
         checkpoint.map(|checkpoint| CheckpointFolder::new(&checkpoint.path).claim()).transpose()
+    }
+
+    /// Returns the file that this job's processes hold where it keeps its checkpoints; those of other jobs hold none.
+    ///
+    /// # Errors
+    /// When they do.
+    pub(crate) fn process_file(
+        &self,
+        is_taken_over: bool,
+    ) -> Result<Option<ProcessFile>, CheckpointError> {
+        let Some(checkpoint) = &self.config.checkpoint else { return Ok(None) };
+        let folder = CheckpointFolder::new(&checkpoint.path);
+        Ok(Some(match is_taken_over {
+            true => ProcessFile::of(&folder),
+            false => ProcessFile::alone(&folder)?,
+        }))
     }
 
     /// Puts checkpoints together, if there are to be any. What is left of earlier ones is removed, unless this very job has written

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tensorwire_launch::{Hosts, JobControl, Resize, host_answers};
+use tensorwire_launch::{Hosts, JobControl, Resize, Scaled, host_answers};
 
 use crate::config::TrainConfig;
 
 /// How often a host that was lost is looked for.
-const LOOKS_FOR_HOSTS: Duration = Duration::from_secs(20);
+pub(crate) const LOOKS_FOR_HOSTS: Duration = Duration::from_secs(20);
 /// How long one may take to answer.
-const HOST_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const HOST_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a job has fewer workers after one died, and at most, where they die again and again.
 const STEADY: Duration = Duration::from_secs(10 * 60);
 const STEADY_MAX: Duration = Duration::from_secs(2 * 60 * 60);
@@ -26,6 +26,17 @@ const LOOKS: Duration = Duration::from_millis(200);
 pub(super) struct Place {
     pub(super) hosts: Hosts,
     pub(super) listen: Option<SocketAddr>,
+}
+
+/// What the loss of a host comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HostLoss {
+    /// It answers.
+    Not,
+    /// So many workers go on without it.
+    Left(u32),
+    /// There is no room without it.
+    Needed,
 }
 
 /// What the launcher, whoever asks and the thread that looks for hosts know alike.
@@ -205,20 +216,22 @@ impl Shared {
         self.with(|state| state.before = None);
     }
 
-    /// A host is lost, if it does not answer any more; returns how many workers there are without it. None if there are none.
-    pub(super) fn lost(&self, host: &str) -> Option<u32> {
+    /// Notes that a host is lost, if it does not answer any more and there is room without it.
+    pub(super) fn lost(&self, host: &str) -> HostLoss {
         let hosts = self.with(|state| state.place.hosts.clone());
         if host_answers(&hosts, host, HOST_PATIENCE) {
-            return None;
+            return HostLoss::Not;
         }
         self.with(|state| {
             state.lost.insert(host.to_string());
-            let fits = self.fits(state);
-            if fits.is_none() {
-                // it can only be started again with it
-                state.lost.remove(host);
+            match self.fits(state) {
+                Some(left) => HostLoss::Left(left),
+                None => {
+                    // it can only be started again with it
+                    state.lost.remove(host);
+                    HostLoss::Needed
+                }
             }
-            fits
         })
     }
 
@@ -302,7 +315,7 @@ impl Shared {
 }
 
 impl JobControl for Shared {
-    fn scale(&self, wanted: &Resize) -> Result<String, String> {
+    fn scale(&self, wanted: &Resize) -> Result<Scaled, String> {
         let workers = wanted.workers;
         if !self.sizes.contains(&workers) {
             let sizes: Vec<String> = self.sizes.iter().map(u32::to_string).collect();
@@ -320,20 +333,25 @@ impl JobControl for Shared {
             match self.fits(&next) {
                 Some(size) if size == workers && is_there => {
                     *state = State { asked_before: None, ..next };
-                    Ok(format!("it has {size} workers"))
+                    Ok(Scaled { said: format!("it has {size} workers"), changes: false })
                 }
                 Some(size) if size == workers => {
                     *state = State { why: Some(asked_for(wanted)), ..next };
                     let on = wanted.hosts.as_ref().map(|hosts| format!(", on {hosts}"));
                     let on = on.unwrap_or_default();
-                    Ok(format!("{} on behind the present step{on}", go(size)))
+                    let said = format!("{} on behind the present step{on}", go(size));
+                    Ok(Scaled { said, changes: true })
                 }
                 _ => {
                     let lost: Vec<String> = next.lost.iter().cloned().collect();
-                    Err(format!(
-                        "there is no room for {workers} workers without {}",
-                        lost.join(", ")
-                    ))
+                    let lost = lost.join(", ");
+                    Err(match next.hosts_left() {
+                        Some(left) => format!(
+                            "there is no room for {workers} workers without {lost}, which does not answer; if what is left has room, say so: \
+                             --hosts {left}"
+                        ),
+                        None => format!("{lost} does not answer, and there is no other host"),
+                    })
                 }
             }
         })
@@ -405,13 +423,13 @@ mod tests {
     fn what_is_asked_for_is_done_or_refused_in_words() {
         let shared = shared(8, 2, "localhost,there");
         assert_eq!(shared.pauses_for(), None);
-        assert_eq!(shared.scale(&to(8)).unwrap(), "it has 8 workers");
+        assert_eq!(shared.scale(&to(8)).unwrap().said, "it has 8 workers");
         assert!(shared.scale(&to(3)).unwrap_err().contains("give one of 8, 4, 2"));
-        assert_eq!(shared.scale(&to(2)).unwrap(), "2 workers go on behind the present step");
+        assert_eq!(shared.scale(&to(2)).unwrap().said, "2 workers go on behind the present step");
         assert_eq!(shared.pauses_for(), Some(to(2)));
-        assert_eq!(shared.scale(&to(8)).unwrap(), "8 workers go on behind the present step");
+        assert_eq!(shared.scale(&to(8)).unwrap().said, "8 workers go on behind the present step");
         shared.with(|state| state.lost.insert("there".into()));
-        assert!(shared.scale(&to(8)).unwrap_err().ends_with("without there"));
+        assert!(shared.scale(&to(8)).unwrap_err().ends_with("say so: --hosts localhost"));
         assert_eq!(shared.pauses_for(), Some(to(4)), "as before, where there is room");
     }
 
@@ -457,7 +475,7 @@ mod tests {
         shared.with(|state| state.lost.insert("there".into()));
         assert_eq!(launched(&shared), (4, "localhost".into()));
         let moved = on(8, "localhost,new:3");
-        let said = shared.scale(&moved).unwrap();
+        let said = shared.scale(&moved).unwrap().said;
         assert_eq!(said, "8 workers go on behind the present step, on localhost,new:3");
         assert_eq!(shared.pauses_for(), Some(moved.clone()));
         shared.with(|state| {
@@ -466,12 +484,12 @@ mod tests {
             assert!(state.lost.contains("there"), "it is there until it goes");
         });
         assert_eq!(launched(&shared), (8, "localhost,new:3".into()));
-        assert_eq!(shared.scale(&moved).unwrap(), "it has 8 workers");
+        assert_eq!(shared.scale(&moved).unwrap().said, "it has 8 workers");
         // of the new ones, each has its part
         shared.with(|state| state.lost.insert("new".into()));
         assert_eq!(launched(&shared), (2, "localhost".into()));
         // who names them all wants them all
-        assert!(shared.scale(&on(2, "localhost,new:3")).unwrap().contains("behind the present"));
+        assert!(shared.scale(&on(2, "localhost,new:3")).unwrap().changes);
         assert_eq!(launched(&shared), (2, "localhost,new:3".into()));
         // a number alone leaves them
         shared.scale(&to(4)).unwrap();
@@ -535,7 +553,7 @@ mod tests {
         let begun = Instant::now();
         shared.shrink(begun);
         launched(&shared);
-        assert_eq!(shared.scale(&to(4)).unwrap(), "it has 4 workers");
+        assert_eq!(shared.scale(&to(4)).unwrap().said, "it has 4 workers");
         shared.grow(begun + STEADY);
         assert_eq!(shared.pauses_for(), None);
     }
