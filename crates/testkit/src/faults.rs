@@ -93,7 +93,8 @@ impl FaultRunner {
         seed: u64,
         undisturbed: Option<&str>,
     ) -> Result<FaultOutcome, String> {
-        let link = cell.fault.is_of_link().then(HostLink::make).transpose()?;
+        let has_hosts = cell.fault.is_of_link() || cell.is_on_unequal_hosts();
+        let link = has_hosts.then(HostLink::make).transpose()?;
         let mut job = Running::start(self, cell, link.as_ref())?;
         let hurt = Moment { cell, seed }.hurt(&mut job, link.as_ref())?;
         let since = Instant::now();

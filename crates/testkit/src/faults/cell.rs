@@ -164,6 +164,9 @@ const fn kind(strategy: &'static str, options: &'static str, is_in_step: bool) -
     Kind { strategy, options, workers, masters, servers, is_in_step, has_store, others }
 }
 
+/// What a job on several hosts has where nothing else is asked for.
+const AUTO: &str = "auto";
+
 const PHASES: [Phase; 7] = [
     Phase::Start,
     Phase::Meeting,
@@ -218,6 +221,11 @@ impl FaultCell {
         self.kind().workers + self.kind().servers
     }
 
+    /// True if its processes are on two hosts, three of four on the first: memory is shared within one, and TCP used between them.
+    pub(super) fn is_on_unequal_hosts(&self) -> bool {
+        self.transport == AUTO
+    }
+
     /// True if its tensors cross by what is measured against.
     pub fn is_of_baselines(&self) -> bool {
         !matches!(self.exchange, "zero-copy" | "write" | "copy")
@@ -269,7 +277,7 @@ impl FaultCell {
         }
     }
 
-    fn is_early(&self) -> bool {
+    pub(super) fn is_early(&self) -> bool {
         matches!(self.phase, Phase::Start | Phase::Meeting)
     }
 }
@@ -311,15 +319,31 @@ impl Kind {
             self.heal(&FaultCell { heals: Heal::Restarts, ..cell.clone() }, &mut cells);
             if *exchange == "zero-copy" {
                 self.heal(&FaultCell { heals: Heal::Resizing, ..cell.clone() }, &mut cells);
-                for phase in PHASES {
-                    for fault in [Fault::Kill, Fault::Stop] {
-                        let heals = Heal::Takeover;
-                        cells.push(FaultCell { heals, phase, fault, ..cell.clone() });
-                    }
-                }
+                hurt_launcher(&cell, &mut cells);
             }
         }
+        // two processes are all on the first
+        if self.workers + self.servers > 2 {
+            self.hurt_on_unequal_hosts(&mut cells);
+        }
         cells
+    }
+
+    fn hurt_on_unequal_hosts(&self, cells: &mut Vec<FaultCell>) {
+        let cell = FaultCell {
+            strategy: self.strategy,
+            transport: AUTO,
+            exchange: "zero-copy",
+            heals: Heal::Nothing,
+            role: Victim::Launcher,
+            phase: Phase::Start,
+            fault: Fault::Kill,
+        };
+        for heals in [Heal::Nothing, Heal::Restarts, Heal::Resizing] {
+            self.heal(&FaultCell { heals, ..cell.clone() }, cells);
+        }
+        hurt_launcher(&cell, cells);
+        hurt_links(&cell, &[Fault::CutLink, Fault::HalfOpenLink], cells);
     }
 
     fn roles(&self) -> Vec<Victim> {
@@ -360,6 +384,16 @@ fn hurt_disk(cell: &FaultCell, cells: &mut Vec<FaultCell>) {
     for phase in [Phase::FirstStep, Phase::Checkpoint] {
         let (role, fault) = (Victim::Disk, Fault::FullDisk);
         cells.push(FaultCell { role, phase, fault, ..cell.clone() });
+    }
+}
+
+/// Another launcher takes the job over.
+fn hurt_launcher(cell: &FaultCell, cells: &mut Vec<FaultCell>) {
+    for phase in PHASES {
+        for fault in [Fault::Kill, Fault::Stop] {
+            let (heals, role) = (Heal::Takeover, Victim::Launcher);
+            cells.push(FaultCell { heals, role, phase, fault, ..cell.clone() });
+        }
     }
 }
 

@@ -39,6 +39,9 @@ const ANEW: Duration = Duration::from_secs(60);
 /// A launcher waits so long for a process that it started to run its program, which one that is stopped at once may not have done.
 const START: Duration = Duration::from_secs(60);
 
+/// It waits so long for one that it started on another host to call it.
+const LOGIN: Duration = Duration::from_secs(20);
+
 /// A job that runs.
 pub(super) struct Running {
     runner: FaultRunner,
@@ -100,7 +103,7 @@ impl Running {
         if let Some(link) = link {
             let script = folder.path().join(SHELL);
             std::fs::write(&script, link.shell()).unwrap();
-            words.extend(link.arguments(&script));
+            words.extend(link.arguments(&script, cell.is_on_unequal_hosts()));
         }
         let command = match cell.fault {
             Fault::FullDisk => on_a_small_disk(&runner.program, cell)?,
@@ -217,7 +220,9 @@ impl Running {
         let [stdout, stderr] = OUTPUT.map(|name| String::from_utf8_lossy(&read(name)).into_owned());
         let litter = files::litter(self.folder(), cell);
         let damage = files::damage(&self.runner.program, self.folder());
-        let limit = self.runner.deadline * 2;
+        // where logging in takes long a process of another host is waited for
+        let is_login = cell.is_on_unequal_hosts() && cell.is_early() && cell.fault == Fault::Stop;
+        let limit = self.runner.deadline * 2 + if is_login { LOGIN } else { Duration::ZERO };
         Ended { status, stdout, stderr, took, outlived, left, damage, litter, limit }
     }
 }

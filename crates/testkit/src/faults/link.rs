@@ -56,10 +56,11 @@ impl HostLink {
         format!("exec ip netns exec {} sh -c \"$2\"\n", self.namespace)
     }
 
-    /// The arguments by which a job has every second process on the second host.
-    pub(super) fn arguments(&self, script: &Path) -> Vec<String> {
+    /// The arguments by which a job has every second process on the second host, or, where hosts are unequal, every third.
+    pub(super) fn arguments(&self, script: &Path, is_unequal: bool) -> Vec<String> {
         let network = &self.network;
-        let hosts = format!("{network}.1,{network}.2");
+        let slots = if is_unequal { ":2" } else { "" };
+        let hosts = format!("{network}.1{slots},{network}.2");
         let (listen, shell) = (format!("{network}.1:0"), format!("sh {}", script.display()));
         ["--hosts", &hosts, "--listen", &listen, "--rsh", &shell].map(str::to_string).to_vec()
     }

@@ -89,13 +89,18 @@ impl Moment<'_> {
 
     fn who(&self, victim: Pid, link: Option<&HostLink>) -> Hurt {
         let Some((rank, role)) = self.cell.member() else {
-            let there = link.map(|link| format!(", on {})", link.there()));
+            let is_of_link = self.cell.fault.is_of_link();
+            let there = link.filter(|_| is_of_link).map(|link| format!(", on {})", link.there()));
             let no_room = (self.cell.fault == Fault::FullDisk).then(|| NO_ROOM.to_string());
             return Hurt { name: there.or(no_room) };
         };
         if self.cell.fault == Fault::OutOfMemory {
             // it lives, and others may say first what it refuses them
             return Hurt { name: Some(format!("{role} (rank {rank}")) };
+        }
+        if self.cell.is_on_unequal_hosts() {
+            // it may be on the other one, which is named in the place of its process
+            return Hurt { name: Some(format!("error: first to fail: {role} (rank {rank}, ")) };
         }
         let pid = victim.as_raw_nonzero();
         Hurt { name: Some(format!("error: first to fail: {role} (rank {rank}, pid {pid})")) }
