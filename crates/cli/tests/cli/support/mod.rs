@@ -24,6 +24,19 @@ pub(crate) const LATE: &str = "--deadline 60";
 pub(crate) struct Job {
     child: Child,
     folder: tempfile::TempDir,
+    group: Group,
+}
+
+/// The processes of a job, which go with a test that fails: others are not to share the machine with them.
+struct Group(Pid);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // it may have ended
+            let _ = kill_process_group(self.0, Signal::KILL);
+        }
+    }
 }
 
 /// What a job left when it ended.
@@ -59,7 +72,8 @@ impl Job {
             .process_group(0)
             .spawn()
             .unwrap();
-        Job { child, folder }
+        let group = Group(Pid::from_child(&child));
+        Job { child, folder, group }
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -67,7 +81,7 @@ impl Job {
     }
 
     pub(crate) fn launcher(&self) -> Pid {
-        Pid::from_child(&self.child)
+        self.group.0
     }
 
     /// The members, in the order in which they were started, which is that of their ranks; waits
