@@ -37,6 +37,7 @@ pub(crate) fn read(line: Vec<OsString>) -> Result<Option<Arguments>, Failure> {
     let mut command = command(form).color(color(&line));
     let alone = line.clone();
     let (line, file) = config::with_file(&command, line)?;
+    let first = words(&line).nth(1).and_then(OsStr::to_str).map(str::to_string);
     let trains = words(&line).any(|word| TRAINING.iter().any(|name| word == *name));
     let matches = command.try_get_matches_from_mut(line).unwrap_or_else(|mut error| {
         let is_wrong = error.use_stderr();
@@ -47,7 +48,7 @@ pub(crate) fn read(line: Vec<OsString>) -> Result<Option<Arguments>, Failure> {
         };
         let file = file.filter(|_| is_wrong && is_of_file());
         hints::trim(&mut error);
-        hints::add(&mut error, trains);
+        hints::add(&mut error, trains, first.as_deref());
         if let Some(clearer) = hints::of_number(&error) {
             error = clearer.with_cmd(&command);
         }

@@ -7,8 +7,8 @@ use tensorwire::program::status_by_signal;
 use tensorwire_launch::{JobError, Remark};
 use tensorwire_train::{ConfigError, EventFileError, JobFailure, TrainError};
 
-/// The exit status of what Ctrl-C ends: 128 and the signal's number.
-const BY_INTERRUPT: u8 = 130;
+/// The exit status of what `tensorwire stop` ends: that of what Ctrl-C does.
+const STOPPED: u8 = 130;
 
 /// An error with its exit status.
 #[derive(Debug)]
@@ -19,13 +19,15 @@ pub(crate) struct Failure {
     pub(crate) user_error: bool,
     /// It was told to end, and nothing went wrong.
     pub(crate) interrupted: bool,
+    /// It was `tensorwire stop` that told it so.
+    stopped: bool,
 }
 
 impl Failure {
     /// Another command line fixes it: exit status 2.
     pub(crate) fn user(message: impl fmt::Display) -> Failure {
         let (message, remarks) = (message.to_string(), Vec::new());
-        Failure { message, remarks, user_error: true, interrupted: false }
+        Failure { message, remarks, user_error: true, interrupted: false, stopped: false }
     }
 
     /// A file that is given for `what` cannot be written, or made.
@@ -64,9 +66,16 @@ impl Failure {
     pub(crate) fn status(&self) -> u8 {
         match self.user_error {
             true => 2,
-            // another process may have asked for it (`tensorwire stop`), as Ctrl-C does
-            false => status_by_signal().unwrap_or(if self.interrupted { BY_INTERRUPT } else { 1 }),
+            false => {
+                let of_itself = if self.stopped { STOPPED } else { 1 };
+                status_by_signal().unwrap_or(of_itself)
+            }
         }
+    }
+
+    /// The same failure, of a job that `tensorwire stop` had end, or not.
+    pub(crate) fn stopped_if(self, stopped: bool) -> Failure {
+        Failure { stopped, ..self }
     }
 
     /// The same failure, of which there is this to say besides.

@@ -106,8 +106,8 @@ pub(crate) fn trim(error: &mut Error) {
 }
 
 /// Adds a line to an error that says what the program calls what was meant, where that is known. `trains`: the command takes what
-/// `train` does.
-pub(crate) fn add(error: &mut Error, trains: bool) {
+/// `train` does; `first`: the word in the place of a command.
+pub(crate) fn add(error: &mut Error, trains: bool, first: Option<&str>) {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
         _ => String::new(),
@@ -116,7 +116,11 @@ pub(crate) fn add(error: &mut Error, trains: bool) {
     let hint = match error.kind() {
         ErrorKind::UnknownArgument if trains => of_option(&option),
         ErrorKind::InvalidValue | ErrorKind::ValueValidation if trains => of_value(&option, &value),
-        ErrorKind::InvalidSubcommand => of_command(&text(ContextKind::InvalidSubcommand)),
+        ErrorKind::InvalidSubcommand => {
+            let given = text(ContextKind::InvalidSubcommand);
+            // one of `bench` is none of the program's
+            (first == Some(&given)).then(|| of_command(&given)).flatten()
+        }
         _ => None,
     };
     if let Some(hint) = hint {
@@ -188,7 +192,7 @@ mod tests {
         let words = std::iter::once("tensorwire").chain(line.split_whitespace());
         let mut error = command(Help::Short).try_get_matches_from(words).unwrap_err();
         trim(&mut error);
-        add(&mut error, true);
+        add(&mut error, true, line.split_whitespace().next());
         error.to_string()
     }
 
@@ -252,7 +256,14 @@ mod tests {
         }
         let unknown = said("train --wokers 2");
         assert!(unknown.contains("'--workers'"), "{unknown}");
-        for line in ["train --zero 1", "graph --width 60", "run train", "mem"] {
+        for line in [
+            "train --zero 1",
+            "graph --width 60",
+            "run train",
+            "mem",
+            "bench list",
+            "checkpoint ls",
+        ] {
             assert!(!said(line).contains("tip: "), "{}", said(line));
         }
     }

@@ -6,7 +6,7 @@ use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use tensorwire::program::status_folder;
-use tensorwire_base::Deadline;
+use tensorwire_base::{Deadline, counted};
 use tensorwire_launch::{
     Abandoned, Hosts, JobStatus, MemberPhase, MemberStatus, Resize, Scaled, StatusError, Still,
     host_answers, job_status, jobs, scale_job, stop_job,
@@ -72,26 +72,26 @@ pub(crate) fn scale(args: &ScaleArgs) -> Result<(), Failure> {
     }
     let until = Deadline::after(Duration::from_secs(*timeout));
     let waits = changes && *timeout > 0;
-    let came = waits.then(|| goes_on(&folder, job, launches, until)).transpose()?;
+    let came = waits.then(|| goes_on(&folder, job, launches, until));
     let is_so = |status: &JobStatus| {
         let is_there = where_to.as_ref().is_none_or(|hosts| *hosts == status.hosts);
         is_there && workers_of(status) == *workers as usize
     };
-    let goes_on_so = came.as_ref().map(is_so);
     if *json {
+        let goes_on_so = came.as_ref().map(|came| came.as_ref().is_ok_and(is_so));
         let answer = serde_json::json!({
             "job": job, "workers": workers, "answer": said, "goes_on_so": goes_on_so,
         });
         print(json_line(&answer)?)?;
     }
-    match came {
+    match came.transpose()? {
         Some(status) if !is_so(&status) => {
             let why = status.launched_again.unwrap_or_default();
             Err(Failure::other(format!("job {job} does not go on so: {why}")))
         }
         Some(status) if !json => print_text(format_args!(
-            "job {job}: goes on with {} workers on {}, in step {}",
-            workers_of(&status),
+            "job {job}: goes on{} on {}, in step {}",
+            counted(workers_of(&status), "worker").replace(',', " with"),
             status.hosts,
             status.step
         )),
@@ -109,11 +109,11 @@ fn goes_on(folder: &Path, job: &str, launches: u64, until: Deadline) -> Result<J
                     return Ok(status);
                 }
             }
-            Err(StatusError::Silent { .. }) => {}
             Err(StatusError::NoSuchJob { .. }) => {
                 return Err(Failure::other(format!("job {job} has ended meanwhile")));
             }
-            Err(error) => return Err(Failure::other(error)),
+            // as of one that ends while it is asked
+            Err(_) => {}
         }
         if until.passed() {
             return Err(Failure::other(format!(
@@ -135,38 +135,41 @@ fn workers_of(job: &JobStatus) -> usize {
 pub(crate) fn stop(args: &StopArgs) -> Result<(), Failure> {
     let StopArgs { job, now, timeout, json } = args;
     let folder = status_folder();
+    let asked = job_status(&folder, job).map_err(Failure::user)?;
     let said = stop_job(&folder, job, *now).map_err(Failure::user)?;
     if !json {
         print_text(format_args!("job {job}: {said}"))?;
     }
     let until = Deadline::after(Duration::from_secs(*timeout));
     let mut has_ended = false;
-    while *timeout > 0 && !has_ended {
-        has_ended = matches!(job_status(&folder, job), Err(StatusError::NoSuchJob { .. }));
-        if !has_ended && until.passed() {
-            return Err(Failure::other(format!(
-                "job {job} has not ended within {timeout} s; `tensorwire status {job}` says where it stands, and `tensorwire \
-                 stop {job} --now` ends it at once"
-            )));
-        }
+    while *timeout > 0 && !has_ended && !until.passed() {
+        // another job of the same program may have its name
+        has_ended = match job_status(&folder, job) {
+            Ok(status) => status.begun_ms != asked.begun_ms,
+            Err(error) => matches!(error, StatusError::NoSuchJob { .. }),
+        };
         if !has_ended {
             std::thread::sleep(LOOK_AGAIN);
         }
     }
-    match (json, has_ended) {
-        (true, _) => {
-            let answer = serde_json::json!({ "job": job, "answer": said, "has_ended": has_ended });
-            print(json_line(&answer)?)
-        }
-        (false, true) => print_text(format_args!("job {job}: has ended")),
-        (false, false) => Ok(()),
+    if *json {
+        let answer = serde_json::json!({ "job": job, "answer": said, "has_ended": has_ended });
+        print(json_line(&answer)?)?;
+    }
+    match has_ended {
+        true if !json => print_text(format_args!("job {job}: has ended")),
+        false if *timeout > 0 => Err(Failure::other(format!(
+            "job {job} has not ended within {timeout} s; `tensorwire status {job}` says where it stands, and `tensorwire stop \
+             {job} --now` ends it at once"
+        ))),
+        _ => Ok(()),
     }
 }
 
 /// A job that runs is not to be sent where nothing starts.
 fn check_hosts(hosts: &Hosts) -> Result<(), Failure> {
     let silent: Vec<&str> = std::thread::scope(|scope| {
-        let ask = |name| scope.spawn(move || !host_answers(hosts, name, HOST_PATIENCE));
+        let ask = |name| scope.spawn(move || !host_answers(hosts, name, HOST_PATIENCE, || false));
         let asked: Vec<_> = hosts.others().into_iter().map(|name| (name, ask(name))).collect();
         // a thread that panicked has said nothing
         let is_silent = |silent: ScopedJoinHandle<'_, bool>| silent.join().unwrap_or(true);
@@ -229,8 +232,12 @@ pub(super) fn line(job: &JobStatus) -> String {
 
 fn show(job: &JobStatus) -> Result<(), Failure> {
     print_text(line(job))?;
-    if let Some(why) = &job.launched_again {
-        print_text(format_args!("launched {} times, lately: {why}", job.launches))?;
+    match (&job.launched_again, job.launches) {
+        (Some(why), 0 | 1) => print_text(format_args!("it is launched again: {why}"))?,
+        (Some(why), launches) => {
+            print_text(format_args!("launched {launches} times, lately: {why}"))?
+        }
+        (None, _) => {}
     }
     if job.members.is_empty() {
         return Ok(());

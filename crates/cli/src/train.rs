@@ -173,10 +173,11 @@ fn run_job(
     if !display.is_finished() {
         bar.clear_in_time();
     }
-    let outcome = outcome?;
+    let stopped = how.stopped.load(Ordering::Relaxed);
+    let outcome = outcome.map_err(|failure| Failure::from(failure).stopped_if(stopped))?;
     if !display.is_finished() {
         // nothing is lost but what was to be shown
-        return Err(Failure::other("interrupted"));
+        return Err(Failure::other("interrupted").stopped_if(stopped));
     }
     let watcher = display.join().map_err(|_| Failure::other("the display failed"))?;
     Ok((outcome, watcher))

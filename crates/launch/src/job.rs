@@ -73,6 +73,8 @@ pub struct JobSpec {
     pub interrupt: Arc<AtomicBool>,
     /// Set to end a job that is interrupted without waiting for a step ([`JobSpec::wind_down`]).
     pub at_once: Arc<AtomicBool>,
+    /// Set beside `interrupt` where it is somebody else who has it end ([`crate::stop_job`]).
+    pub stopped: Arc<AtomicBool>,
     /// What it is, in a few words, and how many steps it has, for whoever asks how it stands.
     pub title: String,
     pub steps: Option<u64>,
@@ -115,6 +117,7 @@ impl JobSpec {
             set_up: None,
             interrupt: Arc::default(),
             at_once: Arc::default(),
+            stopped: Arc::default(),
             title: kind.to_string(),
             steps: None,
             steps_done: 0,

@@ -153,7 +153,7 @@ impl Launcher<'_> {
             self.reap();
             self.notice_silence(looked);
             self.standstill.notice(&self.members, on_update)?;
-            self.answers.hear(self.spec, &self.members, self.introduced);
+            self.answers.hear(self.spec, &self.members, self.introduced, self.fatal);
             // what somebody is promised outlives this process
             self.note_asked();
             self.answers.tell();

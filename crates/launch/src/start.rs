@@ -164,20 +164,35 @@ fn late(what: &str, guess: &str, patience: Duration) -> std::io::Error {
     std::io::Error::new(ErrorKind::TimedOut, why)
 }
 
-/// Returns true if a command that does nothing runs on another host of these within `patience`.
-pub fn host_answers(hosts: &Hosts, name: &str, patience: Duration) -> bool {
+/// Returns true if a command that does nothing runs on another host of these within `patience`. `is_over`, which is called all the time,
+/// ends the wait.
+pub fn host_answers(
+    hosts: &Hosts,
+    name: &str,
+    patience: Duration,
+    mut is_over: impl FnMut() -> bool,
+) -> bool {
     let [program, arguments @ ..] = hosts.rsh() else { return false };
     let mut command = Command::new(program);
     command.args(arguments).arg(name).arg("true").stdin(Stdio::null());
     let Ok(mut child) = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
         return false;
     };
-    if !reap(&mut child, Deadline::after(patience)) {
-        let _ = child.kill();
-        reap(&mut child, Deadline::after(REAP_PATIENCE));
-        return false;
+    let deadline = Deadline::after(patience);
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return status.success(),
+            Ok(None) if !deadline.passed() && !is_over() => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            // an error: there is nothing to wait for
+            _ => {
+                let _ = child.kill();
+                reap(&mut child, Deadline::after(REAP_PATIENCE));
+                return false;
+            }
+        }
     }
-    matches!(child.try_wait(), Ok(Some(status)) if status.success())
 }
 
 /// Waits for a process that was killed, so that it leaves no zombie. False if it had not ended at the deadline: the system holds

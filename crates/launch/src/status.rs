@@ -43,7 +43,10 @@ pub struct JobStatus {
     pub hosts: String,
     #[serde(default)]
     pub rsh: String,
-    /// Since it was launched for the first time, by this launcher.
+    /// When it was launched for the first time, by this launcher: milliseconds since 1970. Another job of the same name has another.
+    #[serde(default)]
+    pub begun_ms: u64,
+    /// Since then.
     pub seconds: f64,
     /// How often it was launched since: more than once where it was started again, or went on with other workers; and why it was
     /// lately.
@@ -248,12 +251,15 @@ impl Asking {
 
     /// What is asked, once it has come whole.
     fn hear(&mut self) -> std::io::Result<Option<Question>> {
-        let mut bytes = [0; 4 << 10];
+        let (mut bytes, mut is_all) = ([0; 4 << 10], false);
         loop {
             match self.stream.read(&mut bytes) {
                 // one that asks and says at once that this is all is answered
                 Ok(0) if self.question.is_empty() => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(0) => break,
+                Ok(0) => {
+                    is_all = true;
+                    break;
+                }
                 Ok(count) => self.question.extend_from_slice(&bytes[..count]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
@@ -262,9 +268,13 @@ impl Asking {
                 return Err(ErrorKind::InvalidData.into());
             }
         }
-        match self.question.strip_suffix(b"\n") {
-            Some(line) => Ok(Some(Question::read(line)?)),
-            None => Ok(None),
+        let question = self.question.strip_suffix(b"\n").map(Question::read).transpose()?;
+        match question {
+            // who asked for it has given up, and was told that nothing comes of it
+            Some(Question::Scale(_) | Question::Stop { .. }) if is_all => {
+                Err(ErrorKind::UnexpectedEof.into())
+            }
+            question => Ok(question),
         }
     }
 }
@@ -377,6 +387,7 @@ mod tests {
             hosts: "localhost".into(),
             rsh: "ssh".into(),
             title: "a test".into(),
+            begun_ms: 7,
             seconds: 1.5,
             launches: 1,
             launched_again: None,

@@ -226,8 +226,10 @@ impl Drop for RecordFile {
 
 /// True if of what was written only a part is there, or none.
 fn is_cut(bytes: &[u8]) -> bool {
-    let read = serde_json::from_slice::<serde_json::Value>(bytes);
-    read.is_err_and(|error| error.is_eof()) || bytes.iter().all(|byte| *byte == 0)
+    // what the disk had not taken may be zeros
+    let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let read = serde_json::from_slice::<serde_json::Value>(&bytes[..end]);
+    read.is_err_and(|error| error.is_eof())
 }
 
 fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {

@@ -22,8 +22,8 @@ const LONGEST: Duration = Duration::from_secs(90);
 /// A sample of the test has this first.
 const OF_TEST: f32 = 7.0;
 /// How long a process may be silent, and longer than that what is told of a step.
-const DEADLINE: Duration = Duration::from_secs(4);
-const TELLING: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(12);
+const TELLING: Duration = Duration::from_secs(20);
 /// Samples and kernels before the one that never ends.
 const BEFORE: usize = 40;
 

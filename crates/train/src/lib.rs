@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod attempts;
+mod awaiting;
 mod batches;
 mod best;
 mod carried;

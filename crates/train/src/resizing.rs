@@ -15,8 +15,7 @@ use crate::config::{ConfigError, TrainConfig};
 use crate::job::{Prepared, Supply};
 use crate::rates::RateFunction;
 use crate::run::JobFailure;
-pub(crate) use shared::{HOST_PATIENCE, LOOKS_FOR_HOSTS};
-use shared::{HostLoss, Place, Shared, go};
+use shared::{Place, Shared, go};
 
 impl TrainConfig {
     /// Returns the numbers of workers that the job may have, the largest first: parts of [`TrainConfig::workers`], so that a
@@ -41,15 +40,6 @@ impl TrainConfig {
     fn place(&self) -> Place {
         Place { hosts: self.hosts.clone(), listen: self.listen }
     }
-}
-
-/// What a job does that lost a host.
-#[derive(Debug)]
-pub(crate) enum LostHost {
-    /// It goes on without it, for this reason.
-    Without(String),
-    /// It waits for it.
-    Awaited(String),
 }
 
 /// A job whose number of workers may change, over all that it is launched as.
@@ -94,21 +84,11 @@ impl<'a> Resizing<'a> {
         Some(why)
     }
 
-    /// Notes that the host of who failed first is lost, if it does not answer any more; returns what the job does then. None if it
-    /// answers.
-    pub(crate) fn lost_host(&self, failure: &JobFailure) -> Option<LostHost> {
-        let host = failure.first()?.host.clone()?;
-        match self.shared.lost(&host) {
-            HostLoss::Not => None,
-            HostLoss::Needed => Some(LostHost::Awaited(host)),
-            HostLoss::Left(left) => {
-                self.shared.watch();
-                let go = go(left);
-                Some(LostHost::Without(format!(
-                    "{failure}; {host} does not answer, and {go} on without it"
-                )))
-            }
-        }
+    /// Notes that a host does not answer any more; returns why the job goes on without it. None if it can only go on with it.
+    pub(crate) fn lost_host(&self, host: &str, failure: &JobFailure) -> Option<String> {
+        let left = self.shared.lost(host)?;
+        self.shared.watch();
+        Some(format!("{failure}; {host} does not answer, and {} on without it", go(left)))
     }
 
     /// Takes the next smaller number of workers for a time, or as many, where none of them failed; returns why the job goes on. None

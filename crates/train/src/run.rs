@@ -5,27 +5,23 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tensorwire_base::{Deadline, Rank, counted};
+use tensorwire_base::{Rank, counted};
 use tensorwire_launch::{
     Abandoned, FirstFailure, JobError, JobSpec, JobUpdate, Messages, Recorder, StatusServer,
-    TakeoverError, Transport, host_answers, launch,
+    TakeoverError, Transport, launch,
 };
 
 use serde::{Deserialize, Serialize};
 
 use crate::attempts::{Attempts, Next};
+use crate::awaiting::{Awaited, HOST_BOOTS, await_host, silent_host, wait};
 use crate::checkpoint::{CheckpointError, CheckpointFolder, Saver, ShardReport};
 use crate::config::ConfigError;
 use crate::job::taking_over::{abandoned, begin_instead, take_over};
 use crate::job::{Prepared, Supply};
 use crate::report::{Evaluation, Progress, TrainReport};
-use crate::resizing::{HOST_PATIENCE, LOOKS_FOR_HOSTS, Resizing};
+use crate::resizing::Resizing;
 use crate::trace::{Collector, TraceError, TraceEvent, TraceSummary};
-
-/// How long a host is waited for without which a job cannot go on: a rack that lost its power.
-const HOST_BOOTS: Duration = Duration::from_secs(2 * 60 * 60);
-/// How often a job that pauses looks whether it is interrupted.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The kind of job that [`crate::train_member`] takes part in.
 pub const TRAIN: &str = "train";
@@ -290,18 +286,18 @@ pub fn launch_train(
     }
     let resizing = Resizing::of(prepared);
     let control = resizing.as_ref().map(Resizing::control);
-    // answers over all that the job is launched as
-    let status = how.status_folder.as_deref().and_then(StatusServer::open);
-    let mut how = JobSpec { control, status, ..how.clone() };
+    let mut how = JobSpec { control, ..how.clone() };
     let mut attempts = Attempts::of(config.restarts);
     let mut told = None;
     // says which launcher has the job, where a folder that is claimed names nobody
-    abandoned(prepared, &how)?;
+    let is_known = abandoned(prepared, &how)?.is_some();
     // before anybody is started, or ended
     let _claim = prepared.claim()?;
     let mut again = take_over(prepared, &mut how, on_update)?;
     // those of a launcher that is not found from here
-    let _processes = prepared.process_file(how.abandoned.is_some())?;
+    let _processes = prepared.process_file(is_known)?;
+    // answers over all that the job is launched as
+    how.status = how.status_folder.as_deref().and_then(StatusServer::open);
     let asked = how.abandoned.as_ref().and_then(Abandoned::asked);
     if let Some((resizing, wanted)) = resizing.as_ref().zip(asked) {
         resizing.goes_on_with(wanted);
@@ -341,19 +337,27 @@ pub fn launch_train(
             again = Some(begin_instead(prepared, &how, left, failure, on_update)?);
             continue;
         }
-        let mut after = attempts.after(&failure, resizing.as_ref());
+        let job = now.job(&how);
+        // one that never took part may be called otherwise
+        let has_part = attempts.has_met || resizing.is_some();
+        let silent = has_part.then(|| silent_host(&failure, &job)).flatten();
+        let mut after = attempts.after(&failure, resizing.as_ref(), silent.as_deref());
+        let mut why = failure.to_string();
+        let is_awaited = matches!(after, Next::Await(_));
         if let Next::Await(host) = after {
-            let (why, awaited) = (failure.to_string(), host.clone());
-            on_update(JobUpdate::AwaitsHost { why, host: awaited });
-            match await_host(&host, &now.job(&how)) {
-                Awaited::Answers => {
-                    after = Next::Resize(format!("{host} answers again: the job goes on"));
+            on_update(JobUpdate::AwaitsHost { why, host: host.clone() });
+            why = format!("{host} answers again");
+            after = match (await_host(&host, &job), &resizing) {
+                (Awaited::Answers, Some(_)) => Next::Resize(format!("{why}: the job goes on")),
+                (Awaited::GoesOn, Some(resizing)) => {
+                    resizing.paused().map_or(Next::Fails, Next::Resize)
                 }
-                Awaited::Interrupted => return Err(failure),
-                Awaited::Silent => {
+                (Awaited::Answers | Awaited::GoesOn, _) => Next::Restart,
+                (Awaited::Interrupted, _) => return Err(failure),
+                (Awaited::Silent, _) => {
                     return Err(JobFailure::HostGone { failure: Box::new(failure), host });
                 }
-            }
+            };
         }
         let next = match (after, &resizing) {
             (Next::Resize(why), Some(resizing)) => {
@@ -368,10 +372,16 @@ pub fn launch_train(
                 let (step, roles, workers) =
                     (next.steps_done(), next.roles(), next.workers_by_rank());
                 on_update(JobUpdate::Resizing { why, step, roles, workers });
+                // a host that comes and goes before anything is kept is launched on ever later
+                let pause = is_awaited.then(|| attempts.pause(step > now.steps_done()));
+                let (pause, job) = (pause.unwrap_or_default(), next.job(&how));
+                if !wait(pause, &job, &launched_within(pause)) {
+                    return Err(failure);
+                }
                 next
             }
             (Next::Restart, _) => {
-                let begun = begin_again(now, &mut attempts, &failure, &how, on_update);
+                let begun = begin_again(now, &mut attempts, why, &how, on_update);
                 match begun {
                     Ok(Some(next)) => next,
                     // it was interrupted
@@ -393,7 +403,7 @@ pub fn launch_train(
     }
 }
 
-/// Returns the job as it begins once more after a failure, when it is to; none if it is interrupted before. A disk that does not
+/// Returns the job as it begins once more, for `why`, when it is to; none if it is interrupted before. A disk that does not
 /// answer costs a restart.
 ///
 /// # Errors
@@ -401,19 +411,10 @@ pub fn launch_train(
 fn begin_again(
     now: &Prepared,
     attempts: &mut Attempts,
-    failure: &JobFailure,
+    mut why: String,
     how: &JobSpec,
     on_update: &mut dyn FnMut(TrainUpdate),
 ) -> Result<Option<Prepared>, CheckpointError> {
-    let mut why = failure.to_string();
-    if let Some(host) = silent_host(failure, now) {
-        on_update(JobUpdate::AwaitsHost { why, host: host.clone() });
-        why = match await_host(&host, &now.job(how)) {
-            Awaited::Interrupted => return Ok(None),
-            Awaited::Answers => format!("{host} answers again"),
-            Awaited::Silent => format!("{host} does not answer"),
-        };
-    }
     loop {
         let next = match now.again() {
             Err(unread) if unread.is_unread() && !attempts.was_last() => Err(unread),
@@ -421,14 +422,14 @@ fn begin_again(
         };
         let began = now.steps_done();
         let step = next.as_ref().map_or(began, Prepared::steps_done);
+        attempts.restarts += 1;
         let pause = attempts.pause(step > began);
         let (restart, most) = (attempts.restarts, attempts.most);
         let told = next.as_ref().map_or_else(|unread| format!("{why}; {unread}"), |_| why.clone());
         how.status.iter().for_each(|status| status.launches_again(&told));
         on_update(JobUpdate::Restarting { why: told, step, restart, most, pause });
         let job = next.as_ref().unwrap_or(now).job(how);
-        let seconds = pause.as_secs();
-        if !pass(pause, &job, &format!("it is started again within {seconds} s")) {
+        if !wait(pause, &job, &launched_within(pause)) {
             return Ok(None);
         }
         match next {
@@ -438,56 +439,9 @@ fn begin_again(
     }
 }
 
-/// Lets time pass while a job is not launched, and answers those that ask about it: `meanwhile` says what it does. False if it is
-/// interrupted.
-fn pass(time: Duration, job: &JobSpec, meanwhile: &str) -> bool {
-    let deadline = Deadline::after(time);
-    passes(job, meanwhile, || deadline.passed())
-}
-
-/// The same, until something is so.
-fn passes(job: &JobSpec, meanwhile: &str, is_over: impl Fn() -> bool) -> bool {
-    let is_interrupted = || job.interrupt.load(Ordering::Relaxed);
-    while !is_interrupted() && !is_over() {
-        job.status.iter().for_each(|status| status.answer_meanwhile(job, meanwhile));
-        std::thread::sleep(LOOK_AGAIN);
-    }
-    !is_interrupted()
-}
-
-/// The host of who failed first, if it does not answer any more.
-fn silent_host(failure: &JobFailure, now: &Prepared) -> Option<String> {
-    let host = failure.first()?.host.clone()?;
-    (!host_answers(&now.config.hosts, &host, HOST_PATIENCE)).then_some(host)
-}
-
-/// What came of a host that was waited for.
-enum Awaited {
-    Answers,
-    Interrupted,
-    /// It did not answer for too long.
-    Silent,
-}
-
-/// Waits until a host answers.
-fn await_host(host: &str, job: &JobSpec) -> Awaited {
-    let (deadline, meanwhile) =
-        (Deadline::after(HOST_BOOTS), format!("{host} does not answer, and is waited for"));
-    while !deadline.passed() {
-        let answers = std::thread::scope(|scope| {
-            let asked = scope.spawn(|| host_answers(&job.hosts, host, HOST_PATIENCE));
-            passes(job, &meanwhile, || asked.is_finished());
-            // a thread that panicked has heard nothing
-            asked.join().unwrap_or(false)
-        });
-        if answers {
-            return Awaited::Answers;
-        }
-        if !pass(LOOKS_FOR_HOSTS, job, &meanwhile) {
-            return Awaited::Interrupted;
-        }
-    }
-    Awaited::Silent
+/// What a job does before it is launched again, in words.
+fn launched_within(pause: Duration) -> String {
+    format!("it is launched again within {} s", pause.as_secs())
 }
 
 fn launch_once(

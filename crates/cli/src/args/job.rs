@@ -334,6 +334,9 @@ impl JobArgs {
         self.learn.check_used(self.usual_optimizer())?;
         let is_ps = self.strategy() == Strategy::Ps;
         let is_balanced = is_ps && self.placement != Some(PlacementArg::RoundRobin);
+        // a job that may be moved takes it along
+        let may_move = self.workers.is_some_and(|workers| workers.fewest.is_some());
+        let may_have_hosts = self.hosts.is_some() || self.placed.is_some() || may_move;
         let of_rdma = self.wire.given().map(|(option, given)| (option, given, !is_alone, SEVERAL));
         let others = [
             ("--placement", self.placement.is_some(), is_ps, "--strategy ps"),
@@ -346,7 +349,7 @@ impl JobArgs {
             ("--exchange", self.exchange.is_some(), !is_alone, SEVERAL),
             ("--encrypt", self.encrypt, !is_alone, SEVERAL),
             ("--listen", self.listen.is_some(), !is_alone, SEVERAL),
-            ("--rsh", self.rsh.is_some(), self.hosts.is_some() || self.placed.is_some(), "--hosts"),
+            ("--rsh", self.rsh.is_some(), may_have_hosts, "--hosts"),
             ("--gather-timeout", self.gather_timeout.is_some(), !is_alone, SEVERAL),
             ("--design", self.design.is_some(), self.devices_per_worker > 1, SEVERAL_GPUS),
             ("--cuda-driver", self.cuda_driver.is_some(), self.device != DeviceChoice::Cpu, CUDA),

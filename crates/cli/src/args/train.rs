@@ -79,8 +79,8 @@ waits); with --val-every also test_loss and test_accuracy where there was an
 evaluation. `tensorwire report FILE` draws it. The summary, which is also what
 --json prints, has these figures over all steps.
 
-Exit status: 0 done; 2 something given cannot be right; 130 Ctrl-C, 143 SIGTERM,
-129 a terminal that hung up; 1 anything else, such as a process that died. -v
+Exit status: 0 done; 2 something given cannot be right; 130 Ctrl-C or `stop`, 143
+SIGTERM, 129 a terminal that hung up; 1 anything else: a process that died. -v
 (or -vv) logs what the processes do to standard error, as TENSORWIRE_LOG=info
 (or debug) does.";
 

@@ -203,6 +203,7 @@ mod tests {
             job: name.to_string(),
             launcher_pid: 4711,
             title: "mlp on digits, ps, 2 workers, 1 server".to_string(),
+            begun_ms: 7,
             seconds: 13.0,
             launches: 1,
             launched_again: None,

@@ -127,7 +127,7 @@ impl Resizing {
 
     fn asked(&self, workers: u32, more: &[&str]) -> Output {
         let (name, count) = (self.name(), workers.to_string());
-        self.ask(&[&["scale", &name, &count, "--json"], more].concat())
+        self.ask(&[&["scale", &name, &count, "--json", "--timeout", "100"], more].concat())
     }
 }
 
@@ -331,30 +331,58 @@ fn a_host_that_is_lost_takes_its_workers_and_brings_them_back() {
     }
 }
 
+/// What comes to a job that waits for a host.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Comes {
+    Host,
+    Stop,
+    Scale,
+}
+
 #[test]
 fn a_host_that_a_job_cannot_do_without_is_waited_for() {
     let place = tempfile::tempdir().unwrap();
     let (up, rsh) = log_in(place.path());
     let hosts = "--hosts 127.0.0.1,other --listen 127.0.0.1:0 --strategy allreduce --steps 1000000";
-    for (workers, says) in [("2..2", ""), ("2 --restarts 1", "restart 1 of 1")] {
+    for (workers, comes) in [
+        ("2..2", Comes::Host),
+        ("2 --restarts 1", Comes::Host),
+        ("2 --restarts 1", Comes::Stop),
+        ("2..2", Comes::Scale),
+    ] {
         std::fs::write(&up, "").unwrap();
         let job = format!("--workers {workers} {hosts}");
         let resizing = Resizing::start_with(&job, &["--rsh", &rsh]);
         lose(&up, resizing.with_workers(2)[1]);
-        let waits = resizing.asked_status(|job| !job["meanwhile"].is_null());
-        assert_eq!(waits["meanwhile"], "other does not answer, and is waited for", "{waits}");
+        let is_awaited =
+            |job: &Value| job["meanwhile"] == "other does not answer, and is waited for";
+        let waits = resizing.asked_status(is_awaited);
         assert!(waits["step"].as_u64() >= Some(1) && waits["launches"] == 1, "{waits}");
-        std::fs::write(&up, "").unwrap();
-        let goes_on = resizing
-            .asked_status(|job| job["launches"] == 2 && !job["members"][1]["progress"].is_null());
-        let why = goes_on["launched_again"].as_str().unwrap();
-        assert!(why.contains("other answers again"), "{why}");
-        let stopped = resizing.ask(&["stop", &resizing.name()]);
+        let says = match comes {
+            Comes::Host => std::fs::write(&up, "").map(|()| "other answers again").unwrap(),
+            Comes::Scale => {
+                resizing.scale_with(2, &["--hosts", "127.0.0.1"]);
+                "asked for: 2 workers go on, on 127.0.0.1"
+            }
+            Comes::Stop => "it makes no steps at the moment",
+        };
+        if comes != Comes::Stop {
+            let makes_steps =
+                |job: &Value| job["launches"] == 2 && !job["members"][1]["progress"].is_null();
+            let goes_on = resizing.asked_status(makes_steps);
+            let why = goes_on["launched_again"].as_str().unwrap();
+            assert!(why.contains(says), "{why}");
+        }
+        let stopped = resizing.ask(&["stop", &resizing.name(), "--timeout", "60"]);
         assert!(stopped.status.success(), "{stopped:?}");
+        let said = String::from_utf8(stopped.stdout).unwrap();
+        assert!(comes != Comes::Stop || said.contains(says), "{said}");
         let ended = resizing.job.end(LIMIT);
         assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
         let awaits = "; other does not answer, and the job waits for it";
-        assert!(ended.stderr.contains(awaits) && ended.stderr.contains(says), "{}", ended.stderr);
+        assert!(ended.stderr.contains(awaits), "{}", ended.stderr);
+        let restarts = usize::from(workers.contains("restarts") && comes == Comes::Host);
+        assert_eq!(ended.stderr.matches("restart 1 of 1").count(), restarts, "{}", ended.stderr);
         check_steps(&ended);
     }
 }

@@ -20,21 +20,27 @@ impl Answers {
     pub(super) fn open(spec: &JobSpec) -> Answers {
         let own = || spec.status_folder.as_deref().and_then(StatusServer::open);
         let server = spec.status.clone().or_else(own);
-        server.iter().for_each(|server| server.is_launched());
+        server.iter().for_each(|server| server.note_launch());
         Answers { server, first: None }
     }
 
     /// Hears those that ask, and keeps what each is to be told.
-    pub(super) fn hear(&mut self, spec: &JobSpec, members: &[MemberState], introduced: bool) {
+    pub(super) fn hear(
+        &mut self,
+        spec: &JobSpec,
+        members: &[MemberState],
+        introduced: bool,
+        fails: bool,
+    ) {
         let step = members.iter().map(|member| member.step).max().unwrap_or_default();
         if self.first.is_none() && step > 0 {
             self.first = Some((Instant::now(), step));
         }
         let Some(server) = &self.server else { return };
         let furthest = step.max(spec.steps_done);
-        server.is_in(furthest);
+        server.note_step(furthest);
         let steps_per_second = self.first.and_then(|(at, first)| rate(at, step - first));
-        server.hear(spec, &|status| JobStatus {
+        server.hear(spec, introduced && !fails, &|status| JobStatus {
             step: furthest,
             steps_per_second,
             members: (0..)

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::{JobStatus, Question, StatusSocket};
 use crate::job::{JobSpec, Resize, Scaled};
@@ -18,6 +18,8 @@ const NOT_KEPT: &str = "it keeps no checkpoint, so that what it has made would b
 #[derive(Debug)]
 pub struct StatusServer {
     begun: Instant,
+    /// The same, for others.
+    begun_ms: u64,
     state: Mutex<State>,
 }
 
@@ -37,7 +39,10 @@ impl StatusServer {
             .inspect_err(|error| tracing::info!("nobody can ask how this job stands: {error}"))
             .ok()?;
         let state = Mutex::new(State { socket, launches: 0, launched_again: None, step: 0 });
-        Some(Arc::new(StatusServer { begun: Instant::now(), state }))
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // fits: milliseconds
+        let begun_ms = since.as_millis() as u64;
+        Some(Arc::new(StatusServer { begun: Instant::now(), begun_ms, state }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -45,12 +50,12 @@ impl StatusServer {
     }
 
     /// Notes that the job is launched.
-    pub(crate) fn is_launched(&self) {
+    pub(crate) fn note_launch(&self) {
         self.state().launches += 1;
     }
 
     /// Notes the step that its furthest member is in.
-    pub(crate) fn is_in(&self, step: u64) {
+    pub(crate) fn note_step(&self, step: u64) {
         self.state().step = step;
     }
 
@@ -64,12 +69,18 @@ impl StatusServer {
         let step = self.state().step;
         let meanwhile =
             |status| JobStatus { meanwhile: Some(meanwhile.to_string()), step, ..status };
-        self.hear(spec, &meanwhile);
+        self.hear(spec, false, &meanwhile);
         self.tell();
     }
 
-    /// Hears those that ask, and keeps what each is to be told; `now` completes how the job stands.
-    pub(crate) fn hear(&self, spec: &JobSpec, now: &dyn Fn(JobStatus) -> JobStatus) {
+    /// Hears those that ask, and keeps what each is to be told; `now` completes how the job stands, and `makes_steps` says whether it may
+    /// end behind one.
+    pub(crate) fn hear(
+        &self,
+        spec: &JobSpec,
+        makes_steps: bool,
+        now: &dyn Fn(JobStatus) -> JobStatus,
+    ) {
         let mut state = self.state();
         let State { socket, launches, launched_again, .. } = &mut *state;
         let job = socket.job.clone();
@@ -79,6 +90,7 @@ impl StatusServer {
             title: spec.title.clone(),
             hosts: spec.hosts.to_string(),
             rsh: spec.hosts.started_with(),
+            begun_ms: self.begun_ms,
             seconds: self.begun.elapsed().as_secs_f64(),
             launches: *launches,
             launched_again: launched_again.clone(),
@@ -93,7 +105,9 @@ impl StatusServer {
             let answer = match question {
                 Question::Status => serde_json::to_value(now(standing())),
                 Question::Scale(wanted) => serde_json::to_value(scale(spec, &wanted)),
-                Question::Stop { at_once } => serde_json::to_value(stop(spec, at_once)),
+                Question::Stop { at_once } => {
+                    serde_json::to_value(stop(spec, at_once, makes_steps))
+                }
             };
             answer.unwrap_or_default()
         });
@@ -112,16 +126,20 @@ fn scale(spec: &JobSpec, wanted: &Resize) -> Result<Scaled, String> {
     }
 }
 
-fn stop(spec: &JobSpec, at_once: bool) -> Result<String, String> {
+fn stop(spec: &JobSpec, at_once: bool, makes_steps: bool) -> Result<String, String> {
     if !at_once && spec.wind_down.is_none() {
         return Err(NOT_KEPT.to_string());
     }
     if at_once {
         spec.at_once.store(true, Ordering::Relaxed);
     }
+    spec.stopped.store(true, Ordering::Relaxed);
     spec.interrupt.store(true, Ordering::Relaxed);
-    Ok(match at_once {
-        true => "it ends now".to_string(),
-        false => "it ends behind its present step, which is kept".to_string(),
+    Ok(match (at_once, makes_steps) {
+        (false, true) => "it ends behind its present step, which is kept".to_string(),
+        (false, false) => {
+            "it makes no steps at the moment, and ends with what it has kept".to_string()
+        }
+        (true, _) => "it ends now".to_string(),
     })
 }

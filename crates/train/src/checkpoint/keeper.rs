@@ -2,8 +2,12 @@
 //! a thread of its own, as a disk may take any time. A checkpoint that fails is a warning, and training goes on.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tensorwire_launch::{Reminder, WORTH_A_LINE};
 
 use super::{
     CheckpointConfig, CheckpointFolder, CheckpointState, DataPosition, FileState, ShardReport,
@@ -11,12 +15,16 @@ use super::{
 use crate::best::BestEvaluation;
 use crate::report::{Evaluation, LOSS, TrainReport};
 
+/// How often one that is dropped looks whether its thread has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
 /// Whoever starts a job has one. When it is dropped, what is complete is there.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     /// None while it is being dropped.
     news: Option<Sender<News>>,
     thread: Option<JoinHandle<()>>,
+    path: PathBuf,
 }
 
 /// What it is told.
@@ -81,7 +89,8 @@ impl Keeper {
         evaluated: Evaluated,
     ) -> std::io::Result<Keeper> {
         let (news, inbox) = channel();
-        let (config, folder) = (config.clone(), CheckpointFolder::new(&config.path));
+        let path = config.path.clone();
+        let (config, folder) = (config.clone(), CheckpointFolder::new(&path));
         let best = [(0, job.best.clone())].into();
         let open = BTreeMap::new();
         let marked = marked(&folder, &job);
@@ -101,7 +110,7 @@ impl Keeper {
             is_concluded,
         };
         let thread = std::thread::Builder::new().name("keeper".into()).spawn(|| work.run(inbox))?;
-        Ok(Keeper { news: Some(news), thread: Some(thread) })
+        Ok(Keeper { news: Some(news), thread: Some(thread), path })
     }
 
     /// A process said this of its file.
@@ -139,10 +148,20 @@ impl Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         self.news = None;
-        if let Some(thread) = self.thread.take() {
-            // it has warned of what went wrong
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else { return };
+        let (since, mut reminder) = (Instant::now(), Reminder::default());
+        while !thread.is_finished() {
+            let silent = since.elapsed();
+            if silent >= WORTH_A_LINE && reminder.is_due(silent) {
+                let (path, seconds) = (self.path.display(), silent.as_secs());
+                tracing::warn!(
+                    "{path}: the disk has not taken the last checkpoint for {seconds} s, and the job waits for it"
+                );
+            }
+            std::thread::sleep(LOOK_AGAIN);
         }
+        // it has warned of what went wrong
+        let _ = thread.join();
     }
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct ProcessFile {
 }
 
 impl ProcessFile {
-    /// The one in a folder whose processes this launcher has taken over.
+    /// The one in a folder whose processes this launcher knows, and has taken over or ended.
     pub(crate) fn of(folder: &CheckpointFolder) -> ProcessFile {
         ProcessFile { path: folder.path().join(FILE) }
     }

@@ -36,11 +36,11 @@ impl Prepared {
     /// When they do.
     pub(crate) fn process_file(
         &self,
-        is_taken_over: bool,
+        is_known: bool,
     ) -> Result<Option<ProcessFile>, CheckpointError> {
         let Some(checkpoint) = &self.config.checkpoint else { return Ok(None) };
         let folder = CheckpointFolder::new(&checkpoint.path);
-        Ok(Some(match is_taken_over {
+        Ok(Some(match is_known {
             true => ProcessFile::of(&folder),
             false => ProcessFile::alone(&folder)?,
         }))

@@ -99,6 +99,7 @@ pub(crate) fn begin_instead(
     match prepared.again() {
         Ok(next) => {
             let (why, step) = (failure.to_string(), next.steps_done());
+            how.status.iter().for_each(|status| status.launches_again(&why));
             on_update(JobUpdate::NotTakenOver { why, step });
             Ok(next)
         }

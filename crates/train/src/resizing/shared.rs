@@ -9,12 +9,9 @@ use std::time::{Duration, Instant};
 
 use tensorwire_launch::{Hosts, JobControl, Resize, Scaled, host_answers};
 
+use crate::awaiting::{HOST_PATIENCE, LOOKS_FOR_HOSTS};
 use crate::config::TrainConfig;
 
-/// How often a host that was lost is looked for.
-pub(crate) const LOOKS_FOR_HOSTS: Duration = Duration::from_secs(20);
-/// How long one may take to answer.
-pub(crate) const HOST_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a job has fewer workers after one died, and at most, where they die again and again.
 const STEADY: Duration = Duration::from_secs(10 * 60);
 const STEADY_MAX: Duration = Duration::from_secs(2 * 60 * 60);
@@ -26,17 +23,6 @@ const LOOKS: Duration = Duration::from_millis(200);
 pub(super) struct Place {
     pub(super) hosts: Hosts,
     pub(super) listen: Option<SocketAddr>,
-}
-
-/// What the loss of a host comes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HostLoss {
-    /// It answers.
-    Not,
-    /// So many workers go on without it.
-    Left(u32),
-    /// There is no room without it.
-    Needed,
 }
 
 /// What the launcher, whoever asks and the thread that looks for hosts know alike.
@@ -216,22 +202,16 @@ impl Shared {
         self.with(|state| state.before = None);
     }
 
-    /// Notes that a host is lost, if it does not answer any more and there is room without it.
-    pub(super) fn lost(&self, host: &str) -> HostLoss {
-        let hosts = self.with(|state| state.place.hosts.clone());
-        if host_answers(&hosts, host, HOST_PATIENCE) {
-            return HostLoss::Not;
-        }
+    /// Notes that a host does not answer any more, if there is room without it; returns how many workers there are then. None: it can
+    /// only go on with it.
+    pub(super) fn lost(&self, host: &str) -> Option<u32> {
         self.with(|state| {
             state.lost.insert(host.to_string());
-            match self.fits(state) {
-                Some(left) => HostLoss::Left(left),
-                None => {
-                    // it can only be started again with it
-                    state.lost.remove(host);
-                    HostLoss::Needed
-                }
+            let left = self.fits(state);
+            if left.is_none() {
+                state.lost.remove(host);
             }
+            left
         })
     }
 
@@ -300,7 +280,8 @@ impl Shared {
     fn find_hosts(&self) {
         let (hosts, lost) = self.with(|state| (state.place.hosts.clone(), state.lost.clone()));
         for host in lost {
-            if host_answers(&hosts, &host, HOST_PATIENCE) {
+            let is_over = || self.is_over.load(Ordering::Relaxed);
+            if host_answers(&hosts, &host, HOST_PATIENCE, is_over) {
                 self.with(|state| {
                     let was_lost = state.lost.remove(&host);
                     let fits = self.fits(state);

@@ -8,7 +8,7 @@ use super::sources::{Given, Opened};
 use super::windows::{self, TokenStore};
 
 /// Genesis and Exodus; `data/kjv/README.md` says whence.
-const KJV: &str = include_str!("../../data/kjv/genesis-exodus.txt");
+pub(super) const KJV: &str = include_str!("../../data/kjv/genesis-exodus.txt");
 
 /// The characters of a text, in the order of Unicode: token `i` is character `i`.
 ///

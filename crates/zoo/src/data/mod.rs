@@ -34,6 +34,7 @@ mod token_files;
 mod tokens;
 mod topics;
 mod vectors;
+mod verses;
 mod windows;
 mod zipped;
 

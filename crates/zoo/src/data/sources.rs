@@ -14,7 +14,9 @@ use super::images::{Images, Sequences};
 use super::kind::SampleKind;
 use super::pairs::Pairs;
 use super::sentences::Sentences;
-use super::{characters, npy_files, photos, sheets, subwords, token_files, windows, zipped};
+use super::{
+    characters, npy_files, photos, sheets, subwords, token_files, verses, windows, zipped,
+};
 
 /// The most samples that are generated, as by `synthetic:N`. Sentences and labels are kept in memory.
 const MADE_SAMPLES_MAX: usize = 1_000_000;
@@ -30,7 +32,7 @@ const SOURCES: [Row; 15] = [
     Row { name: "grammar", has: pairs, opens: Opens::Made(20_000, |count, _, seed| Ok(Pairs::grammar(count, seed).into())) },
     Row { name: "text", has: pairs, opens: Opens::Files { form: "SOURCE,TARGET", count: [2, 2], options: &[], open: text } },
     Row { name: "images", has: images, opens: Opens::Files { form: "DIR[,skip-bad]", count: [1, 1], options: &["skip-bad"], open: photos::open } },
-    Row { name: "kjv", has: running_text, opens: Opens::Itself(characters::kjv) },
+    Row { name: "kjv", has: text_of_any_kind, opens: Opens::Itself(verses::open) },
     Row { name: "chars", has: running_text, opens: Opens::Files { form: "FILE", count: [1, 1], options: &[], open: characters::open } },
     Row { name: "lm", has: running_text, opens: Opens::Files { form: "FILE[,TOKENIZER]", count: [1, 2], options: &[], open: subwords::open } },
     Row { name: "tokens", has: running_text, opens: Opens::Files { form: "FILE[,TEST][,vocab=N]", count: [1, 2], options: &["vocab"], open: token_files::open } },
@@ -128,6 +130,10 @@ fn running_text(kind: SampleKind) -> bool {
     matches!(kind, SampleKind::Tokens { .. })
 }
 
+fn text_of_any_kind(kind: SampleKind) -> bool {
+    running_text(kind) || pairs(kind) || matches!(kind, SampleKind::Sentences { .. })
+}
+
 fn digits(part: Option<Made>) -> Opened {
     let images = match part {
         Some(Made { count, dims }) => Images::some_digits(count, dims),
@@ -179,7 +185,8 @@ fn text(given: &Given, kind: SampleKind, _: u64) -> Opened {
 /// - `text:SOURCE,TARGET`: two files of UTF-8, a sentence a line, line N of one translating line N of the
 ///   other. Every tenth pair is for the test;
 /// - `images:DIR` or `images:DIR,skip-bad`: photographs, a folder a class, in the model's size;
-/// - `kjv`: the characters of a text that is part of the program; `chars:FILE`: those of a text;
+/// - `kjv`: a text that is part of the program: its characters; its clauses and their words in reverse, for models that learn from
+///   pairs; its verses, a chapter a class, for those that embed sentences. `chars:FILE`: the characters of a text;
 /// - `lm:FILE` or `lm:FILE,TOKENIZER`: a text in tokens of a `tokenizer.json`, by default the one beside it;
 /// - `tokens:FILE`, `tokens:TRAIN,TEST`, with `,vocab=N` behind: numbers of tokens, of two bytes or four each;
 /// - `npz:FILE`, `npy:X,Y` or `npy:X,Y,XTEST,YTEST`: arrays of numpy, of samples × height × width × channels, or samples × height ×
@@ -517,7 +524,7 @@ mod tests {
                 let fits = match source.row.name {
                     "digits" => matches!(shape, SampleKind::Images { .. }),
                     "synthetic" => true,
-                    "kjv" => matches!(shape, SampleKind::Tokens { .. }),
+                    "kjv" => text_of_any_kind(shape),
                     _ => matches!(shape, SampleKind::Pairs { .. }),
                 };
                 let found =

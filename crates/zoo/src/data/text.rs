@@ -23,12 +23,12 @@ pub const SENTENCE_WORDS_MAX: usize = 50;
 const TEST_EVERY: usize = 10;
 
 /// One file: its lines as words, each word as a number that means nothing yet.
-struct File {
+pub(super) struct File {
     name: String,
     bytes: usize,
     /// Each word once.
     words: Vec<String>,
-    lines: Vec<Vec<u32>>,
+    pub(super) lines: Vec<Vec<u32>>,
 }
 
 impl Pairs {
@@ -72,7 +72,7 @@ pub(super) fn utf8<'a>(file: &str, bytes: &'a [u8]) -> Result<&'a str, DataError
 }
 
 /// Reads the bytes of a file. `file` is how errors name it.
-fn parse(file: &str, bytes: &[u8]) -> Result<File, DataError> {
+pub(super) fn parse(file: &str, bytes: &[u8]) -> Result<File, DataError> {
     let text = utf8(file, bytes)?;
     let mut numbers: HashMap<String, u32> = HashMap::new();
     let mut words = Vec::new();
@@ -158,7 +158,7 @@ fn pairs(source: &File, target: &File, words: [usize; 2]) -> Result<Pairs, DataE
 }
 
 /// The `tokens_max` commonest words of the lines `train`, and each word's token.
-fn vocabulary(
+pub(super) fn vocabulary(
     file: &File,
     train: &[usize],
     tokens_max: usize,

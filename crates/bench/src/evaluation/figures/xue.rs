@@ -85,7 +85,7 @@ const APPLICATIONS: [Application; 3] = [
     Application {
         model: "seq2seq",
         data: Some(PaperData::Wmt),
-        stand_in: "grammar",
+        stand_in: "kjv",
         optimizer: Optimizer::adam(0.003),
         epochs: 2,
     },
@@ -93,7 +93,7 @@ const APPLICATIONS: [Application; 3] = [
     Application {
         model: "sentence-embedding",
         data: None,
-        stand_in: "synthetic:8000",
+        stand_in: "kjv",
         optimizer: Optimizer::adam(0.002),
         epochs: 8,
     },
@@ -110,7 +110,7 @@ pub(super) fn convergence(scope: &FigureScope) -> Vec<Case> {
     all.push(Case::NotMeasured(NotMeasured {
         figure: "xue-10",
         subject: vec!["sentence-embedding", "the paper's own text"],
-        why: "the text is the authors' company's; made-up sentences of topics stand in its place"
+        why: "the text is the authors' company's; verses of Genesis and Exodus stand in its place"
             .to_string(),
         command: None,
     }));
