@@ -4,7 +4,7 @@
 use crate::grpc::fuzz_tensors;
 use crate::identity::fuzz_nonces;
 use crate::messages::fuzz_heads;
-use crate::ring::fuzz_fragments;
+use crate::ring::{fuzz_fragments, fuzz_introductions};
 use crate::seals::fuzz_sealed;
 
 /// What says which tensor a message is.
@@ -12,9 +12,10 @@ pub fn heads(bytes: &[u8]) {
     fuzz_heads(bytes);
 }
 
-/// What stands before a fragment of a message in a ring.
+/// What stands before a fragment of a message in a ring, and how a ring is introduced.
 pub fn fragments(bytes: &[u8]) {
     fuzz_fragments(bytes);
+    fuzz_introductions(bytes);
 }
 
 /// A call of gRPC.

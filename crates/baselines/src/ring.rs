@@ -32,6 +32,13 @@ use peer::{Introduction, Opening, Peer};
 
 pub(crate) use fragment::fuzz_fragments;
 
+/// How a peer introduces its ring.
+pub(crate) fn fuzz_introductions(bytes: &[u8]) {
+    if let Ok(introduction) = Introduction::decode(bytes) {
+        assert_eq!(introduction.encode(), bytes);
+    }
+}
+
 /// Slots of a ring. More did not make a message faster, and fewer let its ends wait for each other.
 const SLOTS: usize = 16;
 /// Of a fragment with its header: a share of a core's second cache, and large enough that headers, writes

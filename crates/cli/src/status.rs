@@ -33,8 +33,10 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
     if args.json {
         return found.iter().try_for_each(|job| print(json_line(job)?));
     }
+    let mut waiting = 0;
     if args.job.is_none() {
         for left in Abandoned::all(&folder) {
+            waiting += left.waiting();
             note(format_args!(
                 "{}: {} processes wait for another launcher, since that one (process {}) was killed; its command with --resume auto \
                  goes on with them, or, where it has gone on with other workers or elsewhere, begins behind its newest checkpoint",
@@ -46,6 +48,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
     }
     match (&args.job, found.as_slice()) {
         (Some(_), [job]) => show(job),
+        (_, []) if waiting > 0 => Ok(()),
         (_, []) => {
             note("no job whose launcher runs on this host");
             Ok(())
@@ -63,7 +66,11 @@ pub(crate) fn scale(args: &ScaleArgs) -> Result<(), Failure> {
     let folder = status_folder();
     let JobStatus { rsh, launches, .. } = job_status(&folder, job).map_err(Failure::user)?;
     let hosts = args.named_hosts(&rsh).map_err(Failure::user)?;
-    hosts.iter().try_for_each(check_hosts)?;
+    let patience = match timeout {
+        0 => HOST_PATIENCE,
+        seconds => HOST_PATIENCE.min(Duration::from_secs(*seconds)),
+    };
+    hosts.iter().try_for_each(|hosts| check_hosts(hosts, patience))?;
     let where_to = hosts.as_ref().map(Hosts::to_string);
     let wanted = Resize { workers: *workers, hosts, listen: *listen };
     let Scaled { said, changes } = scale_job(&folder, job, wanted).map_err(Failure::user)?;
@@ -87,11 +94,11 @@ pub(crate) fn scale(args: &ScaleArgs) -> Result<(), Failure> {
     match came.transpose()? {
         Some(status) if !is_so(&status) => {
             let why = status.launched_again.unwrap_or_default();
-            Err(Failure::other(format!("job {job} does not go on so: {why}")))
+            Err(Failure::other(format!("job {job} goes on otherwise: {why}")))
         }
         Some(status) if !json => print_text(format_args!(
             "job {job}: goes on{} on {}, in step {}",
-            counted(workers_of(&status), "worker").replace(',', " with"),
+            with_workers(workers_of(&status)),
             status.hosts,
             status.step
         )),
@@ -124,6 +131,11 @@ fn goes_on(folder: &Path, job: &str, launches: u64, until: Deadline) -> Result<J
     }
 }
 
+/// ` with 2 workers`.
+fn with_workers(count: usize) -> String {
+    counted(count, "worker").replace(',', " with")
+}
+
 /// Workers that a job has, but for those that it lost.
 fn workers_of(job: &JobStatus) -> usize {
     let is_worker = |member: &&MemberStatus| {
@@ -135,7 +147,13 @@ fn workers_of(job: &JobStatus) -> usize {
 pub(crate) fn stop(args: &StopArgs) -> Result<(), Failure> {
     let StopArgs { job, now, timeout, json } = args;
     let folder = status_folder();
-    let asked = job_status(&folder, job).map_err(Failure::user)?;
+    let asked = match job_status(&folder, job) {
+        Err(StatusError::NoSuchJob { .. }) => match abandoned(&folder, job) {
+            Some(left) => return end_abandoned(args, left),
+            None => return Err(Failure::user(StatusError::NoSuchJob { job: job.clone() })),
+        },
+        asked => asked.map_err(Failure::user)?,
+    };
     let said = stop_job(&folder, job, *now).map_err(Failure::user)?;
     if !json {
         print_text(format_args!("job {job}: {said}"))?;
@@ -166,10 +184,35 @@ pub(crate) fn stop(args: &StopArgs) -> Result<(), Failure> {
     }
 }
 
+/// The processes of a job whose launcher was killed.
+fn abandoned(folder: &Path, job: &str) -> Option<Abandoned> {
+    Abandoned::all(folder).into_iter().find(|left| left.launcher_pid().to_string() == job)
+}
+
+fn end_abandoned(
+    StopArgs { job, now, json, .. }: &StopArgs,
+    left: Abandoned,
+) -> Result<(), Failure> {
+    let waiting = left.waiting();
+    if !now {
+        return Err(Failure::user(format!(
+            "the launcher of job {job} was killed, and {waiting} processes wait for another: its command with --resume auto goes on \
+             with them; `tensorwire stop {job} --now` ends them"
+        )));
+    }
+    left.end();
+    let said = format!("{waiting} processes that waited for a launcher were ended");
+    if *json {
+        let answer = serde_json::json!({ "job": job, "answer": said, "has_ended": true });
+        return print(json_line(&answer)?);
+    }
+    print_text(format_args!("job {job}: {said}"))
+}
+
 /// A job that runs is not to be sent where nothing starts.
-fn check_hosts(hosts: &Hosts) -> Result<(), Failure> {
+fn check_hosts(hosts: &Hosts, patience: Duration) -> Result<(), Failure> {
     let silent: Vec<&str> = std::thread::scope(|scope| {
-        let ask = |name| scope.spawn(move || !host_answers(hosts, name, HOST_PATIENCE, || false));
+        let ask = |name| scope.spawn(move || !host_answers(hosts, name, patience, || false));
         let asked: Vec<_> = hosts.others().into_iter().map(|name| (name, ask(name))).collect();
         // a thread that panicked has said nothing
         let is_silent = |silent: ScopedJoinHandle<'_, bool>| silent.join().unwrap_or(true);
@@ -188,7 +231,9 @@ fn check_hosts(hosts: &Hosts) -> Result<(), Failure> {
 fn row(job: &JobStatus) -> Vec<String> {
     vec![
         job.job.clone(),
-        job.title.clone(),
+        job.meanwhile
+            .as_ref()
+            .map_or_else(|| job.title.clone(), |meanwhile| format!("{}; {meanwhile}", job.title)),
         step(job),
         rate(job),
         seconds(job),
@@ -223,8 +268,8 @@ pub(super) fn line(job: &JobStatus) -> String {
     let (step, rate, seconds) = (step(job), rate(job), seconds(job));
     let meanwhile = meanwhile.as_ref().map(|doing| format!("; {doing}")).unwrap_or_default();
     let goes_on = goes_on.as_ref().map(|wanted| match &wanted.hosts {
-        Some(hosts) => format!("; goes on with {} workers on {hosts}", wanted.workers),
-        None => format!("; goes on with {} workers", wanted.workers),
+        Some(hosts) => format!("; goes on{} on {hosts}", with_workers(wanted.workers as usize)),
+        None => format!("; goes on{}", with_workers(wanted.workers as usize)),
     });
     let goes_on = goes_on.unwrap_or_default();
     format!("{title}; step {step}, {rate} steps/s, for {seconds}{meanwhile}{goes_on}")

@@ -125,6 +125,9 @@ fn print_once(found: &[JobStatus]) -> Result<(), Failure> {
     }
     for job in found {
         print_text(format_args!("job {}: {}", job.job, line(job)))?;
+        if job.members.is_empty() {
+            continue;
+        }
         let columns = Column::of(job);
         let rows: Vec<Vec<String>> =
             job.members.iter().map(|member| cells(member, &columns)).collect();

@@ -381,6 +381,9 @@ pub fn awaiting(why: &str, host: &str) -> String {
 /// Says that all end behind a step ([`JobUpdate::Ending`]); `hears_another`: the launcher ends them at once when it is told so again.
 pub fn ending_behind(step: u64, hears_another: bool) -> String {
     let another = if hears_another { "; another Ctrl-C ends them at once" } else { "" };
+    if step == 0 {
+        return format!("interrupted: all end before the first step{another}");
+    }
     format!("interrupted: all end behind step {step}, once its checkpoint is written{another}")
 }
 

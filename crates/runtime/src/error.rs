@@ -224,6 +224,24 @@ pub enum RunError {
 }
 
 impl RunError {
+    /// The same, of a step that is counted otherwise than by runs: of a job that went on from a checkpoint, or that evaluates.
+    #[must_use]
+    pub fn in_step(mut self, number: u64) -> RunError {
+        let (RunError::Kernel { step, .. }
+        | RunError::Device { step, .. }
+        | RunError::Lent { step, .. }
+        | RunError::Tensor { step, .. }
+        | RunError::Memory { step, .. }
+        | RunError::Shape { step, .. }
+        | RunError::NotFed { step, .. }
+        | RunError::Exchange { step, .. }
+        | RunError::Stalled { step, .. }) = &mut self;
+        *step = number;
+        self
+    }
+}
+
+impl RunError {
     /// True if another member failed or is late, and this one knows no more.
     pub fn is_of_others(&self) -> bool {
         match self {

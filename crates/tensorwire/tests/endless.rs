@@ -1,5 +1,6 @@
 //! Code of the user's that never comes back, in each place where a job calls it: the job ends at its step deadline, and says which
-//! process it was and what it did; and what is told of a step, which may take any time. This program starts jobs of itself, and reports in the words of `cargo test`.
+//! process it was and what it did. What is told of a step may take any time. This program starts jobs of itself, and reports in the
+//! words of `cargo test`.
 #![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
 
 use std::process::{Command, ExitCode, Output, Stdio};

@@ -13,8 +13,11 @@ use tensorwire_tensor::{DType, TensorSpec};
 
 use crate::checkpoint::{CheckpointState, ShardReport, fuzz_shards};
 use crate::config::{TrainConfig, TunedLink, TunedRow};
+use crate::job::fuzz_payload;
+use crate::origin::WeightsOrigin;
 use crate::report::{Progress, TrainReport};
-use crate::store::fuzz_snapshots;
+use crate::run::MemberRecord;
+use crate::store::{StoreRules, fuzz_snapshots};
 use crate::weights::Weights;
 
 /// What the job of a checkpoint was.
@@ -37,6 +40,9 @@ pub fn weights(bytes: &[u8]) {
     let spec = TensorSpec::new(DType::F32, &[2]).expect("it is small");
     let variable = Variable { name: "w".to_string(), spec, init: Init::Zeros };
     in_a_file(bytes, |path| {
+        if let Some(origin) = WeightsOrigin::read(path) {
+            assert_eq!(origin.entries().get("tensorwire"), Some(&origin.version));
+        }
         if let Ok(weights) = Weights::open(path, std::iter::once(&variable)) {
             assert_eq!(weights.tensor("w").map(<[u8]>::len).ok(), Some(8));
         }
@@ -56,9 +62,11 @@ pub fn tuned(bytes: &[u8]) {
     assert_eq!(TunedRow::read(&lines.collect::<Vec<_>>().join("\n")), Ok(rows));
 }
 
-/// What members are told to train.
+/// What members are told to train, and by which rules servers change what they keep.
 pub fn configs(bytes: &[u8]) {
     told_again::<TrainConfig>(bytes);
+    fuzz_payload(bytes);
+    told_again::<StoreRules>(bytes);
 }
 
 /// What members report.
@@ -68,11 +76,12 @@ pub fn reports(bytes: &[u8]) {
         told_again::<Progress>(bytes);
     }
     told_again::<ShardReport>(bytes);
+    told_again::<MemberRecord>(bytes);
     told_again::<TrainReport>(bytes);
 }
 
 /// What is read comes to the same when it is written and read again.
-fn told_again<T: Serialize + DeserializeOwned>(bytes: &[u8]) {
+pub(crate) fn told_again<T: Serialize + DeserializeOwned>(bytes: &[u8]) {
     let Ok(told) = serde_json::from_slice::<T>(bytes) else { return };
     let text = serde_json::to_string(&told).expect("what was read is written");
     let again: T = serde_json::from_str(&text).expect("what was written is read");

@@ -84,6 +84,11 @@ struct Payload {
     resumed: Option<Resumed>,
 }
 
+/// What members are told, as they read it.
+pub(crate) fn fuzz_payload(bytes: &[u8]) {
+    crate::fuzz::told_again::<Payload>(bytes);
+}
+
 impl Prepared {
     /// Checks a configuration, loads its data, plans its graph, and sees that it fits this host.
     ///

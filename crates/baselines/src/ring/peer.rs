@@ -74,7 +74,7 @@ struct Incoming {
 impl Introduction {
     const WIRE_BYTES: usize = RegionDescriptor::WIRE_BYTES + 8;
 
-    fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut body = self.ring.to_bytes().to_vec();
         body.extend_from_slice(&self.arrival.0.to_le_bytes());
         body.extend_from_slice(&self.credit.0.to_le_bytes());

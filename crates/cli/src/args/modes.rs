@@ -69,7 +69,8 @@ pub(crate) struct ModesArgs {
     pub(crate) target: f64,
     /// Runs of all of this; medians count
     ///
-    /// One after the other: in each all ways train in turn, so that what slows a machine down meets all alike.
+    /// One after the other: in each all ways train in turn, so that what slows a machine down meets all alike. Epochs are whole, the
+    /// first steps among them: there is no warm-up.
     #[arg(long, value_name = "N", help_heading = MEASUREMENT, default_value_t = NonZeroUsize::MIN)]
     pub(crate) iterations: NonZeroUsize,
     /// 5 epochs

@@ -28,7 +28,7 @@ Exit status: 0 it goes on so; 1 it does not, or not in time; 2 it cannot.";
 
 pub(super) const STOP_EXAMPLES: &str = "\
 Examples:
-  tensorwire stop 12345          behind its present step, which is kept
+  tensorwire stop 12345          behind its present step, which it keeps
   tensorwire stop 12345 --now    at once: steps since its last checkpoint are lost
 
 A job with --checkpoint DIR goes on by its own command with --resume DIR.

@@ -120,6 +120,9 @@ impl StatusServer {
 }
 
 fn scale(spec: &JobSpec, wanted: &Resize) -> Result<Scaled, String> {
+    if spec.interrupt.load(Ordering::Relaxed) {
+        return Err("it is ending".to_string());
+    }
     match &spec.control {
         Some(control) => control.scale(wanted),
         None => Err(NOT_SCALED.to_string()),
@@ -136,7 +139,7 @@ fn stop(spec: &JobSpec, at_once: bool, makes_steps: bool) -> Result<String, Stri
     spec.stopped.store(true, Ordering::Relaxed);
     spec.interrupt.store(true, Ordering::Relaxed);
     Ok(match (at_once, makes_steps) {
-        (false, true) => "it ends behind its present step, which is kept".to_string(),
+        (false, true) => "it is to end behind its present step, and to keep it".to_string(),
         (false, false) => {
             "it makes no steps at the moment, and ends with what it has kept".to_string()
         }

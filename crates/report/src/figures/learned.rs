@@ -34,6 +34,12 @@ fn name(line: &Line) -> Option<String> {
         ("images", folder) if folder.contains("imagenet") => "ImageNet",
         ("images", _) => "photographs",
         ("text", files) if files.contains("news-commentary") => "WMT News Commentary",
+        ("kjv", _) if line.optional_text("model") == Some("seq2seq") => {
+            "clauses of Genesis and Exodus, and their reverses"
+        }
+        ("kjv", _) if line.optional_text("model") == Some("sentence-embedding") => {
+            "verses of Genesis and Exodus, by chapter"
+        }
         ("grammar", _) => "a made-up language",
         ("reverse", _) => "made-up sequences",
         ("synthetic", made) if made.contains(',') => "made-up images",

@@ -172,6 +172,16 @@ impl CheckpointFolder {
         self.path.join(format!("{PREFIX}{step:08}{PARTIAL}"))
     }
 
+    /// The steps whose checkpoints are being written, or were left half written.
+    pub(crate) fn half_written(&self) -> Vec<u64> {
+        let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let step = |entry: std::fs::DirEntry| {
+            let name = entry.file_name();
+            name.to_str()?.strip_prefix(PREFIX)?.strip_suffix(PARTIAL)?.parse().ok()
+        };
+        entries.filter_map(step).collect()
+    }
+
     /// Removes a folder that is no checkpoint any more. By a name of its own meanwhile: what is under [`CheckpointFolder::partial`] is
     /// taken for one that is being written.
     fn remove(&self, path: &Path, step: u64) -> io::Result<()> {

@@ -14,6 +14,8 @@ use crate::whole_file;
 
 /// Of this thread alone: 19 is the most that a process may be nice by.
 const LEAST_PRIORITY: i32 = 19;
+/// Checkpoints of which a file is written while nobody puts them together: more than there are in an hour of a job of days.
+const WAIT_MAX: usize = 16;
 /// Places of variables begin at a multiple of this: a cache line.
 const ALIGNMENT: usize = 64;
 /// What is copied at a time; by several threads if there are several of them.
@@ -231,13 +233,32 @@ fn copy_all(pieces: Vec<(&mut [u8], &[u8])>) {
 fn write(work: Work) -> Done {
     let Work { step, partial, shard, variables } = work;
     let path = partial.join(&shard);
-    let written = whole_file::make_folders(&partial).and_then(|()| write_all(&path, &variables));
-    let written = written.map_err(|error| format!("{}: {error}", path.display()));
+    let write_now = || {
+        let written =
+            whole_file::make_folders(&partial).and_then(|()| write_all(&path, &variables));
+        written.map_err(|error| format!("{}: {error}", path.display()))
+    };
+    // as where a launcher was killed, and none has come for long: a disk is not to fill up with them
+    let written = match partial.parent().map_or(0, |folder| not_put_together(folder, &shard, step))
+    {
+        WAIT_MAX.. => Err(format!("{WAIT_MAX} before it wait for a launcher to put them together")),
+        _ => write_now(),
+    };
     let room = variables.into_iter().filter_map(|variable| match variable.bytes {
         Held::Room(room) => Some(room),
         Held::Apart(_) => None,
     });
     Done { report: ShardReport { step, shard, written }, room: room.collect() }
+}
+
+/// How many checkpoints of earlier steps have this file, and have not appeared.
+fn not_put_together(folder: &Path, shard: &str, step: u64) -> usize {
+    let folder = CheckpointFolder::new(folder);
+    folder
+        .half_written()
+        .into_iter()
+        .filter(|half| *half < step && folder.partial(*half).join(shard).exists())
+        .count()
 }
 
 fn write_all(path: &Path, variables: &[Captured]) -> std::io::Result<FileState> {
@@ -284,6 +305,14 @@ mod tests {
             report.written.unwrap();
             assert!(folder.partial(step).join("shard").exists());
         }
+        // nobody puts them together: there are two
+        for step in 5..5 + WAIT_MAX as u64 {
+            saver.write(step, Vec::new());
+            assert_eq!(saver.wait().unwrap().written.is_ok(), step < 3 + WAIT_MAX as u64, "{step}");
+        }
+        std::fs::remove_dir_all(folder.partial(3)).unwrap();
+        saver.write(99, Vec::new());
+        saver.wait().unwrap().written.unwrap();
         let (tell, told) = std::sync::mpsc::channel();
         let tell = move |report: &ShardReport| tell.send(report.clone()).unwrap();
         let mut telling = Saver::telling(folder, "other", tell).unwrap();

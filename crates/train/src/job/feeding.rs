@@ -65,6 +65,18 @@ impl Trainer<'_> {
         next: Option<&mut Loader<Vec<HostBatch>>>,
         ahead: &mut FedAhead,
     ) -> Result<(), TrainError> {
+        self.run_and_feed(step, next, ahead).map_err(|error| match error {
+            TrainError::Run(source) => TrainError::Run(source.in_step(step)),
+            error => error,
+        })
+    }
+
+    fn run_and_feed(
+        &mut self,
+        step: u64,
+        next: Option<&mut Loader<Vec<HostBatch>>>,
+        ahead: &mut FedAhead,
+    ) -> Result<(), TrainError> {
         let (Some(loader), Some(inputs)) = (next, ahead.inputs.clone()) else {
             return Ok(self.session.run(Program::TRAIN)?);
         };

@@ -40,8 +40,10 @@ impl Prepared {
         let Payload { config, shape, .. } = left.payload().ok_or_else(other_version)?;
         let (here, there) = (compared(&self.config), compared(&config));
         if here != there {
-            return Err("they were started with other options, or have gone on with other workers or elsewhere"
-                .to_string());
+            return Err(format!(
+                "they were started with other options, or have gone on with other workers or elsewhere: {}",
+                differing(&here, &there).join(", ")
+            ));
         }
         if !left.is_whole() {
             return Err("not all of them are left".to_string());
@@ -107,6 +109,25 @@ pub(crate) fn begin_instead(
     }
 }
 
+/// What differs between two configurations, by name.
+fn differing(here: &Value, there: &Value) -> Vec<String> {
+    let (Some(fields), Some(others)) = (here.as_object(), there.as_object()) else {
+        return Vec::new();
+    };
+    let mut names = Vec::new();
+    for (name, value) in fields {
+        let other = others.get(name).unwrap_or(&Value::Null);
+        if value == other {
+            continue;
+        }
+        match differing(value, other) {
+            inner if inner.is_empty() => names.push(name.clone()),
+            inner => names.extend(inner.iter().map(|inner| format!("{name}.{inner}"))),
+        }
+    }
+    names
+}
+
 fn compared(config: &TrainConfig) -> Value {
     let mut value = serde_json::to_value(config).unwrap_or_default();
     if let Some(fields) = value.as_object_mut() {
@@ -125,7 +146,7 @@ mod tests {
         let first = TrainConfig { launcher_patience_ms: Some(5), ..config() };
         let again = TrainConfig { resume: Some("auto".into()), restarts: 2, ..config() };
         assert_eq!(compared(&first), compared(&again));
-        let other = TrainConfig { batch: config().batch + 1, ..config() };
-        assert_ne!(compared(&first), compared(&other));
+        let other = TrainConfig { batch: config().batch + 1, seed: 9, ..config() };
+        assert_eq!(differing(&compared(&first), &compared(&other)), ["batch", "seed"]);
     }
 }

@@ -78,9 +78,7 @@ pub(super) fn parse(file: &str, bytes: &[u8]) -> Result<File, DataError> {
     let mut words = Vec::new();
     let mut lines = Vec::new();
     for line in text.lines() {
-        let split = split(line);
-        let split = split.map_err(|error| no_vocabulary(file, error.as_ref()))?;
-        let numbered = split.into_iter().map(|word| {
+        let numbered = words_of(file, line)?.into_iter().map(|word| {
             *numbers.entry(word).or_insert_with_key(|word| {
                 words.push(word.clone());
                 // fits: a file in memory has fewer words than that
@@ -93,6 +91,11 @@ pub(super) fn parse(file: &str, bytes: &[u8]) -> Result<File, DataError> {
         return Err(DataError::Empty { file: file.to_owned() });
     }
     Ok(File { name: file.to_owned(), bytes: bytes.len(), words, lines })
+}
+
+/// As [`split`], of a line of this file.
+pub(super) fn words_of(file: &str, line: &str) -> Result<Vec<String>, DataError> {
+    split(line).map_err(|error| no_vocabulary(file, error.as_ref()))
 }
 
 /// The words of a line: runs of letters and digits, and runs of what is neither and no space.

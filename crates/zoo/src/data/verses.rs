@@ -39,7 +39,7 @@ impl Pairs {
         let mut seen = HashSet::new();
         let (mut forward, mut backward) = (String::new(), String::new());
         for clause in KJV.split(['\n', ',', ';', ':', '.', '?', '!', '(', ')']) {
-            let clause: Vec<String> = clause.split_whitespace().map(str::to_lowercase).collect();
+            let clause = text::words_of(NAME, clause)?;
             if (CLAUSE_WORDS[0]..=CLAUSE_WORDS[1]).contains(&clause.len())
                 && seen.insert(clause.clone())
             {
