@@ -220,8 +220,9 @@ impl<'a> Config<'a> {
         key: &Spanned<impl AsRef<str>>,
         value: &Spanned<DeValue<'_>>,
     ) -> Result<(&'a Arg, Vec<String>), Failure> {
+        let typed = key.get_ref().as_ref();
         // as files of other tools have it, too
-        let name = &*key.get_ref().as_ref().replace('_', "-");
+        let name = &*typed.replace('_', "-");
         let is_it = |arg: &&Arg| {
             let aliases = arg.get_all_aliases().unwrap_or_default();
             arg.get_long() == Some(name) || aliases.contains(&name)
@@ -229,7 +230,7 @@ impl<'a> Config<'a> {
         let Some(arg) = options(self.command).find(is_it) else {
             let known = options(self.command).filter_map(Arg::get_long);
             let of = self.command.get_bin_name().unwrap_or(self.command.get_name());
-            let what = format!("there is no option '{name}' of {of}{}", meant(name, known));
+            let what = format!("there is no option '{typed}' of {of}{}", meant(name, known));
             return Err(self.wrong(key.span(), &what));
         };
         let wants = |what: &str| self.wrong(value.span(), &format!("'{name}' is {what}"));

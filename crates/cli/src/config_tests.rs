@@ -129,14 +129,15 @@ fn the_command_line_wins() {
 
 #[test]
 fn what_is_wrong_is_said_with_its_line() {
+    assert_eq!(line(&["train"], "val_every = 3").unwrap(), ["train", "--val-every=3"]);
     for (text, says) in [
         (
             "batch = 3\n\nlrr = 1\n",
             "job.toml, line 3: there is no option 'lrr' of tensorwire train; did you mean 'lr'?",
         ),
         (
-            "val_every = 3",
-            "line 1: there is no option 'val_every' of tensorwire train; did you mean 'val-every'?",
+            "val_evry = 3",
+            "line 1: there is no option 'val_evry' of tensorwire train; did you mean 'val-every'?",
         ),
         (
             "\n[optimiser]\nlr = 1",

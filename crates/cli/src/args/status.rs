@@ -77,10 +77,12 @@ pub(crate) struct ScaleArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct StopArgs {
-    /// The job: the process id of its launcher, as `tensorwire status` lists it
+    /// The job: its launcher's process id
+    ///
+    /// As `tensorwire status` lists it.
     #[arg(value_name = "JOB")]
     pub(crate) job: String,
-    /// End it at once, without a checkpoint of the present step
+    /// End it at once, and not behind its present step
     #[arg(long)]
     pub(crate) now: bool,
     /// How long to wait until it has ended; 0: not at all
