@@ -133,7 +133,7 @@ fn goes_on(folder: &Path, job: &str, launches: u64, until: Deadline) -> Result<J
 
 /// ` with 2 workers`.
 fn with_workers(count: usize) -> String {
-    counted(count, "worker").replace(',', " with")
+    format!(" with{}", counted(count, "worker").trim_start_matches(','))
 }
 
 /// Workers that a job has, but for those that it lost.
@@ -186,7 +186,10 @@ pub(crate) fn stop(args: &StopArgs) -> Result<(), Failure> {
 
 /// The processes of a job whose launcher was killed.
 fn abandoned(folder: &Path, job: &str) -> Option<Abandoned> {
-    Abandoned::all(folder).into_iter().find(|left| left.launcher_pid().to_string() == job)
+    // one of several jobs of a program is not known by its name
+    let mut all = Abandoned::all(folder).into_iter();
+    let mut found = all.by_ref().filter(|left| left.launcher_pid().to_string() == job);
+    found.next().filter(|_| found.next().is_none())
 }
 
 fn end_abandoned(

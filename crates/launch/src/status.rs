@@ -110,7 +110,8 @@ pub enum MemberPhase {
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
     #[error(
-        "no job '{job}' of this user runs on this host; `tensorwire status` lists those that do, as far as they have the same XDG_RUNTIME_DIR"
+        "no job '{job}' of this user runs on this host; `tensorwire status` lists those that do, as far as they have the same \
+         XDG_RUNTIME_DIR"
     )]
     NoSuchJob { job: String },
     #[error("{}: {source}", .path.display())]

@@ -363,6 +363,14 @@ impl Abandoned {
 
     /// Ends the members that are left, and removes the record.
     pub fn end(self) {
+        let now = || {
+            let bytes = std::fs::read(&self.path).ok()?;
+            JobRecord::read(&bytes).ok().map(|now| now.launcher == self.record.launcher)
+        };
+        if now() == Some(false) {
+            // another launcher has taken them over meanwhile
+            return;
+        }
         let members = self.record.members.iter();
         let mut left: Vec<OtherProcess> = members.map(|member| member.process.find()).collect();
         left.iter().for_each(OtherProcess::kill);
@@ -373,8 +381,7 @@ impl Abandoned {
             }
         }
         // another launcher may have written its own since
-        let now = std::fs::read(&self.path).ok().and_then(|bytes| JobRecord::read(&bytes).ok());
-        let is_same = now.is_some_and(|now| now.launcher == self.record.launcher);
+        let is_same = now() == Some(true);
         drop(RecordFile { path: self.path, is_written: is_same });
     }
 }

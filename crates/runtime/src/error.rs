@@ -224,7 +224,7 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// The same, of a step that is counted otherwise than by runs: of a job that went on from a checkpoint, or that evaluates.
+    /// The same, of a step that is counted otherwise than by runs: of a job that went on from a checkpoint.
     #[must_use]
     pub fn in_step(mut self, number: u64) -> RunError {
         let (RunError::Kernel { step, .. }

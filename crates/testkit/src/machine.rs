@@ -52,3 +52,45 @@ pub fn processes_of(variable: &str) -> Vec<Pid> {
     let found = processes().into_iter().filter(has);
     found.filter_map(|process| Pid::from_raw(process.pid as i32)).collect()
 }
+
+/// Processes in the order in which they were started: their numbers grow, and begin anew now and then, also within a tick.
+pub fn in_order_of_start(pids: impl IntoIterator<Item = u32>) -> Vec<u32> {
+    let mut processes: Vec<(u64, u32)> = pids.into_iter().map(|pid| (started(pid), pid)).collect();
+    in_order(&mut processes);
+    processes.into_iter().map(|(_, pid)| pid).collect()
+}
+
+/// The same of processes with the ticks in which they were started.
+fn in_order(processes: &mut [(u64, u32)]) {
+    /// Fewer are started meanwhile, and more numbers are there.
+    const FAR: u32 = 1 << 14;
+    let highest = processes.iter().map(|(_, pid)| *pid).max().unwrap_or_default();
+    // those far below the highest came behind it
+    processes.sort_unstable_by_key(|&(tick, pid)| (tick, highest - pid >= FAR, pid));
+}
+
+/// When a process was started, in ticks.
+fn started(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(") ").map(|(_, fields)| fields).unwrap_or_default();
+    fields.split(' ').nth(19).and_then(|field| field.parse().ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_processes_that_begin_anew_are_in_the_order_of_their_start() {
+        for (all, ordered) in [
+            (vec![(7, 32766), (7, 310), (7, 32767), (8, 311)], vec![32766, 32767, 310, 311]),
+            (vec![(9, 12), (8, 14), (9, 13)], vec![14, 12, 13]),
+            (vec![], vec![]),
+        ] {
+            let mut processes: Vec<(u64, u32)> = all;
+            in_order(&mut processes);
+            let pids: Vec<u32> = processes.into_iter().map(|(_, pid)| pid).collect();
+            assert_eq!(pids, ordered);
+        }
+    }
+}

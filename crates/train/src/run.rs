@@ -295,7 +295,7 @@ pub fn launch_train(
     let _claim = prepared.claim()?;
     let mut again = take_over(prepared, &mut how, on_update)?;
     // those of a launcher that is not found from here
-    let _processes = prepared.process_file(is_known)?;
+    let _processes = prepared.process_file(is_known, how.abandoned.is_some())?;
     // answers over all that the job is launched as
     how.status = how.status_folder.as_deref().and_then(StatusServer::open);
     let asked = how.abandoned.as_ref().and_then(Abandoned::asked);
@@ -340,14 +340,21 @@ pub fn launch_train(
         let job = now.job(&how);
         // one that never took part may be called otherwise
         let has_part = attempts.has_met || resizing.is_some();
-        let silent = has_part.then(|| silent_host(&failure, &job)).flatten();
+        let may_go_on = resizing.is_some() || !attempts.was_last();
+        let is_asked = has_part && may_go_on && failure.may_pass(attempts.has_met);
+        let silent = is_asked.then(|| silent_host(&failure, &job)).flatten();
+        if how.interrupt.load(Ordering::Relaxed) {
+            return Err(failure);
+        }
         let mut after = attempts.after(&failure, resizing.as_ref(), silent.as_deref());
         let mut why = failure.to_string();
-        let is_awaited = matches!(after, Next::Await(_));
+        let mut answers_again = false;
         if let Next::Await(host) = after {
             on_update(JobUpdate::AwaitsHost { why, host: host.clone() });
             why = format!("{host} answers again");
-            after = match (await_host(&host, &job), &resizing) {
+            let awaited = await_host(&host, &job);
+            answers_again = awaited == Awaited::Answers;
+            after = match (awaited, &resizing) {
                 (Awaited::Answers, Some(_)) => Next::Resize(format!("{why}: the job goes on")),
                 (Awaited::GoesOn, Some(resizing)) => {
                     resizing.paused().map_or(Next::Fails, Next::Resize)
@@ -373,9 +380,9 @@ pub fn launch_train(
                     (next.steps_done(), next.roles(), next.workers_by_rank());
                 on_update(JobUpdate::Resizing { why, step, roles, workers });
                 // a host that comes and goes before anything is kept is launched on ever later
-                let pause = is_awaited.then(|| attempts.pause(step > now.steps_done()));
-                let (pause, job) = (pause.unwrap_or_default(), next.job(&how));
-                if !wait(pause, &job, &launched_within(pause)) {
+                let pause = answers_again.then(|| attempts.pause(step > now.steps_done()));
+                if pause.is_some_and(|pause| !wait(pause, &next.job(&how), &launched_within(pause)))
+                {
                     return Err(failure);
                 }
                 next
@@ -441,7 +448,10 @@ fn begin_again(
 
 /// What a job does before it is launched again, in words.
 fn launched_within(pause: Duration) -> String {
-    format!("it is launched again within {} s", pause.as_secs())
+    match pause.as_secs() {
+        0 => "it is launched again".to_string(),
+        seconds => format!("it is launched again within {seconds} s"),
+    }
 }
 
 fn launch_once(

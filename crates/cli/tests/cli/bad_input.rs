@@ -137,7 +137,6 @@ fn options_that_would_change_nothing() {
         "--arrival write-imm",
         "--encrypt",
         "--listen 127.0.0.1:0",
-        "--rsh ssh",
     ] {
         for command in ["train", "bench step", "graph"] {
             let found = message(&format!("{command} --strategy local {given}"));
@@ -146,6 +145,8 @@ fn options_that_would_change_nothing() {
             assert!(found.contains("it is for jobs of several processes"), "{found}");
         }
     }
+    let found = message("train --rsh ssh");
+    assert!(found.contains("--rsh changes nothing here: it is for --hosts"), "{found}");
     let found = message("train --strategy dist-esgd --send-order ready");
     assert!(found.contains("--send-order changes nothing here"), "{found}");
     let found = message("train --strategy allreduce --servers 2");

@@ -286,7 +286,7 @@ fn a_job_goes_on_where_it_is_asked_to() {
         assert_eq!(asked.status.code(), Some(1), "{asked:?}");
         let said = String::from_utf8(asked.stderr).unwrap();
         assert!(
-            said.contains("does not go on so: ") && said.contains(" go on as before"),
+            said.contains("goes on otherwise: ") && said.contains(" go on as before"),
             "{said}"
         );
         resizing.with_workers_but(4, before[0]);

@@ -143,7 +143,7 @@ fn what_is_looked_up_keeps_to_the_terminal() {
     std::fs::write(&after, line(4, 4)).unwrap();
     for (arguments, said, least) in [
         ("models".to_string(), "224×224×3 → 1000", 80),
-        (format!("checkpoint show {kept}"), "33.2 MiB", 70),
+        (format!("checkpoint show {kept}"), "33.2 MiB", 65),
         (format!("report {before} {after} --compare"), "0 new; tolerance 10 %", 60),
         (format!("bench check {before} {after} --tolerance 200"), "no row is slower", 60),
         (format!("report {before} --output {page}"), "1 figure; claims met 0,", 50),

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::files;
 use super::moment::Hurt;
 use super::{Fault, FaultCell, FaultRunner, Heal, HostLink, Phase, Promise, Victim};
-use crate::machine::{on_path, processes, processes_of, send};
+use crate::machine::{in_order_of_start, on_path, processes, processes_of, send};
 
 pub(super) const STEPS: usize = 80;
 /// Steps between two checkpoints, or snapshots.
@@ -129,16 +129,15 @@ impl Running {
     /// The process of a rank, once all are there.
     pub(super) fn member(&self, rank: usize) -> Option<Pid> {
         let launcher = self.child.id();
-        let mut members: Vec<(u64, u32)> = processes()
+        let members = processes()
             .into_iter()
             .filter(|process| process.parent == launcher && process.state != 'Z')
             // one that is stopped before it has become a member holds up whoever starts it
             .filter(|process| is_member(process.pid))
-            .map(|process| (started(process.pid), process.pid))
-            .collect();
-        in_order(&mut members);
+            .map(|process| process.pid);
+        let members = in_order_of_start(members);
         let all = members.len() == self.members;
-        members.get(rank).filter(|_| all).and_then(|(_, pid)| Pid::from_raw(*pid as i32))
+        members.get(rank).filter(|_| all).and_then(|pid| Pid::from_raw(*pid as i32))
     }
 
     /// Leaves no room on a small disk, which only the job's processes see.
@@ -459,40 +458,4 @@ pub(super) fn summary_of(stdout: &str) -> Option<serde_json::Value> {
 /// The hash of the weights in a summary.
 pub(super) fn hash_of(summary: &serde_json::Value) -> Option<String> {
     summary["weights_sha256"].as_str().map(str::to_string)
-}
-
-/// Puts processes, each with the tick in which it was started, into the order in which they were started: their numbers grow, and begin
-/// anew now and then, also within a tick.
-fn in_order(processes: &mut [(u64, u32)]) {
-    /// Fewer are started meanwhile, and more numbers are there.
-    const FAR: u32 = 1 << 14;
-    let highest = processes.iter().map(|(_, pid)| *pid).max().unwrap_or_default();
-    // those far below the highest came behind it
-    processes.sort_unstable_by_key(|&(tick, pid)| (tick, highest - pid >= FAR, pid));
-}
-
-/// When a process was started, in ticks.
-pub(super) fn started(pid: u32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let fields = stat.rsplit_once(") ").map(|(_, fields)| fields).unwrap_or_default();
-    fields.split(' ').nth(19).and_then(|field| field.parse().ok()).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_of_processes_that_begin_anew_are_in_the_order_of_their_start() {
-        for (all, ordered) in [
-            (vec![(7, 32766), (7, 310), (7, 32767), (8, 311)], vec![32766, 32767, 310, 311]),
-            (vec![(9, 12), (8, 14), (9, 13)], vec![14, 12, 13]),
-            (vec![], vec![]),
-        ] {
-            let mut processes: Vec<(u64, u32)> = all;
-            in_order(&mut processes);
-            let pids: Vec<u32> = processes.into_iter().map(|(_, pid)| pid).collect();
-            assert_eq!(pids, ordered);
-        }
-    }
 }

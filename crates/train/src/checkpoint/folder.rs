@@ -36,6 +36,8 @@ const REPLACED: &str = ".replaced";
 #[derive(Clone, Debug)]
 pub struct CheckpointFolder {
     path: PathBuf,
+    /// The job's last step, where that is known.
+    last: Option<u64>,
 }
 
 /// That no other job writes checkpoints in a folder. It ends with the process, however that ends.
@@ -55,7 +57,19 @@ pub struct FoundCheckpoint {
 impl CheckpointFolder {
     /// The folder at `path`, which need not be there.
     pub fn new(path: impl Into<PathBuf>) -> CheckpointFolder {
-        CheckpointFolder { path: path.into() }
+        CheckpointFolder { path: path.into(), last: None }
+    }
+
+    /// The same, of a job that has so many steps.
+    pub(crate) fn of_steps(self, steps: u64) -> CheckpointFolder {
+        CheckpointFolder { last: Some(steps), ..self }
+    }
+
+    /// True if a checkpoint of this step may be written: fewer than `most` of earlier ones have this file and wait to be put together,
+    /// or the job ends with it.
+    pub(super) fn has_room(&self, step: u64, shard: &str, most: usize) -> bool {
+        let waits = |half: &u64| *half < step && self.partial(*half).join(shard).exists();
+        self.last == Some(step) || self.half_written().into_iter().filter(waits).count() < most
     }
 
     pub fn path(&self) -> &Path {
@@ -173,7 +187,7 @@ impl CheckpointFolder {
     }
 
     /// The steps whose checkpoints are being written, or were left half written.
-    pub(crate) fn half_written(&self) -> Vec<u64> {
+    fn half_written(&self) -> Vec<u64> {
         let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
         let step = |entry: std::fs::DirEntry| {
             let name = entry.file_name();

@@ -16,7 +16,7 @@ use crate::best::BestEvaluation;
 use crate::report::{Evaluation, LOSS, TrainReport};
 
 /// How often one that is dropped looks whether its thread has ended.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Whoever starts a job has one. When it is dropped, what is complete is there.
 #[derive(Debug)]
@@ -155,7 +155,7 @@ impl Drop for Keeper {
             if silent >= WORTH_A_LINE && reminder.is_due(silent) {
                 let (path, seconds) = (self.path.display(), silent.as_secs());
                 tracing::warn!(
-                    "{path}: the disk has not taken the last checkpoint for {seconds} s, and the job waits for it"
+                    "{path}: the disk has not taken all checkpoints for {seconds} s, and the job waits for it"
                 );
             }
             std::thread::sleep(LOOK_AGAIN);

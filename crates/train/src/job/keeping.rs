@@ -30,20 +30,28 @@ impl Prepared {
         checkpoint.map(|checkpoint| CheckpointFolder::new(&checkpoint.path).claim()).transpose()
     }
 
-    /// Returns the file that this job's processes hold where it keeps its checkpoints; those of other jobs hold none.
+    /// Returns the file that this job's processes hold where it keeps its checkpoints; those of other jobs hold none, but for what is left
+    /// on other hosts of an earlier launcher's that `is_known`, which ends by itself.
     ///
     /// # Errors
     /// When they do.
     pub(crate) fn process_file(
         &self,
         is_known: bool,
+        is_taken_over: bool,
     ) -> Result<Option<ProcessFile>, CheckpointError> {
         let Some(checkpoint) = &self.config.checkpoint else { return Ok(None) };
         let folder = CheckpointFolder::new(&checkpoint.path);
-        Ok(Some(match is_known {
-            true => ProcessFile::of(&folder),
-            false => ProcessFile::alone(&folder)?,
-        }))
+        if is_taken_over {
+            return Ok(Some(ProcessFile::of(&folder)));
+        }
+        match ProcessFile::alone(&folder) {
+            Err(held) if is_known => {
+                tracing::warn!("{held}; this job begins all the same");
+                Ok(Some(ProcessFile::of(&folder)))
+            }
+            file => file.map(Some),
+        }
     }
 
     /// Puts checkpoints together, if there are to be any. What is left of earlier ones is removed, unless this very job has written

@@ -114,7 +114,8 @@ fn differing(here: &Value, there: &Value) -> Vec<String> {
     let (Some(fields), Some(others)) = (here.as_object(), there.as_object()) else {
         return Vec::new();
     };
-    let mut names = Vec::new();
+    let mut names: Vec<String> =
+        others.keys().filter(|name| !fields.contains_key(*name)).cloned().collect();
     for (name, value) in fields {
         let other = others.get(name).unwrap_or(&Value::Null);
         if value == other {

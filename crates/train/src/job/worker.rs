@@ -131,7 +131,9 @@ pub(super) fn run(
     let written: Vec<OwnVariable> = own.iter().filter(is_written).cloned().collect();
     let sizes = written.iter().map(|own| own.spec.bytes()).collect();
     let saver = config.checkpoint.as_ref().zip(file.as_ref());
-    let saver = saver.map(|(to, file)| Saver::start(CheckpointFolder::new(&to.path), file, sizes));
+    let saver = saver.map(|(to, file)| {
+        Saver::start(CheckpointFolder::new(&to.path).of_steps(shape.steps), file, sizes)
+    });
     let saver = saver.transpose().map_err(TrainError::Saver)?;
     let (files, resumed) = (PartFiles::new(own, written, saver), resumed.as_ref());
     let (rates, standing) = (rates.clone(), standing.clone());

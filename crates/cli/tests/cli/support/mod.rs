@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use tensorwire_testkit::machine::{Process, processes};
+use tensorwire_testkit::machine::{Process, in_order_of_start, processes};
 pub(crate) use tensorwire_testkit::machine::{on_path, send};
 
 /// What a launcher leaves that ended by itself gets so long to end.
@@ -199,10 +199,8 @@ impl Ended {
 /// The processes that `parent` started, in that order.
 pub(crate) fn children(parent: Pid) -> Vec<Pid> {
     let parent = parent.as_raw_nonzero().get() as u32;
-    let mut pids: Vec<u32> =
-        processes().into_iter().filter(|p| p.parent == parent).map(|p| p.pid).collect();
-    pids.sort_unstable();
-    pids.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)).collect()
+    let of_parent = processes().into_iter().filter(|p| p.parent == parent).map(|p| p.pid);
+    in_order_of_start(of_parent).into_iter().filter_map(|pid| Pid::from_raw(pid as i32)).collect()
 }
 
 /// Waits until a job has written something of this name.

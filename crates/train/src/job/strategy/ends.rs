@@ -144,7 +144,8 @@ fn keep(member: &Member, part: &Part) -> Result<Box<dyn Keep>, TrainError> {
         return Ok(Box::new(SnapshotFiles));
     }
     let shards = stored_shards(config, topology, program)?;
-    let folder = config.checkpoint.as_ref().map(|to| CheckpointFolder::new(&to.path));
+    let folder = config.checkpoint.as_ref();
+    let folder = folder.map(|to| CheckpointFolder::new(&to.path).of_steps(part.shape.steps));
     let (recorder, resumed) = (member.recorder(), resumed.clone());
     let (saver, saved) = (None, None);
     Ok(Box::new(CheckpointShards { folder, recorder, shards, resumed, saver, saved }))

@@ -125,8 +125,10 @@ fn serve(member: &Member, part: &Part, mut open: OpenSessions) -> Result<TrainRe
     let own = own_variables(&session.part().graph, program, topology, None);
     let to = config.checkpoint.as_ref().zip(file.as_ref());
     // it has no moment to look what became of a file: sessions run
-    let saver = to
-        .map(|(to, file)| telling_saver(member.recorder(), CheckpointFolder::new(&to.path), file));
+    let saver = to.map(|(to, file)| {
+        let folder = CheckpointFolder::new(&to.path).of_steps(shape.steps);
+        telling_saver(member.recorder(), folder, file)
+    });
     let files = PartFiles::new(own.clone(), own, saver.transpose().map_err(TrainError::Saver)?);
     let trainer = Trainer::new(config, program, plan, shape, session, 0..0);
     let trainer = Trainer { files, resumed: resumed.as_ref(), ..trainer };
