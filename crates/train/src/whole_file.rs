@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
-use std::time::Duration;
+use rustix::io::Errno;
 
 /// Names of this process's standard output.
 const STDOUT: [&str; 3] = ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"];
@@ -237,6 +238,35 @@ fn folder(path: &Path) -> &Path {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     }
+}
+
+/// What the name of a folder ends with that another is to take the place of, where a file system cannot exchange the two at once.
+pub(crate) const REPLACED: &str = ".replaced";
+
+/// Each of two folders gets the other's name, at once where the file system can.
+pub(crate) fn exchange(new: &Path, old: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    match renameat_with(CWD, new, CWD, old, RenameFlags::EXCHANGE) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            let replaced = replace(new, old)?;
+            std::fs::rename(replaced, new)
+        }
+        done => Ok(done?),
+    }
+}
+
+/// A folder gets another's name, which is kept by a third: one of the two is found whenever this ends in the middle. Returns where
+/// the other is.
+pub(crate) fn replace(new: &Path, old: &Path) -> io::Result<PathBuf> {
+    let mut replaced = old.as_os_str().to_os_string();
+    replaced.push(REPLACED);
+    let replaced = PathBuf::from(replaced);
+    match std::fs::remove_dir_all(&replaced) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => std::fs::rename(old, &replaced)?,
+    }
+    std::fs::rename(new, old)?;
+    Ok(replaced)
 }
 
 #[cfg(test)]

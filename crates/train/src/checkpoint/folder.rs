@@ -16,7 +16,7 @@ use tensorwire_nn::average_of;
 use super::average::with_average;
 use super::{CheckpointError, CheckpointState};
 use crate::origin::WeightsOrigin;
-use crate::whole_file;
+use crate::whole_file::{self, REPLACED};
 
 const STATE: &str = "state.json";
 const PREFIX: &str = "step-";
@@ -29,8 +29,6 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const LISTS_MAX: usize = 20;
 /// What is being written.
 const PARTIAL: &str = ".partial";
-/// One that another is to take the place of, where a file system cannot exchange the two at once.
-const REPLACED: &str = ".replaced";
 
 /// A folder that checkpoints are in.
 #[derive(Clone, Debug)]
@@ -236,7 +234,7 @@ impl CheckpointFolder {
         let whole = self.path.join(format!("{PREFIX}{:08}", state.step));
         let replaces = whole.exists();
         if replaces {
-            exchange(&partial, &whole)?;
+            whole_file::exchange(&partial, &whole)?;
         } else {
             std::fs::rename(&partial, &whole)?;
         }
@@ -297,32 +295,6 @@ impl CheckpointFolder {
         }
         Ok(())
     }
-}
-
-/// Each of two folders gets the other's name, at once where the file system can.
-fn exchange(new: &Path, old: &Path) -> io::Result<()> {
-    use rustix::fs::{CWD, RenameFlags, renameat_with};
-    match renameat_with(CWD, new, CWD, old, RenameFlags::EXCHANGE) {
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-            let replaced = replace(new, old)?;
-            std::fs::rename(replaced, new)
-        }
-        done => Ok(done?),
-    }
-}
-
-/// A folder gets another's name, which is kept by a third: one of the two is found whenever this ends in the middle. Returns where
-/// the other is.
-fn replace(new: &Path, old: &Path) -> io::Result<PathBuf> {
-    let mut replaced = old.as_os_str().to_os_string();
-    replaced.push(REPLACED);
-    let replaced = PathBuf::from(replaced);
-    match std::fs::remove_dir_all(&replaced) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => std::fs::rename(old, &replaced)?,
-    }
-    std::fs::rename(new, old)?;
-    Ok(replaced)
 }
 
 impl FoundCheckpoint {
@@ -562,7 +534,7 @@ mod tests {
         assert!(!replaced.exists() && whole.exists());
         let newer = place.path().join("newer");
         std::fs::create_dir(&newer).unwrap();
-        assert_eq!(replace(&newer, &whole).unwrap(), replaced);
+        assert_eq!(whole_file::replace(&newer, &whole).unwrap(), replaced);
         assert!(replaced.join(STATE).exists() && !newer.exists() && whole.exists());
     }
 
