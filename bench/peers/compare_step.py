@@ -48,6 +48,8 @@ class Step(NamedTuple):
     workers: int
     servers: int
     ms: float
+    ends_ms: tuple[float, float]
+    """The 10th and the 90th percentile of its steps; where a row has none, its time twice."""
     parameters: int | None
     version: str | None
 
@@ -69,6 +71,9 @@ class Comparison:
     rounds: int
     local_ms: float
     step_ms: float
+    p10_step_ms: float
+    """The least of the rounds' 10th percentiles of their steps, and the greatest of their 90th."""
+    p90_step_ms: float
     overhead: float
     overhead_min: float
     overhead_max: float
@@ -137,12 +142,14 @@ def step_of(row: Row) -> Step:
             raise ValueError(f"{row['workers']} replicas in one process are no single worker's step")
         system = "tensorwire" if alone else f"tensorwire {strategy} {row['transport']}"
         transport = "none" if alone else row["transport"]
-        ms = row["local_ms" if alone else "ps_ms"]["median"]
+        times_ms = row["local_ms" if alone else "ps_ms"]
+        ms = times_ms["median"]
     else:
-        system, transport, ms = NAMES[row["system"]], "tcp", row["step_ms"]
+        system, transport, ms, times_ms = NAMES[row["system"]], "tcp", row["step_ms"], row
+    ends = tuple(next((times_ms[key] for key in (end, f"{end}_ms") if key in times_ms), ms) for end in ("p10", "p90"))
     common = (row[field] for field in ("batch", "threads", "workers", "servers"))
     said = row.get("parameters"), row.get("version")
-    return Step(row["model"], system, strategy, transport, *common, ms, *said)
+    return Step(row["model"], system, strategy, transport, *common, ms, ends, *said)
 
 
 def compare_pairs(pairs: list[tuple[Step, Step]]) -> Comparison:
@@ -168,6 +175,8 @@ def compare_pairs(pairs: list[tuple[Step, Step]]) -> Comparison:
         rounds=len(pairs),
         local_ms=Spread.of([local.ms for local, _ in pairs]).median,
         step_ms=Spread.of([job.ms for _, job in pairs]).median,
+        p10_step_ms=min(job.ends_ms[0] for _, job in pairs),
+        p90_step_ms=max(job.ends_ms[1] for _, job in pairs),
         overhead=overhead.median,
         overhead_min=overhead.min,
         overhead_max=overhead.max,

@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from mxnet_kvstore import job, watch
-from peer_step import LEARNING_RATE, MOMENTUM, mean_ms, options, print_row
+from peer_step import LEARNING_RATE, MOMENTUM, options, print_row, time_steps
 from step_models import AUXILIARY, MODELS, PAIR, RECURRENT, STEPS, classes_of, samples_of
 
 # of each process; read when MXNet is imported
@@ -145,7 +145,7 @@ def work(given: Any) -> None:
         loss.asnumpy()
         mx.nd.waitall()
 
-    found = mean_ms(step, given.steps)
+    found = time_steps(step, given.steps)
     learned = [one for one in variables.values() if one.grad_req != "null"]
     if not together or trainer._kvstore.rank == 0:
         parameters = sum(variable.data().size for variable in learned)

@@ -2,19 +2,20 @@
 prints. Knows no framework.
 
 A measurement is a new process or job: batches of made-up samples, SGD with momentum, a step to warm up, then the
-mean of the others, from where all workers begin to where the last has the new weights. `--workers 1` is the same
+mean of the others and how far they lie apart, from where all workers begin to where the last has the new weights. `--workers 1` is the same
 work in one process that exchanges nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 from peer_hosts import DEVICE, HOSTS
 from step_models import MODELS
@@ -51,14 +52,29 @@ def count(text: str) -> int:
     return number
 
 
-def mean_ms(step: Callable[[], Any], steps: int) -> tuple[float, float]:
-    """Of a step, milliseconds and the bytes that crossed loopback, or came from other hosts, after one that warms up."""
+class Timed(NamedTuple):
+    """Milliseconds of a step, over all steps that count and of these steps themselves, by nearest rank; and the bytes of a step
+    that crossed loopback, or came from other hosts."""
+
+    ms: float
+    p10_ms: float
+    p90_ms: float
+    crossed: float
+
+
+def time_steps(step: Callable[[], Any], steps: int) -> Timed:
+    """Steps after one that warms up."""
     step()
-    crossed, start = received_bytes(), time.perf_counter()
+    crossed, ends = received_bytes(), [time.perf_counter()]
     for _ in range(steps):
         step()
-    took = time.perf_counter() - start
-    return took * 1e3 / steps, (received_bytes() - crossed) / steps
+        ends.append(time.perf_counter())
+    crossed = (received_bytes() - crossed) / steps
+    each = sorted((end - begun) * 1e3 for begun, end in itertools.pairwise(ends))
+    mean = (ends[-1] - ends[0]) * 1e3 / steps
+    p10, p90 = (each[-(-steps * tenths // 10) - 1] for tenths in (1, 9))
+    # a mean may lie beside nine of ten of what it is of
+    return Timed(mean, min(p10, mean), max(p90, mean), crossed)
 
 
 def received_bytes() -> int:
@@ -81,10 +97,10 @@ def free_ports(number: int) -> list[int]:
 
 
 def print_row(
-    system: str, version: str, given: Any, parameters: int, step: tuple[float, float]
+    system: str, version: str, given: Any, parameters: int, step: Timed
 ) -> None:
     """The result, if what had to cross did."""
-    step_ms, crossed = step
+    step_ms, p10_ms, p90_ms, crossed = step
     servers = getattr(given, "servers", 0) if given.workers > 1 else 0
     least = 0
     if given.workers > 1:
@@ -110,6 +126,8 @@ def print_row(
         "steps": given.steps,
         "parameters": parameters,
         "step_ms": step_ms,
+        "p10_ms": p10_ms,
+        "p90_ms": p90_ms,
         "received_bytes_per_step": crossed,
     }
     print(json.dumps(row), flush=True)

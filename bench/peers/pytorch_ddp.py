@@ -20,7 +20,7 @@ from typing import Any
 
 from gloo_allreduce import PR_SET_PDEATHSIG, watch
 from peer_hosts import DEVICE, HOSTS, host_of, start
-from peer_step import LEARNING_RATE, MOMENTUM, count, mean_ms, options, print_row
+from peer_step import LEARNING_RATE, MOMENTUM, Timed, count, options, print_row, time_steps
 from step_models import RECURRENT, classes_of, samples_of
 
 # models that the other peers do not have
@@ -56,12 +56,12 @@ def take_part(rank: int, given: Any, store: str) -> None:
         optimizer.step()
         loss.item()
 
-    found = mean_ms(step, given.steps)
+    found = time_steps(step, given.steps)
     if together:
         # of the slowest
         slowest = torch.tensor(found, dtype=torch.float64)
         distributed.all_reduce(slowest, op=distributed.ReduceOp.MAX)
-        found = tuple(slowest.tolist())
+        found = Timed(*slowest.tolist())
     if rank == 0:
         print_row("pytorch-ddp", torch.__version__, given, parameters, found)
     if together:

@@ -25,7 +25,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import tensorflow as tf
 
 from peer_hosts import host_of, start
-from peer_step import LEARNING_RATE, MOMENTUM, free_ports, mean_ms, options, print_row
+from peer_step import LEARNING_RATE, MOMENTUM, free_ports, options, print_row, time_steps
 from step_models import AUXILIARY, MODELS, PAIR, RECURRENT, classes_of, samples_of
 
 v1 = tf.compat.v1
@@ -192,7 +192,7 @@ def measure(given: Any, target: str) -> None:
         initialize, train, parameters = build(given)
         with v1.Session(target, config=config()) as session:
             session.run(initialize)
-            found = mean_ms(session.make_callable(train), given.steps)
+            found = time_steps(session.make_callable(train), given.steps)
     print_row("tensorflow-grpc", tf.__version__, given, parameters, found)
 
 

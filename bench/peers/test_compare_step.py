@@ -71,6 +71,18 @@ class Compare(unittest.TestCase):
         ]
         self.assertEqual(found, expected)
 
+    def test_a_step_has_the_spread_of_the_steps_of_all_rounds(self) -> None:
+        rounds = [of_round(10, 20, 10, 30), of_round(10, 24, 10, 40)]
+        for rows, ends in zip(rounds, ((18, 26), (16, 25)), strict=True):
+            rows[1]["ps_ms"] |= {"p10": ends[0], "p90": ends[1]}
+            rows[3] |= {"p10_ms": ends[0] + 10, "p90_ms": ends[1] + 20}
+        found = compare_step.compare(rounds)
+        ends = [(c.p10_step_ms, c.step_ms, c.p90_step_ms) for c in found]
+        self.assertEqual(ends, [(16, 22, 26), (26, 35, 46)])
+        # rows of before have none
+        (one, _) = compare_step.compare([ROUNDS[0]])
+        self.assertEqual((one.p10_step_ms, one.p90_step_ms), (20, 20))
+
     def test_a_way_that_is_not_in_the_usual_table_comes_last(self) -> None:
         rows = [own_local("gru", 4), own("mpi-sgd", "verbs", "gru", 12), own("ps", "tcp", "gru", 8)]
         systems = [c.system for c in compare_step.compare([rows])]

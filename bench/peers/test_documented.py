@@ -19,7 +19,7 @@ def documented(bench: str) -> set[str]:
     """What the row of such lines has in backquotes, but for the names of benches."""
     rows = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if f"`{bench}`" in line]
     assert len(rows) == 1, f"{DOCS} has {len(rows)} rows of {bench}"
-    return set(re.findall(r"`([a-z_]+)`", rows[0].split("|", 2)[2]))
+    return set(re.findall(r"`([a-z0-9_]+)`", rows[0].split("|", 2)[2]))
 
 
 def keys(kind: type) -> set[str]:

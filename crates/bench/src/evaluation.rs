@@ -12,7 +12,7 @@ mod turns;
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tensorwire_launch::JobSpec;
@@ -25,6 +25,7 @@ use crate::kvstore::{KvstoreSpec, Pull, kvstore};
 use crate::machine::Machine;
 use crate::modes::curve;
 use crate::simulate::{Compute, SimulateResult, SimulateSpec, calibrate, simulate, validate};
+use crate::statistics::Quantiles;
 use crate::transfer::{TransferSpec, transfers};
 
 pub use data::{DataFolder, NoData};
@@ -161,6 +162,8 @@ const REPETITIONS: usize = 3;
 /// Measured twice, and once more where both have taken less: with quick, and in a whole run.
 const CHEAP: Duration = Duration::from_secs(3);
 const BEARABLE: Duration = Duration::from_secs(120);
+/// With quick, what takes longer is not done once more.
+const SHORT: Duration = Duration::from_secs(10);
 
 /// Does one case after the other, and holds those that should end with the same weights against each other.
 #[derive(Debug)]
@@ -172,7 +175,7 @@ pub struct Runner<'a> {
     /// By what decides them: the weights that a job ended with.
     weights: HashMap<String, String>,
     /// By job, in milliseconds a step of one worker alone.
-    local_ms: HashMap<String, f64>,
+    local_ms: HashMap<String, Quantiles>,
     /// By link and job, what its replicas compute and what bytes take of that.
     computed: HashMap<String, links::Computed>,
     /// By link, what it carries.
@@ -214,11 +217,13 @@ impl<'a> Runner<'a> {
                 kvstore(spec, ways, self.job)?.iter().try_for_each(|result| tell(on_line, result))
             }
             Case::Modes(config) => {
-                curve(config, self.job, &mut |point| {
-                    // a point is numbers and names
-                    on_line(serde_json::to_value(point).unwrap_or_default());
-                })?;
-                Ok(())
+                let (mut curves, begun) = (Vec::new(), Instant::now());
+                while curves.is_empty() || self.again_if_short(curves.len(), begun.elapsed()) {
+                    curves.push(curve(config, self.job, &mut |_| {})?);
+                }
+                let last = curves.pop();
+                let all = last.iter().flat_map(|last| last.clone().with(&curves).points);
+                all.into_iter().try_for_each(|point| tell(on_line, &point))
             }
             Case::Allreduce(spec, ways) => {
                 allreduce(spec, ways, self.job)?.iter().try_for_each(|result| tell(on_line, result))
@@ -256,6 +261,12 @@ impl<'a> Runner<'a> {
     /// True if what was measured so often in so long is to be measured again, since a figure of one measurement has no spread.
     fn again(&self, done: usize, took: Duration) -> bool {
         is_again(self.repetitions, done, took)
+    }
+
+    /// The same of what may take minutes: once is enough then.
+    fn again_if_short(&self, done: usize, took: Duration) -> bool {
+        let bearable = if self.repetitions < REPETITIONS { SHORT } else { BEARABLE };
+        done < REPETITIONS && took < bearable
     }
 
     fn validate(&mut self, spec: &SimulateSpec) -> Result<SimulateResult, BenchError> {

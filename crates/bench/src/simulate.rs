@@ -312,11 +312,11 @@ fn measure(
     let whole = whole.transpose()?;
     let (mut one_ms, mut crowd_ms, mut step_ms) = (Vec::new(), Vec::new(), Vec::new());
     let launched = |prepared: &Prepared| -> Result<f64, BenchError> {
-        Ok(step::step_ms(&launch_train(prepared, &ByName, job, &mut |_| {})?))
+        Ok(step::StepRun::of(&launch_train(prepared, &ByName, job, &mut |_| {})?).ms)
     };
     for _ in 0..REPETITIONS {
         let report = step::run_alone(&one, alone)?;
-        one_ms.push(step::step_ms(&TrainOutcome::alone(report)));
+        one_ms.push(step::StepRun::of(&TrainOutcome::alone(report)).ms);
         crowd_ms.push(launched(&crowd)?);
         step_ms.extend(whole.as_ref().map(launched).transpose()?);
     }

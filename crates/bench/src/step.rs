@@ -140,20 +140,20 @@ pub fn step(
         Way::new(&TrainConfig { exchange, trace: None, ..config.clone() }, options.overlap)
     });
     let mut ways = ways.collect::<Result<Vec<Way>, BenchError>>()?;
-    let mut local_ms = Vec::new();
+    let mut local_runs = Vec::new();
     let (mut weights, mut last) = (Weights::default(), TrainReport::default());
     for turn in 0..options.warm_up + options.repetitions {
         last = run_alone(&local, &options.alone)?;
         let alone = TrainOutcome::alone(last.clone());
-        let ms = step_ms(&alone);
-        local_ms.push(ms);
-        on_event(StepEvent::Measured { kind: "local".to_string(), ms });
+        let run = StepRun::of(&alone);
+        on_event(StepEvent::Measured { kind: "local".to_string(), ms: run.ms });
+        local_runs.push(run);
         weights.local(&alone)?;
         for way in &mut ways {
             way.measure(job, &mut weights, on_event)?;
         }
         if turn < options.warm_up {
-            local_ms.clear();
+            local_runs.clear();
             ways.iter_mut().for_each(Way::forget);
         }
     }
@@ -171,7 +171,7 @@ pub fn step(
         steps: local.steps(),
         threads: config.threads,
         kernels: last.kernels,
-        local_ms: Quantiles::of(local_ms).ok_or_else(none)?,
+        local_ms: StepRun::quantiles(&local_runs).ok_or_else(none)?,
         local_peak_bytes: last.peak_bytes,
         local_bytes_copied_to_host: last.copies.of(CopyPurpose::ToHost),
         ps: None,
@@ -192,10 +192,9 @@ pub fn step(
 struct Way {
     job: Prepared,
     /// What it computes and what it communicates, by themselves.
-    halves: Option<[Prepared; 2]>,
-    /// In milliseconds a step.
-    ms: Vec<f64>,
-    halves_ms: [Vec<f64>; 2],
+    half_jobs: Option<[Prepared; 2]>,
+    runs: Vec<StepRun>,
+    halves: [Vec<StepRun>; 2],
     /// The last measurement.
     last: Option<TrainOutcome>,
 }
@@ -211,9 +210,9 @@ impl Way {
         });
         Ok(Way {
             job: Prepared::new(config.clone(), &ByName)?,
-            halves: halves.transpose()?,
-            ms: Vec::new(),
-            halves_ms: [Vec::new(), Vec::new()],
+            half_jobs: halves.transpose()?,
+            runs: Vec::new(),
+            halves: [Vec::new(), Vec::new()],
             last: None,
         })
     }
@@ -235,32 +234,32 @@ impl Way {
         }
         let TrainConfig { strategy, exchange, .. } = &prepared.config;
         let (kind, exchange) = (strategy.name(), exchange.name());
-        let mut tell = |kind: String, all_ms: &mut Vec<f64>, ms: f64| {
-            all_ms.push(ms);
-            on_event(StepEvent::Measured { kind, ms });
+        let mut tell = |kind: String, runs: &mut Vec<StepRun>, outcome: &TrainOutcome| {
+            let run = StepRun::of(outcome);
+            on_event(StepEvent::Measured { kind, ms: run.ms });
+            runs.push(run);
         };
-        tell(format!("{kind} {exchange}"), &mut self.ms, step_ms(&outcome));
+        tell(format!("{kind} {exchange}"), &mut self.runs, &outcome);
         self.last = Some(outcome);
         let kinds = ["compute", "communication"];
-        for ((half, all_ms), kind) in
-            self.halves.iter().flatten().zip(&mut self.halves_ms).zip(kinds)
+        for ((half, runs), kind) in self.half_jobs.iter().flatten().zip(&mut self.halves).zip(kinds)
         {
             let outcome = launch_train(half, &ByName, job, &mut |_| {})?;
-            tell(kind.to_string(), all_ms, step_ms(&outcome));
+            tell(kind.to_string(), runs, &outcome);
         }
         Ok(())
     }
 
     /// What was measured so far does not count.
     fn forget(&mut self) {
-        self.ms.clear();
-        self.halves_ms.iter_mut().for_each(Vec::clear);
+        self.runs.clear();
+        self.halves.iter_mut().for_each(Vec::clear);
     }
 
     /// None: nothing was measured.
     fn result(self, local_ms: f64) -> Option<PsResult> {
-        let ps_ms = Quantiles::of(self.ms)?;
-        let [compute_ms, communication_ms] = self.halves_ms.map(Quantiles::of);
+        let ps_ms = StepRun::quantiles(&self.runs)?;
+        let [compute_ms, communication_ms] = self.halves.map(|runs| StepRun::quantiles(&runs));
         let overlap = compute_ms.zip(communication_ms).map(|(compute_ms, communication_ms)| {
             let (compute, communication) = (compute_ms.median, communication_ms.median);
             Overlap {
@@ -359,14 +358,46 @@ pub(crate) fn promises_bits(prepared: &Prepared) -> bool {
     prepared.has_bits_of_one() && has_order && in_step && is_whole
 }
 
-/// The slowest member's, as the others wait for it; the first step is the warm-up, if there is another.
-pub(crate) fn step_ms(outcome: &TrainOutcome) -> f64 {
-    let of = |report: &TrainReport| match report.warm_steps {
+/// One job that was measured: the slowest member's steps, as the others wait for it. The first step is the warm-up, if there is
+/// another.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct StepRun {
+    /// Milliseconds a step, over all of them.
+    pub(crate) ms: f64,
+    /// Of each ([`TrainReport::warm_pieces`]).
+    pieces_ms: Vec<f64>,
+}
+
+impl StepRun {
+    pub(crate) fn of(outcome: &TrainOutcome) -> StepRun {
+        let slowest = outcome.reports.values().max_by(|a, b| ms_of(a).total_cmp(&ms_of(b)));
+        slowest.map_or_else(StepRun::default, |report| StepRun {
+            ms: ms_of(report),
+            pieces_ms: report.warm_pieces.iter().map(|seconds| seconds * 1e3).collect(),
+        })
+    }
+
+    /// The median of what jobs took a step, and around it the percentiles of the steps of all of them: one job has a spread, too.
+    /// None of none.
+    pub(crate) fn quantiles(runs: &[StepRun]) -> Option<Quantiles> {
+        let of_jobs = Quantiles::of(runs.iter().map(|run| run.ms))?;
+        let pieces = runs.iter().flat_map(|run| run.pieces_ms.iter().copied());
+        Some(match Quantiles::of(pieces) {
+            // a mean may lie beside nine of ten of what it is of
+            Some(Quantiles { p10, p90, .. }) => {
+                Quantiles { p10: p10.min(of_jobs.median), p90: p90.max(of_jobs.median), ..of_jobs }
+            }
+            None => of_jobs,
+        })
+    }
+}
+
+fn ms_of(report: &TrainReport) -> f64 {
+    match report.warm_steps {
         0 => report.train_seconds * 1e3,
         // fits: a count far below 2^53
         steps => report.warm_seconds * 1e3 / steps as f64,
-    };
-    outcome.reports.values().map(of).fold(0.0, f64::max)
+    }
 }
 
 /// Holds every measurement's weights against the first one's.
@@ -426,6 +457,43 @@ mod tests {
             matches!(differ, BenchError::WeightsDiffer { local, ps } if local == "a" && ps == "b")
         );
         assert!(weights.local(&report("b")).is_err());
+    }
+
+    fn job(seconds: &[f64]) -> TrainReport {
+        TrainReport {
+            warm_seconds: seconds.iter().sum(),
+            warm_steps: seconds.len() as u64,
+            warm_pieces: seconds.to_vec(),
+            ..TrainReport::default()
+        }
+    }
+
+    #[test]
+    fn a_spread_is_of_the_steps_and_the_median_of_the_jobs() {
+        let of = |jobs: &[&[f64]]| {
+            let run = |seconds: &&[f64]| StepRun::of(&TrainOutcome::alone(job(seconds)));
+            StepRun::quantiles(&jobs.iter().map(run).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&[]), None);
+        let quantiles = |count, p10, median, p90| Some(Quantiles { count, p10, median, p90 });
+        assert_eq!(of(&[&[0.25, 0.5, 0.75]]), quantiles(1, 250.0, 500.0, 750.0));
+        assert_eq!(of(&[&[0.25, 0.75], &[0.5, 0.5], &[1.0]]), quantiles(3, 250.0, 500.0, 1000.0));
+        // one step of eleven is most of the time
+        let rare = [[0.125; 10].as_slice(), &[9.0]].concat();
+        let found = of(&[&rare]).unwrap();
+        assert_eq!((found.p10, found.p90), (125.0, found.median));
+        // a job of one step has no other
+        let alone = TrainReport { train_seconds: 2.0, ..TrainReport::default() };
+        let alone = StepRun::of(&TrainOutcome::alone(alone));
+        assert_eq!(StepRun::quantiles(&[alone]), quantiles(1, 2000.0, 2000.0, 2000.0));
+    }
+
+    #[test]
+    fn the_slowest_member_says_what_a_step_takes() {
+        let mut outcome = TrainOutcome::alone(job(&[1.0, 2.0]));
+        outcome.reports.insert(tensorwire_base::Rank(1), job(&[2.0, 4.0]));
+        let found = StepRun::of(&outcome);
+        assert_eq!(found, StepRun { ms: 3000.0, pieces_ms: vec![2000.0, 4000.0] });
     }
 
     #[test]

@@ -101,6 +101,9 @@ fn repetitions(figure: &Figure, plot: &Plot) -> String {
     let which = if are_all { "Medians" } else { "Where the lines say it, medians" };
     match least.zip(most) {
         None => "The lines do not say of how many repetitions.".to_string(),
+        Some((_, 1.0)) if plot.dots().any(|dot| dot.y.spread.is_some()) => {
+            "One measurement each; what has a spread, of several steps.".to_string()
+        }
         Some((_, 1.0)) => "Measured once.".to_string(),
         Some((least, most)) if least == most => format!("{which} of {most} measurements."),
         Some((least, most)) => format!("{which} of {least} to {most} measurements."),

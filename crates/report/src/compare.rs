@@ -290,7 +290,7 @@ fn by_percent(ratio: f64) -> String {
 }
 
 fn percent(share: f64) -> String {
-    crate::verdict::without_zeros(&format!("{:.2}", share * 100.0)).to_string()
+    crate::numbers::without_zeros(&format!("{:.2}", share * 100.0)).to_string()
 }
 
 #[cfg(test)]

@@ -82,6 +82,8 @@ pub(crate) struct Point {
     /// What is the same in repetitions, of which the median is shown: x, or the epoch or step of a curve.
     pub(crate) key: f64,
     pub(crate) x: f64,
+    /// From where to where repetitions of the line lay along x; none where it does not say.
+    pub(crate) x_ends: Option<[f64; 2]>,
     pub(crate) y: Measure,
     /// Of its line, where that says it.
     pub(crate) origin: Option<Rc<Origin>>,

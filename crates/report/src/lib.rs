@@ -10,6 +10,7 @@ mod figure;
 mod figures;
 mod line;
 mod measure;
+mod numbers;
 mod origin;
 mod page;
 mod plot;

@@ -144,6 +144,13 @@ impl Line {
         Ok(Measure::new(self.number(path)?, spread, self.optional_number("repetitions")))
     }
 
+    /// A step of one process alone, with the percentiles of its steps where the line has them.
+    pub(crate) fn local_seconds(&self) -> Result<Measure, Lacks> {
+        let ends = self.optional_number("local_p10_s").zip(self.optional_number("local_p90_s"));
+        let spread = ends.map(|ends| spread(Between::Percentiles, ends));
+        Ok(Measure::new(self.number("local_step_s")?, spread, None))
+    }
+
     /// The median under a name, with the line's `p10_NAME` and `p90_NAME`, and how many there were.
     pub(crate) fn percentiles(&self, name: &'static str, count: &str) -> Result<Measure, Lacks> {
         let end = |tenths: &str| self.optional_number(&format!("{tenths}_{name}"));

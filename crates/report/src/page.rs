@@ -5,11 +5,12 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::compare::RunComparison;
 use crate::figure::{Claim, Figure};
+use crate::numbers::times;
 use crate::origin::joined;
 use crate::saved::PlotFiles;
 use crate::section::{Evaluation, Gap, Section};
 use crate::table::{Cell, Table};
-use crate::verdict::{Found, State, Verdict, times};
+use crate::verdict::{Found, State, Verdict};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -111,8 +112,8 @@ fn head(evaluation: &Evaluation) -> Markup {
         h1 { "The papers' evaluation, measured" }
         p {
             "What three papers on distributed deep learning claim, what tensorwire shows of it, and what others do on the same \
-             machine. Points are medians; bars around them reach from the 10th to the 90th percentile of the repetitions, or from the \
-             least to the greatest round, where lines have them. A ratio above 1 is ours being better. "
+             machine. Points are medians; bars around them reach from the 10th to the 90th percentile of the repetitions, of training steps to that of the \
+             steps, or from the least to the greatest round, where lines have them. A ratio above 1 is ours being better. "
             b { "Met" } " and " b { "short" } " compare it with the paper's, whose machines were others: "
             "their ratios include the difference between their networks, these do not. " b { "Unclear" } ": the spread of what was "
             "measured has the paper's figure in it, or a ratio is within 10 % of the paper's and was measured once (not of times to a "

@@ -37,6 +37,8 @@ pub(crate) struct Series {
 pub(crate) struct Dot {
     pub(crate) key: f64,
     pub(crate) x: f64,
+    /// From where to where its repetitions lay along x; none where x is the key, or there was one.
+    pub(crate) x_ends: Option<[f64; 2]>,
     pub(crate) y: Measure,
     /// Of its lines.
     pub(crate) origins: BTreeSet<Rc<Origin>>,
@@ -165,11 +167,21 @@ fn dots(mut points: Vec<&Point>) -> Vec<Dot> {
         Dot {
             key: same[0].key,
             x: middle(&all_x),
+            x_ends: x_ends(same),
             y: Measure::pooled(&measures),
             origins: same.iter().filter_map(|point| point.origin.clone()).collect(),
         }
     };
     same.map(dot).collect()
+}
+
+/// Those that lines say, or those of several lines.
+fn x_ends(same: &[&Point]) -> Option<[f64; 2]> {
+    let said = same.iter().flat_map(|point| point.x_ends.into_iter().flatten());
+    let all: Vec<f64> = said.chain(same.iter().map(|point| point.x)).collect();
+    let least = all.iter().copied().reduce(f64::min)?;
+    let most = all.iter().copied().reduce(f64::max)?;
+    (least < most).then_some([least, most])
 }
 
 /// A file's name in lower case, of letters, digits and dashes.
@@ -201,6 +213,7 @@ mod tests {
             role: Role::Ours,
             key,
             x: key,
+            x_ends: None,
             y: y.into(),
             origin: None,
         }

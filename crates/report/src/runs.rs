@@ -96,6 +96,7 @@ fn point(series: &str, subject: &str, step: f64, y: f64) -> Point {
         role: Role::Ours,
         key: step,
         x: step,
+        x_ends: None,
         y: y.into(),
         origin: None,
     }

@@ -8,10 +8,11 @@ mod markdown;
 
 use crate::caption::{Shown, caption};
 use crate::figure::{Axis, Figure, Shape, Unit, Wants};
+use crate::numbers::times;
 use crate::plot::label;
 use crate::plots::{Dot, Plot, Series};
 use crate::section::Evaluation;
-use crate::verdict::{compared, ratios, times};
+use crate::verdict::{compared, ratios};
 
 pub(crate) use csv::of_plot as csv_of_plot;
 

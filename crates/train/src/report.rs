@@ -118,6 +118,9 @@ pub struct TrainReport {
     pub warm_seconds: f64,
     #[serde(default)]
     pub warm_steps: u64,
+    /// Seconds a step, of each of these in turn; where there are many, of as many in a row as make 128 numbers at most.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warm_pieces: Vec<f64>,
     /// Bytes that the runtime copied from memory to memory on their way from one process to another.
     pub bytes_copied: u64,
     /// All bytes that the runtime copied, those of `bytes_copied` among them: a key `bytes_copied_…` for each purpose.

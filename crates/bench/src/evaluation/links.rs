@@ -241,7 +241,7 @@ impl Runner<'_> {
         spec: &LinkSteps,
         on_line: &mut dyn FnMut(Value),
     ) -> Result<(), BenchError> {
-        let local_step_s = self.local_ms(&spec.config())? * 1e-3;
+        let local_step_s = self.local_ms(&spec.config())?.median * 1e-3;
         // all cores: what bytes take is not to come of one that has nothing to do
         let threads = Some((cores() / HOSTS as usize).max(1));
         let replicas = compute(&TrainConfig { threads, ..spec.config() });

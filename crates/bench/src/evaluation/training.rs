@@ -16,7 +16,7 @@ use crate::by_name::ByName;
 use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::statistics::Quantiles;
-use crate::step::{promises_bits, step_ms};
+use crate::step::{StepRun, promises_bits};
 use crate::versions::Versions;
 
 /// What was measured of a job.
@@ -34,7 +34,7 @@ pub(super) struct Throughput {
     batch: usize,
     steps: u64,
     repetitions: usize,
-    /// The median; the slowest worker's, without the first step.
+    /// The median of the repetitions; the slowest worker's, without the first step. The percentiles are of their steps.
     step_s: f64,
     p10_s: f64,
     p90_s: f64,
@@ -53,6 +53,8 @@ pub(super) struct Scaling {
     job: Throughput,
     /// Of one worker's batch in one process that has all cores and exchanges nothing.
     local_step_s: f64,
+    local_p10_s: f64,
+    local_p90_s: f64,
 }
 
 /// How tensors cross between GPUs.
@@ -139,20 +141,21 @@ impl Runner<'_> {
         again: fn(&Runner<'_>, usize, Duration) -> bool,
     ) -> Result<(Throughput, String), BenchError> {
         let prepared = Prepared::new(config.clone(), &ByName)?;
-        let (mut all_ms, mut sha256, mut kernels) = (Vec::new(), None, String::new());
+        let (mut runs, mut sha256, mut kernels) = (Vec::new(), None, String::new());
         let mut transport = config.transport;
         let begun = Instant::now();
-        while all_ms.is_empty() || again(self, all_ms.len(), begun.elapsed()) {
+        while runs.is_empty() || again(self, runs.len(), begun.elapsed()) {
             let outcome = launch_train(&prepared, &ByName, self.job, &mut |_| {})?;
             transport = outcome.transport;
-            all_ms.push(step_ms(&outcome));
+            runs.push(StepRun::of(&outcome));
             sha256 = Some(self.same_bits(&prepared, &outcome)?);
             let of_workers = outcome.reports.values().map(|report| report.kernels.clone());
             kernels =
                 of_workers.reduce(|a, b| if a.len() < b.len() { b } else { a }).unwrap_or_default();
         }
         let none = || BenchError::Zero { what: "repetitions" };
-        let summary = Quantiles::of(all_ms.iter().map(|ms| ms * 1e-3)).ok_or_else(none)?;
+        let step_ms = StepRun::quantiles(&runs).ok_or_else(none)?;
+        let step_s = step_ms.median * 1e-3;
         // fits: batches are in memory
         let samples = config.batch as f64 * f64::from(config.workers);
         let job = Throughput {
@@ -166,11 +169,11 @@ impl Runner<'_> {
             servers: config.topology().servers,
             batch: config.batch,
             steps: prepared.steps(),
-            repetitions: all_ms.len(),
-            step_s: summary.median,
-            p10_s: summary.p10,
-            p90_s: summary.p90,
-            samples_per_second: samples / summary.median,
+            repetitions: runs.len(),
+            step_s,
+            p10_s: step_ms.p10 * 1e-3,
+            p90_s: step_ms.p90 * 1e-3,
+            samples_per_second: samples / step_s,
             weights_sha256: sha256.ok_or_else(none)?,
             versions: Versions::of(config.exchange),
             machine: Machine::here(),
@@ -179,9 +182,11 @@ impl Runner<'_> {
     }
 
     pub(super) fn scaling(&mut self, config: &TrainConfig) -> Result<Scaling, BenchError> {
-        let local_step_s = self.local_ms(config)? * 1e-3;
+        let local = self.local_ms(config)?;
         let job = self.throughput(config)?.of_kind("scaling");
-        Ok(Scaling { job, local_step_s })
+        let [local_step_s, local_p10_s, local_p90_s] =
+            [local.median, local.p10, local.p90].map(|ms| ms * 1e-3);
+        Ok(Scaling { job, local_step_s, local_p10_s, local_p90_s })
     }
 
     pub(super) fn crossing(&mut self, config: &TrainConfig) -> Result<Crossing, BenchError> {
@@ -210,7 +215,7 @@ impl Runner<'_> {
     }
 
     /// A step of one worker alone; measured once for each model and batch.
-    pub(super) fn local_ms(&mut self, config: &TrainConfig) -> Result<f64, BenchError> {
+    pub(super) fn local_ms(&mut self, config: &TrainConfig) -> Result<Quantiles, BenchError> {
         let TrainConfig { model, data, batch, threads, .. } = config;
         let key = format!("{model} {data} {batch} {threads:?}");
         if let Some(ms) = self.local_ms.get(&key) {
@@ -224,17 +229,17 @@ impl Runner<'_> {
             ..config.clone()
         };
         let prepared = Prepared::new(alone, &ByName)?;
-        let (mut all_ms, begun) = (Vec::new(), Instant::now());
-        while self.again(all_ms.len(), begun.elapsed()) {
+        let (mut runs, begun) = (Vec::new(), Instant::now());
+        while self.again(runs.len(), begun.elapsed()) {
             self.alone.store(true, Ordering::SeqCst);
             let report = train_local(&prepared, &self.job.interrupt, &mut |_| {}, &|_| {});
             self.alone.store(false, Ordering::SeqCst);
-            all_ms.push(step_ms(&TrainOutcome::alone(report?)));
+            runs.push(StepRun::of(&TrainOutcome::alone(report?)));
         }
-        let median = Quantiles::of(all_ms).map(|summary| summary.median);
-        let median = median.ok_or(BenchError::Zero { what: "repetitions" })?;
-        self.local_ms.insert(key, median);
-        Ok(median)
+        let step_ms = StepRun::quantiles(&runs);
+        let step_ms = step_ms.ok_or(BenchError::Zero { what: "repetitions" })?;
+        self.local_ms.insert(key, step_ms);
+        Ok(step_ms)
     }
 
     /// The same job ends with the same weights however its bytes travel. Returns their hash.

@@ -106,7 +106,7 @@ const QUANTITIES: &[Quantity] = &[
     time(&["peers-kvstore", "peers-allreduce"], "tensorwire", |line| {
         line.quantiles("tensorwire_s.median")
     }),
-    time(&["peer-step"], "step", |line| Ok(Measure::from(line.number("step_ms")?).scaled(1e-3))),
+    time(&["peer-step"], "step", |line| Ok(line.percentiles("step_ms", "rounds")?.scaled(1e-3))),
     of_run("samples/s", Better::Higher, |line| {
         Ok(line.number("summary.samples_per_second")?.into())
     }),

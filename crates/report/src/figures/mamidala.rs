@@ -206,9 +206,16 @@ fn curves(line: &Line) -> Result<Vec<Point>, Lacks> {
     if is_without_servers(line) {
         return Ok(Vec::new());
     }
-    let at = At::x(job(line)?, None, line.number("seconds")?);
-    let at = At { key: line.number("epoch")?, ..at };
+    let at = at_epoch(line, job(line)?)?;
     Ok(vec![mode(line, &at, accuracy(line)?)?])
+}
+
+/// At an epoch's end, which runs of the job reached a little sooner or later.
+fn at_epoch(line: &Line, subject: String) -> Result<At, Lacks> {
+    let seconds = line.percentiles("seconds", "repetitions")?;
+    let x_ends = seconds.spread.map(|it| [it.low, it.high]);
+    let key = line.number("epoch")?;
+    Ok(At { key, x_ends, ..At::x(subject, None, seconds.median) })
 }
 
 /// The median of as many runs as the line says.
@@ -222,7 +229,7 @@ fn batches(line: &Line) -> Result<Vec<Point>, Lacks> {
         return Ok(Vec::new());
     }
     let subject = words([model(line), learned_from(line, Some(IMAGENET)), None, None]);
-    let at = At { key: line.number("epoch")?, ..At::x(subject, None, line.number("seconds")?) };
+    let at = at_epoch(line, subject)?;
     let series = format!("batch {}", line.number("workers")? * line.number("batch")?);
     Ok(vec![at.point(Role::Ours, series, accuracy(line)?)])
 }

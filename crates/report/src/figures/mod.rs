@@ -72,19 +72,20 @@ struct At {
     place: Option<String>,
     key: f64,
     x: f64,
+    x_ends: Option<[f64; 2]>,
 }
 
 impl At {
     /// Where what repeats is x.
     fn x(subject: impl Into<String>, place: Option<String>, x: f64) -> At {
-        At { subject: subject.into(), place, key: x, x }
+        At { subject: subject.into(), place, key: x, x, x_ends: None }
     }
 
     fn point(&self, role: Role, series: impl Into<String>, y: impl Into<Measure>) -> Point {
-        let At { ref subject, ref place, key, x } = *self;
+        let At { ref subject, ref place, key, x, x_ends } = *self;
         let (subject, place) = (subject.clone(), place.clone());
         let (series, y) = (series.into(), y.into());
-        Point { subject, place, series, role, key, x, y, origin: None }
+        Point { subject, place, series, role, key, x, x_ends, y, origin: None }
     }
 }
 

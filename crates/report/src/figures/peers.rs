@@ -241,7 +241,7 @@ fn step_over_link(line: &Line) -> Result<Vec<Point>, Lacks> {
     let workers = counted(line.number("workers")?, "worker");
     let (model, batch) = (line.text("model")?, line.number("batch")?);
     let at = At::x(format!("{model}, batch {batch}, {link}, {workers}"), None, 0.0);
-    let step = Measure::from(line.number("step_ms")?).scaled(1e-3);
+    let step = line.percentiles("step_ms", "rounds")?.scaled(1e-3);
     let point = match line.optional_text("strategy") {
         Some(strategy) => at.point(Role::Ours, strategy, step),
         None => at.point(Role::Peer, line.text("system")?, step),

@@ -309,7 +309,7 @@ fn convergence(line: &Line) -> Result<Vec<Point>, Lacks> {
     };
     let subject = words([Some(model.to_string()), learned_from(line, papers), None, None]);
     let x = line.number("seconds")?;
-    let at = At { subject, place, key: line.number("step")?, x };
+    let at = At { key: line.number("step")?, ..At::x(subject, place, x) };
     Ok(vec![at.point(role(exchange), mechanism(line, exchange), line.number("loss")?)])
 }
 
@@ -323,8 +323,8 @@ fn scaling(line: &Line) -> Result<Vec<Point>, Lacks> {
     let at = At::x(subject, Some(wire(line, exchange)?.to_string()), workers);
     let rate = line.seconds("step_s")?.rate_of(workers * batch);
     let mut points = vec![at.point(role(exchange), mechanism(line, exchange), rate)];
-    if let Some(local_s) = line.optional_number("local_step_s") {
-        points.push(at.point(Role::Limit, LOCAL, batch / local_s));
+    if let Ok(local) = line.local_seconds() {
+        points.push(at.point(Role::Limit, LOCAL, local.rate_of(batch)));
     }
     Ok(points)
 }

@@ -3,7 +3,7 @@
 use tensorwire_base::{human_bytes, human_seconds};
 
 use crate::figure::{Axis, Scale, Unit};
-use crate::verdict::without_zeros;
+use crate::numbers::without_zeros;
 
 /// Ticks along an axis, at most.
 const TICKS_MAX: usize = 7;

@@ -12,6 +12,29 @@ pub(super) struct Pace {
     last: Option<End>,
     /// `first` is the end of the second step.
     is_second: bool,
+    marks: Marks,
+}
+
+/// What steps took once all are under way.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Warm {
+    /// Of all of them; 0 of none.
+    pub(super) seconds: f64,
+    pub(super) steps: u64,
+    /// Seconds a step, of each or of as many in a row as make [`MARKS_MAX`] pieces at most.
+    pub(super) pieces: Vec<f64>,
+}
+
+/// Behind so many, every other one is left out.
+const MARKS_MAX: usize = 128;
+
+/// Ends of one kind, evenly chosen of all that there were behind the first.
+#[derive(Debug, Default)]
+struct Marks {
+    chosen: Vec<End>,
+    /// Ends so far, and how many of them one is chosen of.
+    count: usize,
+    of: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -33,20 +56,56 @@ impl Pace {
         if waited_for_nothing && left_tail && self.last.is_some_and(|last| last.left_tail) {
             // the one before was the second of its kind
             (self.first, self.is_second) = (self.last, true);
+            self.marks = Marks::default();
         }
         // the second step counts in any case: better some of a tail too much than no figure
         if self.last.is_none() || left_tail == first.left_tail {
             self.last = Some(end);
         }
+        if left_tail == first.left_tail {
+            self.marks.add(end);
+        }
     }
 
-    /// Seconds, and the steps that took them; both 0 of fewer than two steps.
-    pub(super) fn warm(&self) -> (f64, u64) {
-        match (self.first, self.last) {
-            (Some(first), Some(last)) => {
-                ((last.at - first.at).as_secs_f64(), last.step - first.step)
-            }
-            _ => (0.0, 0),
+    /// Nothing of fewer than two steps.
+    pub(super) fn warm(&self) -> Warm {
+        let Some((first, last)) = self.first.zip(self.last) else {
+            return Warm::default();
+        };
+        let mut ends = self.marks.chosen.clone();
+        if ends.is_empty() {
+            ends.push(last);
+        }
+        let from = std::iter::once(&first).chain(&ends);
+        // fits: steps in a row are far fewer than 2^53
+        let piece = |(from, to): (&End, &End)| from.until(to) / (to.step - from.step) as f64;
+        Warm {
+            seconds: first.until(&last),
+            steps: last.step - first.step,
+            pieces: from.zip(&ends).map(piece).collect(),
+        }
+    }
+}
+
+impl End {
+    fn until(&self, to: &End) -> f64 {
+        (to.at - self.at).as_secs_f64()
+    }
+}
+
+impl Marks {
+    fn add(&mut self, end: End) {
+        self.count += 1;
+        self.of = self.of.max(1);
+        if !self.count.is_multiple_of(self.of) {
+            return;
+        }
+        self.chosen.push(end);
+        if self.chosen.len() > MARKS_MAX {
+            self.of *= 2;
+            let mut at = 0..;
+            // the second of two, so that pieces are of equally many steps from the first end on
+            self.chosen.retain(|_| at.next().is_some_and(|at: usize| at % 2 == 1));
         }
     }
 }
@@ -62,7 +121,33 @@ mod tests {
         for (step, &(second, left_tail)) in (1..).zip(ends) {
             pace.step(begun + Duration::from_secs(second), step, left_tail);
         }
-        pace.warm()
+        let Warm { seconds, steps, .. } = pace.warm();
+        (seconds, steps)
+    }
+
+    fn pieces(ends: impl IntoIterator<Item = (u64, bool)>) -> Vec<f64> {
+        let begun = Instant::now();
+        let mut pace = Pace::default();
+        for (step, (second, left_tail)) in (1..).zip(ends) {
+            pace.step(begun + Duration::from_secs(second), step, left_tail);
+        }
+        pace.warm().pieces
+    }
+
+    #[test]
+    fn each_step_is_a_piece_and_of_many_as_many_in_a_row_as_make_few_pieces() {
+        assert_eq!(pieces([]), [0.0; 0]);
+        assert_eq!(pieces([(5, false)]), [0.0; 0]);
+        assert_eq!(pieces([(5, false), (7, false), (10, false)]), [2.0, 3.0]);
+        // from the second on, and not the last one, which is of the other kind
+        assert_eq!(pieces([(5, true), (8, true), (10, true), (13, true), (20, false)]), [2.0, 3.0]);
+        assert_eq!(pieces([(5, true), (7, false), (9, true), (13, false)]), [2.0]);
+        assert_eq!(pieces([(5, true), (9, false)]), [4.0], "there is no other");
+        // steps of 1 and 3 s by turns
+        let ends = (0..1001).map(|step| (2 * step + step % 2, false));
+        let found = pieces(ends);
+        assert!((MARKS_MAX / 2..=MARKS_MAX).contains(&found.len()), "{}", found.len());
+        assert!(found.iter().all(|&seconds| seconds == 2.0), "{found:?}");
     }
 
     #[test]

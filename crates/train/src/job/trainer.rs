@@ -18,7 +18,7 @@ use super::feeding::FedAhead;
 use super::keeping::PartFiles;
 use super::listener::Listener;
 use super::loader::Loader;
-use super::pace::Pace;
+use super::pace::{Pace, Warm};
 use super::whereabouts::{Phase, ProcessStanding};
 use super::worker::Link;
 use super::{JobShape, TrainError, batches};
@@ -304,9 +304,15 @@ impl Trainer<'_> {
         }
         self.standing.enters(Phase::Ends);
         let train_seconds = begun.at.elapsed().as_secs_f64();
-        let (warm_seconds, warm_steps) = pace.warm();
+        let Warm { seconds, steps, pieces } = pace.warm();
         pulse::rest(|| self.finish_checkpoints(listener))?;
-        let pace = TrainReport { train_seconds, warm_seconds, warm_steps, ..Default::default() };
+        let pace = TrainReport {
+            train_seconds,
+            warm_seconds: seconds,
+            warm_steps: steps,
+            warm_pieces: pieces,
+            ..Default::default()
+        };
         let early_kernels = self.session.counters().early_kernels;
         let Ended { steps, interrupted } = ended;
         Ok(TrainReport { final_loss, polling, steps, interrupted, early_kernels, ..pace })

@@ -20,7 +20,7 @@ use crate::error::BenchError;
 use crate::evaluation::Runner;
 use crate::machine::cores;
 use crate::statistics::Quantiles;
-use crate::step::step_ms;
+use crate::step::StepRun;
 
 /// More than caches hold, copied to the socket in pieces. A fabric, which sends large pages without that copy, takes as much of cores:
 /// its receivers then copy out of memory that no cache has.
@@ -236,7 +236,7 @@ fn steps_ms(
     let mut all_ms = Vec::new();
     for _ in 0..repetitions {
         let outcome = launch_train(&prepared, &ByName, runner.job, &mut |_| {})?;
-        all_ms.push(step_ms(&outcome));
+        all_ms.push(StepRun::of(&outcome).ms);
     }
     let median = Quantiles::of(all_ms).map(|ms| ms.median);
     median.ok_or(BenchError::Zero { what: "repetitions" })
