@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
 # Makes what is given to people who do not build: a program for every Linux of this processor with glibc 2.28 or newer
-# (Debian 10, Ubuntu 18.10, RHEL 8, SLES 15 SP3), in an archive and in a package of Debian, with the sums of both:
+# (Debian 10, Ubuntu 18.10, RHEL 8, SLES 15 SP3), in an archive and in a package of Debian; and one that needs nothing, for
+# systems with another C library or an older one, and for empty containers. With the sums of all:
 #
 #   dist/tensorwire-VERSION-x86_64-linux.tar.gz
 #   dist/tensorwire_VERSION_amd64.deb
+#   dist/tensorwire-VERSION-x86_64-linux-static.tar.gz
 #   dist/SHA256SUMS
 #
-# The program is linked by zig against that C library, whatever this machine has. It holds all that it needs but the C
-# library; what a machine may have beside it, it loads when it starts (libibverbs, CUDA, oneDNN). It is not linked against
-# musl: such a program loads nothing. Each is unpacked and trains a few steps before this script says that it is there.
+# The first program is linked by zig against that C library, whatever this machine has. It holds all that it needs but the C
+# library; what a machine may have beside it, it loads when it starts (libibverbs, CUDA, oneDNN). The static one loads nothing:
+# it has shared memory and TCP, and processors to compute with. Names of hosts it resolves by /etc/hosts and DNS. Each is unpacked and trains a few steps before this script
+# says that it is there.
 #
-# It takes what building tensorwire takes (scripts/setup.sh), a system with dpkg, python3 with venv, and binutils (Debian and
+# It takes what building tensorwire takes (scripts/setup.sh), the C library as an archive (Debian's libc6-dev has it, Fedora's
+# glibc-static), a system with dpkg, python3 with venv, and binutils (Debian and
 # Ubuntu: apt-get install python3-venv binutils), and once a download of cargo-zigbuild, which is kept in the user's cache.
 # The package names its maintainer, by DEBFULLNAME and DEBEMAIL, else by git's user.name and user.email.
 #
@@ -101,7 +105,16 @@ others=$(objdump -p "$program" | sed -n 's/^ *NEEDED *//p' |
 [ -z "$others" ] || broken "the program needs more than the C library: $others"
 say "it asks for $newest at most, and for no library but the C library's"
 
-# What goes with the program, once for both.
+# A folder of its own: other flags build everything anew.
+say "building the same for $target, with its C library in it"
+RUSTFLAGS="${RUSTFLAGS:-} -C target-feature=+crt-static" cargo build --release --locked --package tensorwire-cli \
+  --features "$features" --target "$target" --target-dir "$built/static" ||
+  broken "the static program could not be built; it takes the C library as an archive (libc6-dev, glibc-static)"
+static=$built/static/$target/release/tensorwire
+asks=$(objdump -p "$static" | grep -E '^ *(INTERP|NEEDED)' || true)
+[ -z "$asks" ] || broken "the static program asks for: $asks"
+
+# What goes with the program, once for all.
 say "gathering licences, manual and completions"
 share=$folder/share
 mkdir -p "$share/doc" "$share/man1"
@@ -129,20 +142,26 @@ trains() {
   say "the program of $2 trains: $(printf '%s' "$says" | grep -o '"weights_sha256":"[0-9a-f]\{16\}')…"
 }
 
+# $1: a program, $2: the name of an archive of it and all that goes with it, and of the folder in that.
+pack() {
+  local whole=$folder/$2
+  say "packing $2.tar.gz"
+  mkdir "$whole"
+  install -m 755 "$1" "$whole/tensorwire"
+  cp -r "$share"/doc/. "$whole"
+  ! [ -e "$share/completions" ] || cp -r "$share/completions" "$whole"
+  [ -z "$(ls "$share/man1")" ] || cp -r "$share/man1" "$whole"
+  tar --create --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
+    --directory "$folder" "$2" | gzip -9 -n > "$out/$2.tar.gz"
+  mkdir -p "$folder/unpacked"
+  tar --extract --gzip --file "$out/$2.tar.gz" --directory "$folder/unpacked"
+  trains "$folder/unpacked/$2/tensorwire" "$2.tar.gz"
+}
+
 mkdir -p "$out"
-archive=$out/tensorwire-$version-$machine-linux.tar.gz
-say "packing $(basename "$archive")"
-whole=$folder/tensorwire-$version-$machine-linux
-mkdir "$whole"
-install -m 755 "$program" "$whole/tensorwire"
-cp -r "$share"/doc/. "$whole"
-! [ -e "$share/completions" ] || cp -r "$share/completions" "$whole"
-[ -z "$(ls "$share/man1")" ] || cp -r "$share/man1" "$whole"
-tar --create --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
-  --directory "$folder" "$(basename "$whole")" | gzip -9 -n > "$archive"
-mkdir "$folder/unpacked"
-tar --extract --gzip --file "$archive" --directory "$folder/unpacked"
-trains "$folder/unpacked/$(basename "$whole")/tensorwire" "the archive"
+archive=tensorwire-$version-$machine-linux
+pack "$program" "$archive"
+pack "$static" "$archive-static"
 
 architecture=$(dpkg --print-architecture)
 package=$out/tensorwire_${version}_$architecture.deb
@@ -208,6 +227,7 @@ dpkg-deb --root-owner-group -Zxz --build "$root" "$package" >/dev/null || broken
 dpkg-deb --extract "$package" "$folder/installed"
 trains "$folder/installed/usr/bin/tensorwire" "the package"
 
-(cd "$out" && sha256sum "$(basename "$archive")" "$(basename "$package")") > "$out/SHA256SUMS"
+made=("$archive.tar.gz" "$archive-static.tar.gz" "$(basename "$package")")
+(cd "$out" && sha256sum "${made[@]}") > "$out/SHA256SUMS"
 say "done:"
-(cd "$out" && du -h --apparent-size "$(basename "$archive")" "$(basename "$package")" && cat SHA256SUMS)
+(cd "$out" && du -h --apparent-size "${made[@]}" && cat SHA256SUMS)

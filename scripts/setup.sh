@@ -261,6 +261,7 @@ install_launchers() {
 }
 
 has_strace() { has strace; }
+has_rsvg() { has rsvg-convert; }
 # What the tests build, or look at. Each is installed for itself: without one of them the others are tested.
 for_tests() {
   local there=$1 what=$2
@@ -273,6 +274,7 @@ for_tests() {
 for_tests has_verbs_headers "the declarations of libibverbs are held against its headers" libibverbs-dev
 for_tests has_mpi "the feature mpi is built and tested" libopenmpi-dev openmpi-bin
 for_tests has_strace "what checkpoints ask of the system is followed" strace
+for_tests has_rsvg "plots become PDF by librsvg" librsvg2-bin
 for_tests has_libclang "MPI's headers are read by libclang for it" libclang-dev
 
 launchers=()

@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -231,6 +232,15 @@ def size_name(size: int) -> str:
     return f"{size} B"
 
 
+def commit() -> str | None:
+    """Of the checkout that this is of, if it is of one."""
+    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
 def machine(load: float | None) -> Row:
     """What the figures were measured on; `load`: its mean load in the minute before."""
     cpu = "unknown"
@@ -241,6 +251,7 @@ def machine(load: float | None) -> Row:
                 cpu = value.strip()
                 break
     return {
+        "commit": commit(),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "host": platform.node(),
         "kernel": platform.release(),

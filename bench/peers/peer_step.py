@@ -2,14 +2,13 @@
 prints. Knows no framework.
 
 A measurement is a new process or job: batches of made-up samples, SGD with momentum, a step to warm up, then the
-mean of the others and how far they lie apart, from where all workers begin to where the last has the new weights. `--workers 1` is the same
-work in one process that exchanges nothing.
+mean of the others and how far they lie apart, from where all workers begin to where the last has the new weights.
+`--workers 1` is the same work in one process that exchanges nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import socket
 import time
@@ -53,8 +52,8 @@ def count(text: str) -> int:
 
 
 class Timed(NamedTuple):
-    """Milliseconds of a step, over all steps that count and of these steps themselves, by nearest rank; and the bytes of a step
-    that crossed loopback, or came from other hosts."""
+    """Milliseconds of a step, over all steps that count and of these steps themselves, by nearest rank; and the bytes
+    of a step that crossed loopback, or came from other hosts."""
 
     ms: float
     p10_ms: float
@@ -70,7 +69,7 @@ def time_steps(step: Callable[[], Any], steps: int) -> Timed:
         step()
         ends.append(time.perf_counter())
     crossed = (received_bytes() - crossed) / steps
-    each = sorted((end - begun) * 1e3 for begun, end in itertools.pairwise(ends))
+    each = sorted((end - begun) * 1e3 for begun, end in zip(ends, ends[1:]))
     mean = (ends[-1] - ends[0]) * 1e3 / steps
     p10, p90 = (each[-(-steps * tenths // 10) - 1] for tenths in (1, 9))
     # a mean may lie beside nine of ten of what it is of

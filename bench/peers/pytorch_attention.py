@@ -4,12 +4,16 @@
 
 import argparse
 import json
+import os
 import pathlib
 import resource
 import statistics
 import subprocess
 import sys
 import time
+from importlib.metadata import version
+
+from compare import machine
 
 HEADS, DEPTH = 12, 64
 FIELDS = ("forward_ms", "backward_ms", "peak_bytes")
@@ -75,14 +79,15 @@ def main():
         return measure(given, given.measure)
     print(f"{'length':>6} {'forward':>22} {'backward':>24} {'memory':>22}")
     for length in map(int, given.lengths.split(",")):
-        rounds = []
+        load, rounds = os.getloadavg()[0], []
         for _ in range(given.rounds):
             ours = run(given.attention, str(length), str(given.threads))
             theirs = run(
                 sys.executable, __file__, "--measure", str(length), "--threads", str(given.threads)
             )
             rounds.append((ours, theirs))
-        row = {"bench": "attention", "length": length, "threads": given.threads}
+        row = {"bench": "pytorch-attention", "length": length, "threads": given.threads, "rounds": given.rounds}
+        row |= {"version": version("torch"), "machine": machine(load)}
         for field in FIELDS:
             for at, whose in enumerate(("tensorwire", "pytorch")):
                 row[f"{whose}_{field}"] = statistics.median(one[at][field] for one in rounds)

@@ -10,6 +10,7 @@ and clipping. --device is tensorwire's alone: PyTorch computes on the processor.
 import argparse
 import json
 import math
+import os
 import pathlib
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LinearLR, SequentialLR, StepLR
 
+from compare import machine
 from pytorch_models import CHARACTERS, MODELS, Variables, loss_of
 
 
@@ -204,6 +206,10 @@ def compare(given, model):
     return {**of, "worst": worst, "losses": found, "pytorch": expected}
 
 
+def whence(load):
+    return {"version": torch.__version__, "machine": machine(load)}
+
+
 def main():
     given = arguments()
     torch.set_num_threads(given.threads)
@@ -212,6 +218,7 @@ def main():
     for model in given.models.split(","):
         if model not in MODELS:
             sys.exit(f"there is no model '{model}'; known: {', '.join(JOBS)}")
+        load = os.getloadavg()[0]
         try:
             result = compare(given, model)
         except subprocess.CalledProcessError as error:
@@ -226,7 +233,7 @@ def main():
         )
         if given.json:
             with given.json.open("a") as lines:
-                lines.write(json.dumps({"bench": "loss", "kernels": given.kernels, **result}) + "\n")
+                lines.write(json.dumps({"bench": "pytorch-loss", "kernels": given.kernels, **result, **whence(load)}) + "\n")
     return 0 if agree else 1
 
 

@@ -7,6 +7,7 @@ had at once. Exit status: 0 all was measured, whether or not it is fast.
 
 import argparse
 import json
+import os
 import pathlib
 import resource
 import statistics
@@ -14,6 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.metadata import version
+
+from compare import machine
 
 MODELS = "mlp,fcn5,lstm,gru,cifar,alexnet,vgg16,resnet50,inception-v3,gpt-mini,gpt2-small,vit-small"
 # time and memory of ours over PyTorch's that are asked for
@@ -101,11 +105,18 @@ def ours(given, model, batch):
     return found["local_ms"]["median"], found["local_peak_bytes"]
 
 
-def compare(given, model, batch):
+def held_against(given, model, batch):
+    load = os.getloadavg()[0]
     rounds = [(ours(given, model, batch), theirs(given, model, batch)) for _ in range(given.rounds)]
     median = lambda pick: statistics.median(pick(one) for one in rounds)
+    ratios = [one[0][0] / one[1][0] for one in rounds]
+    ends = {
+        f"{whose}_{end}_ms": choose(one[at][0] for one in rounds)
+        for at, whose in enumerate(("tensorwire", "pytorch"))
+        for end, choose in (("min", min), ("max", max))
+    }
     return {
-        "bench": "step",
+        "bench": "pytorch-step",
         "model": model,
         "batch": batch,
         "sequence": given.sequence,
@@ -113,10 +124,16 @@ def compare(given, model, batch):
         "kernels": given.kernels,
         "tensorwire_ms": median(lambda one: one[0][0]),
         "pytorch_ms": median(lambda one: one[1][0]),
-        "ratio": median(lambda one: one[0][0] / one[1][0]),
+        **ends,
+        "ratio": statistics.median(ratios),
+        "ratio_min": min(ratios),
+        "ratio_max": max(ratios),
+        "rounds": len(rounds),
         "memory_ratio": median(lambda one: one[0][1] / one[1][1]),
         "tensorwire_peak_bytes": median(lambda one: one[0][1]),
         "pytorch_peak_bytes": median(lambda one: one[1][1]),
+        "version": version("torch"),
+        "machine": machine(load),
     }
 
 
@@ -128,7 +145,7 @@ def main():
     for model in given.models.split(","):
         for batch in map(int, given.batches.split(",")):
             try:
-                result = compare(given, model, batch)
+                result = held_against(given, model, batch)
             except subprocess.CalledProcessError as error:
                 sys.exit(f"{' '.join(map(str, error.cmd))}: {error.stderr}")
             goal = GOALS.get(model, GOAL_OF_CONVOLUTIONS.get(given.kernels, 2.0))

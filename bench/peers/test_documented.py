@@ -6,11 +6,14 @@ import re
 import unittest
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import compare
 import compare_allreduce
 import compare_kvstore
 import compare_step
+import pytorch_step
 
 DOCS = Path(__file__).parents[2] / "docs" / "command-line.md"
 
@@ -37,6 +40,14 @@ class Documented(unittest.TestCase):
         ):
             with self.subTest(bench):
                 self.assertEqual(documented(bench), keys(kind) | more)
+
+    def test_a_step_beside_pytorch_has_the_keys_of_its_row(self) -> None:
+        given = SimpleNamespace(rounds=2, sequence=None, threads=2, kernels="cpu")
+        measured = {"ours": lambda *_: (2.0, 10), "theirs": lambda *_: (4.0, 20), "version": lambda _: "2"}
+        with patch.multiple(pytorch_step, **measured):
+            row = pytorch_step.held_against(given, "mlp", 8)
+        self.assertEqual(row["ratio"], 0.5)
+        self.assertEqual(documented("pytorch-step"), set(row) - {"bench", "machine"})
 
     def test_one_row_has_the_keys_of_all_goals(self) -> None:
         kinds = (compare.Verdict, compare_allreduce.Verdict, compare_kvstore.Verdict)

@@ -4,9 +4,18 @@
 pub fn counted(count: usize, what: &str) -> String {
     match count {
         0 => String::new(),
-        1 => format!(", 1 {what}"),
-        count => format!(", {count} {what}s"),
+        count => format!(", {}", number_of(count, what)),
     }
+}
+
+/// So many of something: `number_of(2, "process")` is `2 processes`.
+pub fn number_of(count: usize, what: &str) -> String {
+    let ending = match (count, what.ends_with('s')) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
+    format!("{count} {what}{ending}")
 }
 
 /// Bytes with a binary unit: `human_bytes(1536)` is `1.5 KiB`.
@@ -50,6 +59,16 @@ mod tests {
         assert_eq!(human_bytes(1536), "1.5 KiB");
         assert_eq!(human_bytes(64 << 20), "64 MiB");
         assert_eq!(human_bytes(5 << 40), "5 TiB");
+    }
+
+    #[test]
+    fn one_of_something_is_not_several() {
+        assert_eq!(
+            [0, 1, 2].map(|count| counted(count, "worker")),
+            ["", ", 1 worker", ", 2 workers"]
+        );
+        let all = [0, 1, 2].map(|count| number_of(count, "process"));
+        assert_eq!(all, ["0 processes", "1 process", "2 processes"]);
     }
 
     #[test]

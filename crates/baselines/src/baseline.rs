@@ -40,7 +40,7 @@ impl Baseline {
             }
             Baseline::GrpcRdma => (
                 crate::ring::CONTENT_BYTES_MAX,
-                "its receiver takes messages of at most 1 GiB, as TensorFlow's does",
+                "its receiver takes messages of at most 1 GiB by construction",
             ),
             Baseline::Zmq => return None,
         };

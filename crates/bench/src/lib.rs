@@ -6,6 +6,7 @@
 const WARM_UP: usize = 3;
 
 mod allreduce;
+mod busy;
 mod by_name;
 mod error;
 mod evaluation;

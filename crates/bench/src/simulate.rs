@@ -23,7 +23,7 @@ use crate::error::BenchError;
 use crate::job::QUIET_RATE;
 use crate::machine::{Machine, cores};
 use crate::statistics::Quantiles;
-use crate::step;
+use crate::step::{self, StepRun};
 
 pub use calibrate::calibrate;
 
@@ -93,8 +93,12 @@ pub struct SimulateResult {
     pub batch: usize,
     #[serde(flatten)]
     pub estimate: Estimate,
-    /// The same job on this machine.
+    /// The same job on this machine, and the percentiles of its steps.
     pub measured_step_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured_p10_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured_p90_s: Option<f64>,
     /// Samples a second over one machine's, as Xue et al. say for this job.
     pub paper_speedup: Option<f64>,
     pub machine: Machine,
@@ -150,6 +154,8 @@ pub fn simulate(
         batch: spec.batch,
         estimate,
         measured_step_s: None,
+        measured_p10_s: None,
+        measured_p90_s: None,
         paper_speedup: of_paper.filter(|_| is_theirs).and_then(|benchmark| match spec.exchange {
             SimulatedExchange::ZeroCopy => benchmark.speedup_of_8,
             SimulatedExchange::GrpcRdma => benchmark.grpc_rdma_speedup_of_8,
@@ -288,12 +294,18 @@ pub fn validate(
 ) -> Result<SimulateResult, BenchError> {
     let planned = Planned::new(spec, spec.placement.unwrap_or_default())?;
     let servers = if planned.is_colocated { 0 } else { planned.servers };
-    let (compute, measured_step_s) = measure(spec, Some(servers), job, alone)?;
+    let (compute, step_ms) = measure(spec, Some(servers), job, alone)?;
     let simulated = simulate(spec, network, given.unwrap_or(compute))?;
-    Ok(SimulateResult { measured_step_s, ..simulated })
+    let of = |ms: fn(&Quantiles) -> f64| step_ms.as_ref().map(|step_ms| ms(step_ms) * 1e-3);
+    Ok(SimulateResult {
+        measured_step_s: of(|ms| ms.median),
+        measured_p10_s: of(|ms| ms.p10),
+        measured_p90_s: of(|ms| ms.p90),
+        ..simulated
+    })
 }
 
-/// Measures what one replica's step takes and, with a number of servers, a step of the job in seconds. All by turns, as
+/// Measures what one replica's step takes and, with a number of servers, a step of the job in milliseconds. All by turns, as
 /// the machine is not always equally fast. As many compute at once as the job has workers, if those are more than the
 /// cores: they take turns, and caches forget.
 fn measure(
@@ -301,7 +313,7 @@ fn measure(
     servers: Option<u32>,
     job: &JobSpec,
     alone: &AtomicBool,
-) -> Result<(Compute, Option<f64>), BenchError> {
+) -> Result<(Compute, Option<Quantiles>), BenchError> {
     let config_of_one = TrainConfig { workers: 1, ..step::alone(&config(spec, 0)) };
     let one = Prepared::new(config_of_one.clone(), &ByName)?;
     // fits: cores of a machine
@@ -310,22 +322,22 @@ fn measure(
     let crowd = Prepared::new(step::compute(&TrainConfig { workers, ..config_of_one }), &ByName)?;
     let whole = servers.map(|servers| Prepared::new(config(spec, servers), &ByName));
     let whole = whole.transpose()?;
-    let (mut one_ms, mut crowd_ms, mut step_ms) = (Vec::new(), Vec::new(), Vec::new());
-    let launched = |prepared: &Prepared| -> Result<f64, BenchError> {
-        Ok(step::StepRun::of(&launch_train(prepared, &ByName, job, &mut |_| {})?).ms)
+    let (mut one_ms, mut crowd_ms, mut runs) = (Vec::new(), Vec::new(), Vec::new());
+    let launched = |prepared: &Prepared| -> Result<StepRun, BenchError> {
+        Ok(StepRun::of(&launch_train(prepared, &ByName, job, &mut |_| {})?))
     };
     for _ in 0..REPETITIONS {
         let report = step::run_alone(&one, alone)?;
-        one_ms.push(step::StepRun::of(&TrainOutcome::alone(report)).ms);
-        crowd_ms.push(launched(&crowd)?);
-        step_ms.extend(whole.as_ref().map(launched).transpose()?);
+        one_ms.push(StepRun::of(&TrainOutcome::alone(report)).ms);
+        crowd_ms.push(launched(&crowd)?.ms);
+        runs.extend(whole.as_ref().map(launched).transpose()?);
     }
     let median_s = |all_ms: Vec<f64>| Quantiles::of(all_ms).map(|ms| ms.median * 1e-3);
     let alone_s = median_s(one_ms).ok_or(BenchError::Zero { what: "--repetitions" })?;
     let turns = f64::from(workers) / f64::from(cores);
     let crowded_s = median_s(crowd_ms).map(|seconds| seconds / turns);
     let compute = Compute::Given { alone_s, crowded_s };
-    Ok((compute, median_s(step_ms)))
+    Ok((compute, StepRun::quantiles(&runs)))
 }
 
 fn config(spec: &SimulateSpec, servers: u32) -> TrainConfig {

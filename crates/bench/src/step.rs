@@ -10,10 +10,11 @@ use serde::Serialize;
 use tensorwire_launch::{Hosts, JobSpec, JobUpdate, Transport, TransportChoice, VerbsOptions};
 use tensorwire_memory::{Copies, CopyPurpose};
 use tensorwire_train::{
-    Budget, ClientConfig, Exchange, Prepared, SendOrder, StoreConfig, Strategy, TrainConfig,
-    TrainOutcome, TrainReport, WireType, copies_key, launch_train, train_local,
+    Budget, ClientConfig, Exchange, Prepared, Progress, SendOrder, StoreConfig, Strategy,
+    TrainConfig, TrainOutcome, TrainReport, WireType, copies_key, launch_train, train_local,
 };
 
+use crate::busy::CoreTicks;
 use crate::by_name::ByName;
 use crate::error::BenchError;
 use crate::machine::Machine;
@@ -96,6 +97,10 @@ pub struct PsResult {
     /// nothing to do but wait, a step.
     pub poll_misses_per_step: f64,
     pub waits_per_step: f64,
+    /// The share of this machine's cores' time in which they had something to do (0 to 1), from where all workers were done with
+    /// the first step to where one was done with the last; the median of the measurements. None of jobs without such steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cores_busy: Option<f64>,
     #[serde(flatten)]
     pub overlap: Option<Overlap>,
 }
@@ -194,6 +199,8 @@ struct Way {
     /// What it computes and what it communicates, by themselves.
     half_jobs: Option<[Prepared; 2]>,
     runs: Vec<StepRun>,
+    /// Of each, as [`PsResult::cores_busy`].
+    busy: Vec<f64>,
     halves: [Vec<StepRun>; 2],
     /// The last measurement.
     last: Option<TrainOutcome>,
@@ -212,6 +219,7 @@ impl Way {
             job: Prepared::new(config.clone(), &ByName)?,
             half_jobs: halves.transpose()?,
             runs: Vec::new(),
+            busy: Vec::new(),
             halves: [Vec::new(), Vec::new()],
             last: None,
         })
@@ -225,10 +233,15 @@ impl Way {
     ) -> Result<(), BenchError> {
         let prepared = &self.job;
         let is_first = self.last.is_none();
+        let mut steps = StepsWatched::default();
         let outcome = launch_train(prepared, &ByName, job, &mut |update| match update {
             JobUpdate::Transport(choice) if is_first => on_event(StepEvent::Transport(choice)),
+            JobUpdate::Progress { value: Progress { step, .. }, .. } => {
+                steps.ended(step, prepared.steps());
+            }
             _ => {}
         })?;
+        self.busy.extend(steps.busy());
         if promises_bits(prepared) {
             weights.ps(&outcome)?;
         }
@@ -253,6 +266,7 @@ impl Way {
     /// What was measured so far does not count.
     fn forget(&mut self) {
         self.runs.clear();
+        self.busy.clear();
         self.halves.iter_mut().for_each(Vec::clear);
     }
 
@@ -289,8 +303,32 @@ impl Way {
             versions: Versions::of(prepared.config.exchange),
             poll_misses_per_step: per_step(sum(|report| report.polling.poll_misses)),
             waits_per_step: per_step(sum(|report| report.polling.waits)),
+            cores_busy: Quantiles::of(self.busy).map(|of| of.median),
             overlap,
         })
+    }
+}
+
+/// How busy the cores are while a job makes the steps that count.
+#[derive(Debug, Default)]
+struct StepsWatched {
+    begun: Option<CoreTicks>,
+    over: Option<CoreTicks>,
+}
+
+impl StepsWatched {
+    /// A worker is done with a step.
+    fn ended(&mut self, step: u64, last: u64) {
+        if step == 1 {
+            // the last one to be done says it last
+            self.begun = CoreTicks::now();
+        } else if step == last && self.over.is_none() {
+            self.over = CoreTicks::now();
+        }
+    }
+
+    fn busy(&self) -> Option<f64> {
+        self.over?.busy_since(self.begun?)
     }
 }
 
@@ -494,6 +532,24 @@ mod tests {
         outcome.reports.insert(tensorwire_base::Rank(1), job(&[2.0, 4.0]));
         let found = StepRun::of(&outcome);
         assert_eq!(found, StepRun { ms: 3000.0, pieces_ms: vec![2000.0, 4000.0] });
+    }
+
+    #[test]
+    fn steps_are_watched_from_the_last_ones_first_to_the_first_ones_last() {
+        let mut steps = StepsWatched::default();
+        assert_eq!(steps.busy(), None);
+        steps.ended(1, 3);
+        let first = steps.begun;
+        steps.ended(2, 3);
+        assert!(first.is_some() && steps.over.is_none());
+        steps.ended(3, 3);
+        let over = steps.over;
+        steps.ended(3, 3);
+        assert!(over.is_some() && steps.over == over, "the other worker is done later");
+        // of one step there is none behind the first
+        let mut single = StepsWatched::default();
+        single.ended(1, 1);
+        assert_eq!(single.busy(), None);
     }
 
     #[test]

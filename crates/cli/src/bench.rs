@@ -280,6 +280,12 @@ fn show_step(results: &[StepResult]) -> Result<(), Failure> {
     for ps in results.iter().filter_map(|result| result.ps.as_ref()) {
         let (exchange, copied) = (ps.exchange.name(), ps.bytes_copied);
         print_text(format_args!("{exchange}: {copied} bytes copied between processes"))?;
+        if let Some(busy) = ps.cores_busy {
+            let busy = 100.0 * busy;
+            print_text(format_args!(
+                "{exchange}: this machine's cores were busy {busy:.0} % of the steps"
+            ))?;
+        }
         if let Some(overlap) = &ps.overlap {
             print_text(format_args!(
                 "{exchange}: a step is {:.2} of the longer of computing and communicating, {:.2} of both",

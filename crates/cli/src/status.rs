@@ -6,7 +6,7 @@ use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use tensorwire::program::status_folder;
-use tensorwire_base::{Deadline, counted};
+use tensorwire_base::{Deadline, number_of};
 use tensorwire_launch::{
     Abandoned, Hosts, JobStatus, MemberPhase, MemberStatus, Resize, Scaled, StatusError, Still,
     host_answers, job_status, jobs, scale_job, stop_job,
@@ -26,29 +26,30 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
     let folder = status_folder();
-    let found = match &args.job {
-        Some(job) => vec![job_status(&folder, job).map_err(Failure::user)?],
-        None => jobs(&folder).map_err(Failure::other)?,
+    let (found, waiting) = match &args.job {
+        Some(job) => match job_status(&folder, job) {
+            Err(StatusError::NoSuchJob { .. }) => (Vec::new(), abandoned(&folder, job)?),
+            found => (vec![found.map_err(Failure::user)?], Vec::new()),
+        },
+        None => (jobs(&folder).map_err(Failure::other)?, Abandoned::all(&folder)),
     };
     if args.json {
-        return found.iter().try_for_each(|job| print(json_line(job)?));
+        found.iter().try_for_each(|job| print(json_line(job)?))?;
+        return waiting.iter().try_for_each(|left| print(json_line(&waiting_line(left))?));
     }
-    let mut waiting = 0;
-    if args.job.is_none() {
-        for left in Abandoned::all(&folder) {
-            waiting += left.waiting();
-            note(format_args!(
-                "{}: {} processes wait for another launcher, since that one (process {}) was killed; its command with --resume auto \
-                 goes on with them, or, where it has gone on with other workers or elsewhere, begins behind its newest checkpoint",
-                left.title(),
-                left.waiting(),
-                left.launcher_pid()
-            ));
-        }
+    for left in &waiting {
+        let pid = left.launcher_pid();
+        note(format_args!(
+            "{}: {} for another launcher, since that one (process {pid}) was killed; its command with --resume auto goes on with \
+             them, or, where it has gone on with other workers or elsewhere, begins behind its newest checkpoint; `tensorwire stop \
+             {pid} --now` ends them",
+            left.title(),
+            who_wait(left.waiting().len()),
+        ));
     }
     match (&args.job, found.as_slice()) {
         (Some(_), [job]) => show(job),
-        (_, []) if waiting > 0 => Ok(()),
+        (_, []) if !waiting.is_empty() => Ok(()),
         (_, []) => {
             note("no job whose launcher runs on this host");
             Ok(())
@@ -133,7 +134,7 @@ fn goes_on(folder: &Path, job: &str, launches: u64, until: Deadline) -> Result<J
 
 /// ` with 2 workers`.
 fn with_workers(count: usize) -> String {
-    format!(" with{}", counted(count, "worker").trim_start_matches(','))
+    format!(" with {}", number_of(count, "worker"))
 }
 
 /// Workers that a job has, but for those that it lost.
@@ -148,10 +149,9 @@ pub(crate) fn stop(args: &StopArgs) -> Result<(), Failure> {
     let StopArgs { job, now, timeout, json } = args;
     let folder = status_folder();
     let asked = match job_status(&folder, job) {
-        Err(StatusError::NoSuchJob { .. }) => match abandoned(&folder, job) {
-            Some(left) => return end_abandoned(args, left),
-            None => return Err(Failure::user(StatusError::NoSuchJob { job: job.clone() })),
-        },
+        Err(StatusError::NoSuchJob { .. }) => {
+            return end_abandoned(args, abandoned(&folder, job)?);
+        }
         asked => asked.map_err(Failure::user)?,
     };
     let said = stop_job(&folder, job, *now).map_err(Failure::user)?;
@@ -184,27 +184,47 @@ pub(crate) fn stop(args: &StopArgs) -> Result<(), Failure> {
     }
 }
 
-/// The processes of a job whose launcher was killed.
-fn abandoned(folder: &Path, job: &str) -> Option<Abandoned> {
-    // one of several jobs of a program is not known by its name
-    let mut all = Abandoned::all(folder).into_iter();
-    let mut found = all.by_ref().filter(|left| left.launcher_pid().to_string() == job);
-    found.next().filter(|_| found.next().is_none())
+/// `2 processes wait`.
+fn who_wait(count: usize) -> String {
+    format!("{} {}", number_of(count, "process"), if count == 1 { "waits" } else { "wait" })
+}
+
+/// What `--json` says of processes whose launcher was killed.
+fn waiting_line(left: &Abandoned) -> serde_json::Value {
+    let launcher = left.launcher_pid();
+    let title = left.title();
+    serde_json::json!({
+        "job": launcher.to_string(), "launcher_pid": launcher, "title": title, "waiting": left.waiting(),
+    })
+}
+
+/// The processes of a launcher that was killed, which are of several jobs where a program had several.
+///
+/// # Errors
+/// When there are none.
+fn abandoned(folder: &Path, job: &str) -> Result<Vec<Abandoned>, Failure> {
+    let mut all = Abandoned::all(folder);
+    all.retain(|left| left.launcher_pid().to_string() == job);
+    match all.is_empty() {
+        true => Err(Failure::user(StatusError::NoSuchJob { job: job.to_string() })),
+        false => Ok(all),
+    }
 }
 
 fn end_abandoned(
     StopArgs { job, now, json, .. }: &StopArgs,
-    left: Abandoned,
+    all: Vec<Abandoned>,
 ) -> Result<(), Failure> {
-    let waiting = left.waiting();
+    let count = all.iter().map(|left| left.waiting().len()).sum();
+    let waiting = who_wait(count);
     if !now {
         return Err(Failure::user(format!(
-            "the launcher of job {job} was killed, and {waiting} processes wait for another: its command with --resume auto goes on \
-             with them; `tensorwire stop {job} --now` ends them"
+            "the launcher of job {job} was killed, and {waiting} for another: its command with --resume auto goes on with them; \
+             `tensorwire stop {job} --now` ends them"
         )));
     }
-    left.end();
-    let said = format!("{waiting} processes that waited for a launcher were ended");
+    all.into_iter().for_each(Abandoned::end);
+    let said = format!("ended {} that waited for a launcher", number_of(count, "process"));
     if *json {
         let answer = serde_json::json!({ "job": job, "answer": said, "has_ended": true });
         return print(json_line(&answer)?);

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::Access;
+use tensorwire_base::LOADS_NOTHING;
 
 use crate::error::{DeviceError, DriverVersion, Failure, OpenError, is_sticky, mend};
 use crate::facts::{DeviceFacts, WritesOrdering};
@@ -38,12 +39,13 @@ impl Driver {
     pub fn open(library: Option<&Path>) -> Result<Arc<Driver>, OpenError> {
         let name = library.unwrap_or(Path::new(SONAME));
         let looked_for = name.display().to_string();
+        let missing = |reason| OpenError::Missing { looked_for: looked_for.clone(), reason };
+        if let Some(program) = LOADS_NOTHING {
+            return Err(missing(program.why.to_string()));
+        }
         // SAFETY: a library's initialisers run: that the driver's may is what a caller asks for who opens it.
         let handle = unsafe { libloading::Library::new(name) };
-        let handle = handle.map_err(|error| {
-            let (looked_for, reason) = (looked_for.clone(), error.to_string());
-            OpenError::Missing { looked_for, reason }
-        })?;
+        let handle = handle.map_err(|error| missing(error.to_string()))?;
         let handle = ManuallyDrop::new(handle);
         // SAFETY: what the caller names, or the system has under this name, is CUDA's driver; it is never unloaded.
         let functions = unsafe { Functions::of(&handle) };

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_char};
 use std::fmt;
 
-use tensorwire_base::human_bytes;
+use tensorwire_base::{LOADS_NOTHING, human_bytes};
 
 use crate::device::Device;
 use crate::libraries::CudaLibrary;
@@ -64,9 +64,9 @@ impl OpenError {
     pub fn mend(&self) -> String {
         match self {
             OpenError::Missing { .. } => {
-                "install a driver (525 or newer), in a container run with `docker run --gpus all`, or name the \
-                 library with --cuda-driver"
-                    .to_owned()
+                let usual = "install a driver (525 or newer), in a container run with `docker run --gpus all`, or name \
+                             the library with --cuda-driver";
+                LOADS_NOTHING.map_or(usual, |program| program.mend).to_owned()
             }
             OpenError::Start { mend, .. } => mend.clone(),
             OpenError::Function { .. } | OpenError::TooOld { .. } => {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use tensorwire_base::Deadline;
+use tensorwire_base::{Deadline, LOADS_NOTHING};
 
 use crate::device::{Device, Handle};
 use crate::driver::SONAME;
@@ -206,11 +206,13 @@ impl LibrarySearch {
 
 impl LoadedLibrary {
     fn load(found: FoundLibrary) -> Result<LoadedLibrary, LibraryError> {
+        let failed = |reason| LibraryError::Load { path: found.path.display().to_string(), reason };
+        if let Some(program) = LOADS_NOTHING {
+            return Err(failed(program.why.to_string()));
+        }
         // SAFETY: as for `loads`.
         let handle = unsafe { libloading::Library::new(&found.path) };
-        let path = || found.path.display().to_string();
-        let handle = handle
-            .map_err(|error| LibraryError::Load { path: path(), reason: error.to_string() })?;
+        let handle = handle.map_err(|error| failed(error.to_string()))?;
         let handle = ManuallyDrop::new(handle);
         Ok(LoadedLibrary { found, version: LibraryVersion::default(), handle })
     }
@@ -310,6 +312,9 @@ fn files_in(folders: impl Iterator<Item = PathBuf>, names: &[&str]) -> Vec<PathB
 }
 
 fn loads(path: &Path) -> bool {
+    if LOADS_NOTHING.is_some() {
+        return false;
+    }
     // SAFETY: a library's initialisers run: that those of CUDA's libraries may is what a caller asks for who looks for
     // them. It is never unloaded.
     unsafe { libloading::Library::new(path) }.map(ManuallyDrop::new).is_ok()

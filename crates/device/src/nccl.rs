@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorwire_base::{Clock, Deadline};
+use tensorwire_base::{Clock, Deadline, LOADS_NOTHING};
 use tensorwire_memory::DeviceWriteLoan;
 
 use crate::device::{Device, Handle};
@@ -155,12 +155,13 @@ impl Nccl {
     /// When there is none, or it is too old.
     pub fn open(library: &Path) -> Result<Arc<Nccl>, NcclError> {
         let looked_for = library.display().to_string();
+        let missing = |reason| NcclError::Missing { looked_for: looked_for.clone(), reason };
+        if let Some(program) = LOADS_NOTHING {
+            return Err(missing(program.why.to_string()));
+        }
         // SAFETY: a library's initialisers run: that NCCL's may is what a caller asks for who opens it.
         let handle = unsafe { libloading::Library::new(library) };
-        let handle = handle.map_err(|error| {
-            let (looked_for, reason) = (looked_for.clone(), error.to_string());
-            NcclError::Missing { looked_for, reason }
-        })?;
+        let handle = handle.map_err(|error| missing(error.to_string()))?;
         let handle = ManuallyDrop::new(handle);
         // SAFETY: what the caller names is NCCL; it is never unloaded.
         let functions = unsafe { NcclFunctions::of(&handle) };

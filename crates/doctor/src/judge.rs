@@ -8,7 +8,7 @@ mod way;
 use std::fmt;
 
 use serde::Serialize;
-use tensorwire_base::human_bytes;
+use tensorwire_base::{LOADS_NOTHING, human_bytes};
 use tensorwire_fabric::{GidKind, PortState};
 
 use super::facts::{Facts, GidFacts, NicFacts, PortFacts};
@@ -166,7 +166,8 @@ type InTheWay = Option<(&'static str, String, String)>;
 fn library(facts: &Facts) -> InTheWay {
     let error = facts.rdma.library.error.as_ref()?;
     let what = format!("libibverbs cannot be loaded ({error})");
-    Some(("rdma-library", what, "apt-get install rdma-core ibverbs-providers".into()))
+    let usual = "apt-get install rdma-core ibverbs-providers";
+    Some(("rdma-library", what, LOADS_NOTHING.map_or(usual, |program| program.mend).into()))
 }
 
 /// Why there is no NIC.

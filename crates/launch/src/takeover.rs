@@ -304,9 +304,9 @@ impl Abandoned {
         let found = records.filter_map(|record| Abandoned::find(&record).ok().flatten());
         let mut all = Vec::new();
         for left in found {
-            match left.waiting() {
-                0 => left.end(),
-                _ => all.push(left),
+            match left.waiting().is_empty() {
+                true => left.end(),
+                false => all.push(left),
             }
         }
         all
@@ -327,10 +327,11 @@ impl Abandoned {
         self.record.launcher.pid
     }
 
-    /// How many of its processes are left.
-    pub fn waiting(&self) -> usize {
+    /// Those of its processes that are left.
+    pub fn waiting(&self) -> Vec<u32> {
         let members = self.record.members.iter();
-        members.filter(|member| !member.process.find().has_ended()).count()
+        let left = members.filter(|member| !member.process.find().has_ended());
+        left.map(|member| member.process.pid).collect()
     }
 
     /// What the members were told of the job, in its own form; none if it has another, or they speak otherwise than this launcher.
@@ -437,7 +438,7 @@ mod tests {
         };
         assert!(left.is_whole());
         let all = Abandoned::all(path.parent().unwrap());
-        assert_eq!((all.len(), all[0].title(), all[0].waiting()), (1, "a test", 1));
+        assert_eq!((all.len(), all[0].title(), all[0].waiting().len()), (1, "a test", 1));
         assert!(!format!("{left:?}").contains("secret"));
         left.clone().end();
         assert!(!left.is_whole() && !path.exists());
@@ -458,7 +459,7 @@ mod tests {
         assert!(left(same.clone()).payload::<serde_json::Value>().is_some());
         let other = left(JobRecord { protocol: PROTOCOL + 1, ..same });
         assert!(other.payload::<serde_json::Value>().is_none());
-        assert_eq!(other.waiting(), 1, "they can be ended");
+        assert_eq!(other.waiting().len(), 1, "they can be ended");
     }
 
     #[test]

@@ -146,9 +146,18 @@ impl Line {
 
     /// A step of one process alone, with the percentiles of its steps where the line has them.
     pub(crate) fn local_seconds(&self) -> Result<Measure, Lacks> {
-        let ends = self.optional_number("local_p10_s").zip(self.optional_number("local_p90_s"));
-        let spread = ends.map(|ends| spread(Between::Percentiles, ends));
-        Ok(Measure::new(self.number("local_step_s")?, spread, None))
+        self.step_beside("local_step_s", ["local_p10_s", "local_p90_s"])
+    }
+
+    /// A step that was measured beside a simulated one, so.
+    pub(crate) fn measured_seconds(&self) -> Result<Measure, Lacks> {
+        self.step_beside("measured_step_s", ["measured_p10_s", "measured_p90_s"])
+    }
+
+    fn step_beside(&self, median: &'static str, ends: [&str; 2]) -> Result<Measure, Lacks> {
+        let [low, high] = ends.map(|end| self.optional_number(end));
+        let spread = low.zip(high).map(|ends| spread(Between::Percentiles, ends));
+        Ok(Measure::new(self.number(median)?, spread, None))
     }
 
     /// The median under a name, with the line's `p10_NAME` and `p90_NAME`, and how many there were.
@@ -156,6 +165,19 @@ impl Line {
         let end = |tenths: &str| self.optional_number(&format!("{tenths}_{name}"));
         let spread = end("p10").zip(end("p90")).map(|ends| spread(Between::Percentiles, ends));
         Ok(Measure::new(self.number(name)?, spread, self.optional_number(count)))
+    }
+
+    /// The median of the line's `rounds`, with the least and the greatest where the line has them.
+    pub(crate) fn of_rounds(
+        &self,
+        median: &'static str,
+        ends: [&str; 2],
+    ) -> Result<Measure, Lacks> {
+        let [low, high] = ends.map(|end| self.optional_number(end));
+        // one round has no spread
+        let ends = low.zip(high).filter(|(low, high)| low < high);
+        let spread = ends.map(|ends| spread(Between::Rounds, ends));
+        Ok(Measure::new(self.number(median)?, spread, self.optional_number("rounds")))
     }
 
     /// All fields of the line itself, or of the summary that it is, if that is an object.

@@ -49,7 +49,7 @@ impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.state {
             State::Met => f.write_str("met: ")?,
-            State::Short => f.write_str("short: ")?,
+            State::Short => write!(f, "short{}: ", self.short_by())?,
             State::Unclear => f.write_str("unclear: ")?,
             State::Elsewhere => f.write_str("not measured there: ")?,
         }
@@ -57,7 +57,7 @@ impl fmt::Display for Found {
             Wants::Reaches(_) | Wants::ReachesAt(..) if self.state == State::Elsewhere => {
                 f.write_str(&plain(self.figure))
             }
-            _ if self.state == State::Elsewhere => f.write_str(&times(self.figure)),
+            _ if self.state == State::Elsewhere => f.write_str(&self.times_and_spread()),
             Wants::Within(most) => {
                 write!(f, "{} % off", percent(self.figure))?;
                 if let Some([low, high]) = self.spread {
@@ -69,11 +69,7 @@ impl fmt::Display for Found {
                 write!(f, "{} of {bound}", plain(self.figure))
             }
             wants => {
-                f.write_str(&times(self.figure))?;
-                if let Some([low, high]) = self.spread {
-                    write!(f, " [{} to {}]", times(low), times(high))?;
-                }
-                write!(f, " of {}", times(wants.bound()))?;
+                write!(f, "{} of {}", self.times_and_spread(), times(wants.bound()))?;
                 match self.state {
                     State::Unclear if self.spread.is_none() => f.write_str(", measured once"),
                     _ => Ok(()),
@@ -125,6 +121,26 @@ impl Claim {
 }
 
 impl Found {
+    fn times_and_spread(&self) -> String {
+        let figure = times(self.figure);
+        let ends =
+            self.spread.map(|[low, high]| format!("{figure} [{} to {}]", times(low), times(high)));
+        ends.unwrap_or(figure)
+    }
+
+    /// ` by 1.5×`: how many times as much is wanted; ` by 5 points`: how many percentage points less. Nothing where that says
+    /// nothing, as of a figure that is 0, or as good as what is wanted.
+    fn short_by(&self) -> String {
+        let by = match self.wants {
+            Wants::Within(most) => format!("{} points", percent(self.figure - most)),
+            wants => times(wants.bound() / self.figure),
+        };
+        match self.figure > 0.0 && by != "1×" && by != "0 points" {
+            true => format!(" by {by}"),
+            false => String::new(),
+        }
+    }
+
     /// Where along x, in words: `4 KiB`, `workers: 2`.
     pub(crate) fn place(&self, figure: &Figure) -> Option<String> {
         let Shape::Lines(x) = figure.shape else { return None };
@@ -210,7 +226,7 @@ fn found(better: Better, claim: &Claim, plot: &Plot) -> Option<(Found, usize)> {
                 .find_map(|state| most(&that_are(state)))?;
             let found = best.found(wants);
             // of several models that were measured once, the luckiest is the best
-            let is_luck = matches!(wants, Wants::BestOfAll(_)) && found.spread.is_none();
+            let is_luck = matches!(wants, Wants::BestOfAll(_)) && best.is_once;
             let state = match found.state {
                 State::Met if is_luck => State::Unclear,
                 state => state,

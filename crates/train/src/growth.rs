@@ -59,6 +59,8 @@ mod tests {
                 let (epoch, rate, samples_per_second, evaluation) = (1, 0.1, 1.0, None);
                 growth.step(&FinishedStep {
                     step,
+                    time: 0.0,
+                    workers: 1,
                     epoch,
                     loss,
                     rate,

@@ -2,7 +2,7 @@
 //! finished it. Shows nothing.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
@@ -18,6 +18,10 @@ use crate::run::TrainUpdate;
 pub struct FinishedStep {
     /// From 1.
     pub step: u64,
+    /// When this was said: seconds since 1970, as the launcher's clock goes.
+    pub time: f64,
+    /// How many workers' losses it is of: those that a job has at that time.
+    pub workers: u32,
     /// The epoch that it is in, from 1.
     pub epoch: u64,
     /// The mean of the workers' losses, added in the order of workers.
@@ -292,7 +296,8 @@ impl StepAggregator {
         // in their order; fits: workers are few
         let loss = losses.iter().flatten().sum::<f32>() / count as f32;
         let OpenStep { polling, evaluation, .. } = self.open.remove(&self.first)?;
-        Some(self.finished(self.first, loss, polling, evaluation))
+        // fits: workers are few
+        Some(self.finished(self.first, (loss, count as u32), polling, evaluation))
     }
 
     /// A step of a process that trains alone, for all workers.
@@ -300,19 +305,24 @@ impl StepAggregator {
         // fits: workers are few
         self.samples += self.batch * self.lost.len() as u64;
         let evaluation = evaluation_of(progress);
-        self.finished(progress.step, progress.loss, progress.polling, evaluation)
+        let said = (progress.loss, self.lost.len() as u32);
+        self.finished(progress.step, said, progress.polling, evaluation)
     }
 
     fn finished(
         &mut self,
         step: u64,
-        loss: f32,
+        (loss, workers): (f32, u32),
         polling: Polling,
         evaluation: Option<StepEvaluation>,
     ) -> FinishedStep {
         self.first = step + 1;
+        // a clock before 1970 says nothing
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         FinishedStep {
             step,
+            time: time.as_secs_f64(),
+            workers,
             epoch: step.div_ceil(self.steps_per_epoch),
             loss,
             rate: self.rate * self.rates.factor(step),
@@ -400,7 +410,8 @@ mod tests {
         assert_eq!(steps.take().map(|step| step.loss), Some(2.0));
         assert_eq!(steps.take(), None);
         steps.update(&loses(1));
-        assert_eq!(steps.take().map(|step| (step.step, step.loss)), Some((2, 5.0)));
+        let next = steps.take().map(|step| (step.step, step.loss, step.workers));
+        assert_eq!(next, Some((2, 5.0, 1)), "of who is left");
         assert_eq!(steps.take(), None);
     }
 
@@ -525,6 +536,8 @@ mod tests {
         let keys: Vec<&str> = line.as_object().unwrap().keys().map(String::as_str).collect();
         let mut expected = [
             "step",
+            "time",
+            "workers",
             "epoch",
             "loss",
             "rate",

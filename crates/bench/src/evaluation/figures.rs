@@ -174,7 +174,7 @@ pub const FIGURES: &[Figure] = &[
     },
     Figure {
         name: "simulated",
-        paper: "Xue et al., figure 11",
+        paper: "Xue et al., figures 9, 11, 12",
         what: "the paper's cluster and larger ones; what is simulated beside what is measured here",
         quick_seconds: 75,
         cases: simulated::cases,

@@ -71,13 +71,14 @@ Nothing is copied there. The job's secret goes through standard input.
                if every host can, else tcp, with a warning that says which host
                cannot, why, and the fix. verbs: that or nothing.
 
-A line of --metrics holds step, epoch, loss, rate, samples_per_second (so far),
-and how the workers waited for tensors in that step, summed over them: polls
-(times a tensor was asked for), poll_misses (it was not there yet), waits (times
-a worker blocked), poll_us and wait_us (microseconds lost in missed polls and in
-waits); with --val-every also test_loss and test_accuracy where there was an
-evaluation. `tensorwire report FILE` draws it. The summary, which is also what
---json prints, has these figures over all steps.
+A line of --metrics holds step, time (seconds since 1970), workers (that the job
+had), epoch, loss, rate, samples_per_second (so far), and how the workers waited
+for tensors in that step, summed over them: polls (times a tensor was asked
+for), poll_misses (it was not there yet), waits (times a worker blocked),
+poll_us and wait_us (microseconds lost in missed polls and in waits); with
+--val-every also test_loss and test_accuracy where there was an evaluation.
+`tensorwire report FILE` draws it. The summary, which is also what --json
+prints, has these figures over all steps.
 
 Exit status: 0 done; 2 something given cannot be right; 130 Ctrl-C or `stop`, 143
 SIGTERM, 129 a terminal that hung up; 1 anything else: a process that died. -v

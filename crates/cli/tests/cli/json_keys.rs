@@ -22,7 +22,7 @@ fn documented(heading: &str) -> BTreeSet<String> {
 }
 
 /// Holds the keys of objects against a section. `elsewhere` are words of it that are no keys of these: values, and keys of other jobs.
-fn agree<'a>(
+pub(crate) fn agree<'a>(
     heading: &str,
     objects: impl IntoIterator<Item = &'a Value>,
     nested: &[&str],

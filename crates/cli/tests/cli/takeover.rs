@@ -14,6 +14,7 @@ use tensorwire_testkit::long;
 
 use crate::checkpoint::{JOB, hash, names, place, step, train};
 use crate::hosts::{BESIDE, Rsh};
+use crate::json_keys::agree;
 use crate::support::{Ended, Job, children, send};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -317,6 +318,18 @@ fn where_not_all_processes_are_left_the_job_begins_behind_a_checkpoint() {
     first.kill();
     let said = String::from_utf8(again.ask(&["status"]).stderr).unwrap();
     assert!(said.contains("2 workers: 2 processes wait for another launcher"), "{said}");
+    let launcher = first.name();
+    let mut members: Vec<i32> =
+        first.members.iter().map(|member| member.as_raw_nonzero().get()).collect();
+    members.sort_unstable();
+    for question in [&["status", "--json"][..], &["status", &launcher, "--json"]] {
+        let said: Value = serde_json::from_slice(&again.ask(question).stdout).unwrap();
+        assert_eq!(said["job"], launcher.as_str());
+        agree("Processes that wait", [&said], &[], &[]);
+        let mut waiting: Vec<i32> = serde_json::from_value(said["waiting"].clone()).unwrap();
+        waiting.sort_unstable();
+        assert_eq!(waiting, members);
+    }
     send(first.members[1], Signal::KILL);
     let ended = again.end();
     let context = format!("{}\n{}", first.log(), ended.stderr);

@@ -5,6 +5,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::ManuallyDrop;
 use std::path::Path;
 
+use tensorwire_base::{LOADS_NOTHING, LoadsNothing};
+
 /// The library's name, as the dynamic linker looks for it.
 const SONAME: &str = "libdnnl.so.3";
 
@@ -91,6 +93,8 @@ pub enum OpenError {
          (ldconfig, LD_LIBRARY_PATH)"
     )]
     Missing { looked_for: String, reason: String },
+    #[error("oneDNN cannot be loaded: {why}; {mend}")]
+    Static { why: &'static str, mend: &'static str },
     #[error("{looked_for} is oneDNN {found}; 3.2 or a later 3.x is needed")]
     Version { looked_for: String, found: String },
     #[error(
@@ -239,6 +243,9 @@ impl Library {
     pub(super) fn load(path: Option<&Path>) -> Result<Library, OpenError> {
         let name = path.unwrap_or(Path::new(SONAME));
         let looked_for = name.display().to_string();
+        if let Some(LoadsNothing { why, mend }) = LOADS_NOTHING {
+            return Err(OpenError::Static { why, mend });
+        }
         let handle = on_one_cpu(|| {
             // SAFETY: a library's initialisers run: that oneDNN's and its dependencies' may is what a caller
             // asks for who opens this back end. They are not bound to a thread.

@@ -84,8 +84,9 @@ const QUANTITIES: &[Quantity] = &[
         Some(_) => Err(Lacks::Number("ps_ms.median")),
         None => Ok(line.quantiles("local_ms.median")?.scaled(1e-3)),
     }),
-    time(&["step"], "step alone", |line| {
-        Ok(Measure::from(line.number("tensorwire_ms")?).scaled(1e-3))
+    time(&["pytorch-step"], "step alone", |line| {
+        let ms = line.of_rounds("tensorwire_ms", ["tensorwire_min_ms", "tensorwire_max_ms"])?;
+        Ok(ms.scaled(1e-3))
     }),
     time(
         &["throughput", "scaling", "gpudirect", "links", "links-simulated", "epoch", "nodes"],

@@ -38,6 +38,8 @@ pub(crate) const FIGURES: &[&Figure] = &[
     &mamidala::TENSORS_BY_RANKS,
     &mamidala::TENSORS_BY_SIZE,
     &simulated::SPEED_UP,
+    &simulated::BY_BATCH,
+    &simulated::WITHOUT_COPY,
     &simulated::VALIDATION,
     &peers::ALL_REDUCE,
     &peers::STORE_BY_SIZE,

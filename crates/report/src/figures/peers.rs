@@ -62,7 +62,7 @@ pub(super) const ONE_PROCESS: Figure = Figure {
     source: "Beside PyTorch",
     title: "A step of one process",
     says: "No paper's: the same model and batch, no communication.",
-    kinds: &["step"],
+    kinds: &["pytorch-step"],
     run: "bench/peers/pytorch_step.py --json FILE",
     take: one_process,
     shape: Shape::Lines(BATCH),
@@ -119,7 +119,7 @@ pub(super) const LOSSES: Figure = Figure {
     source: "Beside PyTorch",
     title: "Loss by step, from the same weights and batches",
     says: "No paper's: that both learn the same.",
-    kinds: &["loss"],
+    kinds: &["pytorch-loss"],
     run: "bench/peers/pytorch_loss.py --json FILE",
     take: losses,
     shape: Shape::Lines(Axis { title: "step", unit: Unit::Plain, scale: Scale::Linear }),
@@ -204,14 +204,15 @@ fn write(line: &Line) -> Result<Vec<Point>, Lacks> {
 }
 
 fn one_process(line: &Line) -> Result<Vec<Point>, Lacks> {
-    let Some(theirs) = line.optional_number("pytorch_ms") else {
-        return Ok(Vec::new());
-    };
     let threads = counted(line.number("threads")?, "thread");
     let place = format!("{} kernels, {threads}", line.text("kernels")?);
     let at = At::x(line.text("model")?, Some(place), line.number("batch")?);
-    let ours = at.point(Role::Ours, CHOSEN, line.number("tensorwire_ms")? * 1e-3);
-    Ok(vec![ours, at.point(Role::Peer, "PyTorch", theirs * 1e-3)])
+    let ours = line.of_rounds("tensorwire_ms", ["tensorwire_min_ms", "tensorwire_max_ms"])?;
+    let theirs = line.of_rounds("pytorch_ms", ["pytorch_min_ms", "pytorch_max_ms"])?;
+    Ok(vec![
+        at.point(Role::Ours, CHOSEN, ours.scaled(1e-3)),
+        at.point(Role::Peer, "PyTorch", theirs.scaled(1e-3)),
+    ])
 }
 
 fn job_over_alone(line: &Line) -> Result<Vec<Point>, Lacks> {

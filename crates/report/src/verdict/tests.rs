@@ -29,12 +29,12 @@ fn each_way_to_take_ratios() {
     let ours = [(1.0, 1.0), (2.0, 2.0), (8.0, 4.0)];
     let other = [(1.0, 2.0), (2.0, 8.0), (8.0, 4.0), (16.0, 99.0)];
     for (wants, says) in [
-        (Wants::Least(1.7), "short: 1× of 1.7×"),
+        (Wants::Least(1.7), "short by 1.7×: 1× of 1.7×"),
         (Wants::Best(3.5), "met: 4× of 3.5×"),
         (Wants::Mean(2.0), "met: 2.33× of 2×"),
-        (Wants::At(2.0, 4.5), "short: 4× of 4.5×"),
+        (Wants::At(2.0, 4.5), "short by 1.12×: 4× of 4.5×"),
         (Wants::At(7.0, 1.0), "not measured there: 1×"),
-        (Wants::Within(0.15), "short: 75 % off, at most 15 %"),
+        (Wants::Within(0.15), "short by 60 points: 75 % off, at most 15 %"),
         (Wants::Reaches(0.72), "met: 4 of 0.72"),
     ] {
         assert_eq!(judged(Better::Lower, wants, &ours, &other), says);
@@ -52,7 +52,7 @@ fn what_was_measured_once_is_unclear_near_to_the_bound() {
         (9.6, Wants::At(1.0, 1.0), "unclear: 1.04× of 1×, measured once"),
         (10.4, Wants::At(1.0, 1.0), "unclear: 0.96× of 1×, measured once"),
         (8.0, Wants::At(1.0, 1.0), "met: 1.25× of 1×"),
-        (12.0, Wants::At(1.0, 1.0), "short: 0.83× of 1×"),
+        (12.0, Wants::At(1.0, 1.0), "short by 1.2×: 0.83× of 1×"),
         (9.6, Wants::Mean(1.0), "unclear: 1.04× of 1×, measured once"),
         (9.6, Wants::Least(1.0), "unclear: 1.04× of 1×, measured once"),
         (9.6, Wants::Best(1.0), "unclear: 1.04× of 1×, measured once"),
@@ -86,7 +86,9 @@ fn a_figure_of_its_own_is_held_against_its_bound_where_that_is_said() {
         judge(Better::Higher, &claim, &plot(vec![series("a", dots)])).unwrap().to_string()
     };
     assert_eq!(says(&[(4.0, 0.9), (8.0, 0.52)]), "met: 0.52 of 0.5");
-    assert_eq!(says(&[(4.0, 0.9), (8.0, 0.48)]), "short: 0.48 of 0.5");
+    assert_eq!(says(&[(4.0, 0.9), (8.0, 0.0)]), "short: 0 of 0.5", "by no number of times");
+    assert_eq!(says(&[(4.0, 0.9), (8.0, 0.4999)]), "short: 0.4999 of 0.5");
+    assert_eq!(says(&[(4.0, 0.9), (8.0, 0.48)]), "short by 1.04×: 0.48 of 0.5");
     assert_eq!(says(&[(4.0, 0.9)]), "not measured there: 0.9");
 }
 
@@ -135,7 +137,7 @@ fn what_is_within_the_noise_of_the_bound_is_unclear() {
     let wants = Wants::Least(1.1);
     assert_eq!(says(wants, &[noisy, sure]), "unclear: 2× [0.5× to 10×] of 1.1×");
     let wants = Wants::Least(1.4);
-    assert_eq!(says(wants, &[noisy, sure]), "short: 1.25× [1.18× to 1.33×] of 1.4×");
+    assert_eq!(says(wants, &[noisy, sure]), "short by 1.12×: 1.25× [1.18× to 1.33×] of 1.4×");
     // the best size: one for which it is sure is enough, and what is noise does not hide it
     let wants = Wants::Best(1.1);
     assert_eq!(says(wants, &[noisy, sure]), "met: 1.25× [1.18× to 1.33×] of 1.1×");
@@ -179,7 +181,7 @@ fn who_is_there_first() {
     let losses = [(1.0, 3.0), (4.0, 1.0)];
     let slower = [(2.0, 2.0), (3.0, 1.5)];
     let said = judged(Better::Lower, Wants::TimeTo(1.0), &losses, &slower);
-    assert_eq!(said, "short: 0.75× of 1×");
+    assert_eq!(said, "short by 1.33×: 0.75× of 1×");
 }
 
 #[test]
@@ -203,7 +205,10 @@ fn who_is_there_first_in_some_runs_alone_is_unclear() {
     assert_eq!(says(other.clone(), Wants::TimeTo(3.0)), "unclear: 2.5× [1.6× to 5×] of 3×");
     assert_eq!(says(other, Wants::TimeTo(1.5)), "met: 2.5× [1.6× to 5×] of 1.5×");
     // the other's runs took the same
-    assert_eq!(says(at(5.0, 1.0, [5.0; 2]), Wants::TimeTo(4.0)), "short: 2.5× [2× to 3.12×] of 4×");
+    assert_eq!(
+        says(at(5.0, 1.0, [5.0; 2]), Wants::TimeTo(4.0)),
+        "short by 1.6×: 2.5× [2× to 3.12×] of 4×"
+    );
 }
 
 #[test]
@@ -217,7 +222,7 @@ fn what_is_simulated_is_a_point_beside_the_spread_of_what_is_measured() {
     };
     assert_eq!(says(11.0, [8.0, 10.0]), "met: 10 % off [10 % to 37.5 %], at most 15 %");
     assert_eq!(says(11.0, [10.0, 12.5]), "met: 10 % off [0 % to 12 %], at most 15 %");
-    assert_eq!(says(12.0, [10.0, 10.0]), "short: 20 % off, at most 15 %");
+    assert_eq!(says(12.0, [10.0, 10.0]), "short by 5 points: 20 % off, at most 15 %");
 }
 
 #[test]

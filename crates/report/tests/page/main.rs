@@ -237,7 +237,7 @@ fn markdown_and_csv_have_as_many_cells_in_every_row() {
         assert_eq!(row.replace("\\|", "").matches('|').count(), 4, "{row}");
     }
     let found = of(MEASURED);
-    for (word, count) in [("| met: ", found.met), ("| short: ", found.short)] {
+    for (word, count) in [("| met: ", found.met), ("| short by ", found.short)] {
         assert_eq!(claims.matches(word).count(), count, "{word}");
     }
     let csv = table(TableFormat::Csv);
@@ -275,7 +275,7 @@ fn met_and_short_are_said_plainly() {
     let report = of(&lines);
     let page = parsed(&report);
     let every = here(&page, "xue-8", "over gRPC.RDMA, every size");
-    assert_eq!(every, [" (tcp)at least 1.3×short: 1.1× of 1.3× (64 KiB)"]);
+    assert_eq!(every, [" (tcp)at least 1.3×short by 1.18×: 1.1× of 1.3× (64 KiB)"]);
     let best = here(&page, "xue-8", "over gRPC.RDMA, the best size");
     assert_eq!(best, [" (tcp)up to 14×met: 19× of 14× (4 KiB)"]);
     let absent = here(&page, "xue-8", "over gRPC.TCP, every size");
@@ -285,7 +285,7 @@ fn met_and_short_are_said_plainly() {
     );
     assert_eq!((report.met, report.short, report.unmeasured), (1, 1, 6));
     let short = texts(&page, "#short dd");
-    assert_eq!(short, ["over gRPC.RDMA, every size (tcp): short: 1.1× of 1.3× (64 KiB)"]);
+    assert_eq!(short, ["over gRPC.RDMA, every size (tcp): short by 1.18×: 1.1× of 1.3× (64 KiB)"]);
     // and in the data, where it is
     assert_eq!(texts(&page, "#xue-8 details .short"), ["1.1×"]);
 }
@@ -307,7 +307,7 @@ fn what_is_read_by_reference_is_not_the_papers_write() {
     }
     let page = parsed(&of(&lines));
     let written = here(&page, "xue-8", "over gRPC.RDMA, every size");
-    assert_eq!(written, [" (shm)at least 1.3×short: 0.85× of 1.3× (4 KiB, the only one)"]);
+    assert_eq!(written, [" (shm)at least 1.3×short by 1.53×: 0.85× of 1.3× (4 KiB, the only one)"]);
     let claim = "by reference, which the paper does not have, over gRPC.RDMA, every size";
     let referred = here(&page, "xue-8", claim);
     assert_eq!(referred, [" (shm)at least 1.3×met: 1.7× of 1.3× (4 KiB, the only one)"]);
@@ -364,9 +364,9 @@ fn each_kind_of_line_has_its_figure() {
         (r#"{"bench":"allreduce","system":"gloo","ranks":2,"bytes":4096,"median_s":0.1}"#.into(), "allreduce"),
         (r#"{"bench":"kvstore","system":"mxnet","workers":2,"servers":1,"bytes":4096,"median_s":0.1}"#.into(), "kvstore"),
         (r#"{"bench":"transfer","peer":"tensorflow","bytes":4096,"end_to_end_ns":{"median":5}}"#.into(), "xue-8"),
-        (r#"{"bench":"step","model":"gru","batch":8,"threads":2,"kernels":"cpu","tensorwire_ms":2,"pytorch_ms":3}"#.into(), "one-process"),
+        (r#"{"bench":"pytorch-step","model":"gru","batch":8,"threads":2,"kernels":"cpu","tensorwire_ms":2,"pytorch_ms":3}"#.into(), "one-process"),
         (r#"{"bench":"peer-step","model":"gru","system":"MXNet dist_sync","strategy":null,"workers":2,"batch":8,"overhead":2}"#.into(), "peer-step"),
-        (r#"{"bench":"loss","model":"mlp","dtype":"f32","losses":[2,1],"pytorch":[2,1]}"#.into(), "losses"),
+        (r#"{"bench":"pytorch-loss","model":"mlp","dtype":"f32","losses":[2,1],"pytorch":[2,1]}"#.into(), "losses"),
         (r#"{"step":1,"epoch":1,"loss":0.5,"samples_per_second":9,"rate":0.1}"#.into(), "run-rate"),
         (r#"{"bench":"links-simulated-goal","goal":"g","at_least":0.9,"ratio":0.8,"rows":5,"within":4}"#.into(), "links-simulated-rows"),
         (r#"{"bench":"peers-kvstore-goal","peer":"p","goal":"g","at_least":2,"ratio":3}"#.into(), "goals"),

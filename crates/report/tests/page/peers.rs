@@ -25,7 +25,7 @@ fn a_peers_step_is_beside_each_wire_of_ours() {
     assert!(wires[0].contains("shm") && wires[0].contains("met: 2×"), "{wires:?}");
     assert!(wires[1].contains("tcp") && wires[1].contains("met: 1.5×"), "{wires:?}");
     let short = says("allreduce, not more than PyTorch");
-    assert!(short[0].contains("short: 0.75× of 1×"), "{short:?}");
+    assert!(short[0].contains("short by 1.33×: 0.75× of 1×"), "{short:?}");
     let absent = says("ps, not more than MXNet");
     assert!(absent[0].contains("not measured"), "{absent:?}");
 }
@@ -44,6 +44,6 @@ fn between_hosts_steps_themselves_are_beside_each_other() {
     let page = parsed(&of(&lines));
     let says = |claim| here(&page, "peer-link", claim);
     assert!(says("ps, not slower than PyTorch")[0].contains("met: 1.5×"));
-    assert!(says("ps, not slower than MXNet")[0].contains("short: 0.5×"));
+    assert!(says("ps, not slower than MXNet")[0].contains("short by 2×: 0.5×"));
     assert!(all(&page, "#peer-step figure").is_empty());
 }

@@ -249,6 +249,8 @@ fn data_that_hold_no_number_are_to_blame_and_not_training() {
 fn a_line_comes_every_so_many_steps_with_each_epoch_and_evaluation() {
     let done = |step| FinishedStep {
         step,
+        time: 0.0,
+        workers: 1,
         epoch: 1,
         loss: 0.0,
         rate: 0.0,

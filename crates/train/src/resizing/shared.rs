@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tensorwire_base::counted;
+use tensorwire_base::number_of;
 use tensorwire_launch::{Hosts, JobControl, Resize, Scaled, host_answers};
 
 use crate::awaiting::{HOST_PATIENCE, LOOKS_FOR_HOSTS};
@@ -315,7 +315,7 @@ impl JobControl for Shared {
             match self.fits(&next) {
                 Some(size) if size == workers && is_there => {
                     *state = State { asked_before: None, ..next };
-                    Ok(Scaled { said: format!("it has{}", counted(size as usize, "worker").trim_start_matches(',')), changes: false })
+                    Ok(Scaled { said: format!("it has {}", number_of(size as usize, "worker")), changes: false })
                 }
                 Some(size) if size == workers => {
                     *state = State { why: Some(asked_for(wanted)), ..next };

@@ -4,6 +4,7 @@ use tensorwire_simulate as sim;
 use tensorwire_zoo::{AlexNet, Fcn5, Gru, InceptionV3, Lstm, Mlp, Shipped, Vgg16};
 
 use super::FigureScope;
+use super::xue::{BATCHES, SMALL_BATCH};
 use crate::evaluation::Case;
 use crate::simulate::SimulateSpec;
 
@@ -31,18 +32,25 @@ pub(super) fn cases(scope: &FigureScope) -> Vec<Case> {
             all.push(Case::Simulate(spec, paper.clone()));
         }
     }
-    // the other models of figure 9
-    for model in [&AlexNet as &dyn Shipped, &Fcn5, &Gru] {
-        for exchange in [sim::SimulatedExchange::ZeroCopy, sim::SimulatedExchange::GrpcRdma] {
-            let (strategy, batch) = (sim::SimulatedStrategy::Ps, sim::paper::BATCH);
-            let spec = spec(model, strategy, sim::paper::MACHINES, batch);
+    // figures 9 and 12, but for what figure 11 has
+    for model in [&AlexNet as &dyn Shipped, &Fcn5, &Vgg16, &Lstm, &Gru, &InceptionV3] {
+        let name = model.name();
+        let is_in_11 = ["lstm", "inception-v3", "vgg16"].contains(&name.as_str());
+        let mut theirs = |batch, exchange| {
+            let spec = spec(model, sim::SimulatedStrategy::Ps, sim::paper::MACHINES, batch);
             all.push(Case::Simulate(SimulateSpec { exchange, ..spec }, paper.clone()));
+        };
+        for batch in BATCHES {
+            if !(is_in_11 && batch == sim::paper::BATCH) {
+                theirs(batch, sim::SimulatedExchange::ZeroCopy);
+                theirs(batch, sim::SimulatedExchange::GrpcRdma);
+            }
+            if name == "vgg16" {
+                theirs(batch, sim::SimulatedExchange::GrpcTcp);
+            }
         }
+        theirs(SMALL_BATCH, sim::SimulatedExchange::Copy);
     }
-    // figure 9's 25 times
-    let exchange = sim::SimulatedExchange::GrpcTcp;
-    let of = spec(&Vgg16, sim::SimulatedStrategy::Ps, sim::paper::MACHINES, sim::paper::BATCH);
-    all.push(Case::Simulate(SimulateSpec { exchange, ..of }, paper.clone()));
     let counts: &[u32] = if scope.quick { &[2, 4] } else { &[2, 4, 8] };
     for (model, batch) in [(&Mlp as &dyn Shipped, 64), (&Fcn5, 8)] {
         for &workers in counts {

@@ -11,6 +11,9 @@ use crate::transfer::{Sizes, TransferSpec, transfer_sizes};
 /// The models of Xue et al.'s table 2, smallest step first.
 const MODELS: [&str; 6] = ["fcn5", "gru", "lstm", "alexnet", "inception-v3", "vgg16"];
 
+/// Samples of a worker in figure 9.
+pub(super) const BATCHES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+
 /// Samples of a worker where the paper looks at a small batch (figure 12; table 3 does not say), and in figure 11.
 pub(super) const SMALL_BATCH: usize = 8;
 const SCALING_BATCH: usize = 32;
@@ -39,7 +42,7 @@ pub(super) fn transfers(scope: &FigureScope) -> Vec<Case> {
 pub(super) fn throughput(scope: &FigureScope) -> Vec<Case> {
     let mut all: Vec<Case> = scope.without_rdma("xue-9", "throughput").into_iter().collect();
     // a quick run has all models at one batch first, a whole one, which takes a day, all batches of a model
-    let of_model = |model| [1, 2, 4, 8, 16, 32, 64].map(|batch| (model, batch));
+    let of_model = |model| BATCHES.map(|batch| (model, batch));
     let jobs: Vec<(&str, usize)> = match scope.quick {
         true => [8, 1].iter().flat_map(|&batch| MODELS.map(|model| (model, batch))).collect(),
         false => MODELS.into_iter().flat_map(of_model).collect(),

@@ -6,6 +6,8 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::OnceLock;
 
+use tensorwire_base::LOADS_NOTHING;
+
 /// The library's name, as the dynamic linker looks for it.
 const SONAME: &str = "libibverbs.so.1";
 
@@ -89,6 +91,9 @@ type QueryPort = unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, 
 pub(in crate::verbs) fn load() -> Result<&'static Library, String> {
     static LOADED: OnceLock<Result<Library, String>> = OnceLock::new();
     let loaded = LOADED.get_or_init(|| {
+        if let Some(program) = LOADS_NOTHING {
+            return Err(program.why.to_string());
+        }
         // SAFETY: what libibverbs does when it is loaded is prepare its own data.
         let library = unsafe { libloading::Library::new(SONAME) };
         let library = ManuallyDrop::new(library.map_err(|error| error.to_string())?);
