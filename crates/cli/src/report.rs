@@ -160,7 +160,18 @@ fn written(args: &ReportArgs, output: &Path, format: TableFormat) -> Result<Repo
     let lines = read_files(&args.lines)?;
     keep(output, &tables(&lines, format).map_err(Failure::user)?)?;
     let report = report(&lines).map_err(Failure::user)?;
-    print_text(format_args!("{}: the data of {}", output.display(), plots(report.plots.len())))?;
+    match format {
+        TableFormat::Claims | TableFormat::ClaimsJson => {
+            print_text(what_it_has(output, &report))?;
+        }
+        _ => {
+            print_text(format_args!(
+                "{}: the data of {}",
+                output.display(),
+                plots(report.plots.len())
+            ))?;
+        }
+    }
     say_left_out(&report.left_out, NO_PAGE);
     Ok(report)
 }

@@ -19,9 +19,10 @@ pub(crate) enum Shown {
 
 /// In sentences.
 pub(crate) fn caption(figure: &Figure, plot: &Plot, shown: Shown) -> String {
+    let source = after(figure.source);
     let what = match plot.title.as_str() {
-        "" => format!("{}: {}.", figure.source, figure.title),
-        title => format!("{}: {} ({title}).", figure.source, figure.title),
+        "" => format!("{source}: {}.", figure.title),
+        title => format!("{source}: {} ({title}).", figure.title),
     };
     let mut sentences = vec![what, axes(figure, shown), repetitions(figure, plot)];
     if plot.dots().any(|dot| dot.y.spread.is_some()) {
@@ -42,6 +43,16 @@ pub(crate) fn is_of_runs(figure: &Figure) -> bool {
 /// What is counted is the same wherever and whenever that is done.
 fn is_counted(figure: &Figure) -> bool {
     figure.kinds == [MODEL_SIZE] || figure.kinds == [TENSOR_SIZES]
+}
+
+/// Whose figure it is made after: the data are not theirs.
+fn after(source: &str) -> String {
+    let (kind, of) = source.split_once("; ").map_or(("", source), |(kind, of)| (kind, of));
+    match (of.contains(" et al., "), of.starts_with("Beside "), kind) {
+        (true, false, "") => format!("After {of}"),
+        (true, false, kind) => format!("{kind}; after {of}"),
+        _ => source.to_string(),
+    }
 }
 
 fn axes(figure: &Figure, shown: Shown) -> String {
@@ -93,6 +104,10 @@ fn repetitions(figure: &Figure, plot: &Plot) -> String {
     }
     if is_counted(figure) {
         return "Counted, not measured.".to_string();
+    }
+    if plot.dots().all(Dot::is_simulated) {
+        // the provenance says so; two files have the same
+        return String::new();
     }
     let counts: Vec<f64> = plot.dots().filter_map(|dot| dot.y.count).collect();
     let least = counts.iter().copied().reduce(f64::min);

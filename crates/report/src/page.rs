@@ -146,7 +146,13 @@ fn shortfalls(evaluation: &Evaluation) -> Markup {
     html! {
         section id="short" {
             h2 { "Where we fall short" }
-            @if sections.is_empty() { p { "Nowhere, of what was measured." } }
+            @if sections.is_empty() {
+                @match evaluation.sections.iter().map(|section| section.count().unclear).sum::<usize>() {
+                    0 => p { "Nowhere, of what was measured." },
+                    1 => p { "Nowhere for certain; 1 claim is unclear." },
+                    unclear => p { "Nowhere for certain; " (unclear) " claims are unclear." },
+                }
+            }
             dl.short-list {
                 @for Section { figure, claims, .. } in sections {
                     dt { a href=(format!("#{}", figure.id)) { (figure.source) } }

@@ -12,7 +12,7 @@ use crate::numbers::times;
 use crate::plot::label;
 use crate::plots::{Dot, Plot, Series};
 use crate::section::Evaluation;
-use crate::verdict::{compared, ratios};
+use crate::verdict::{compared, ratios, spread};
 
 pub(crate) use csv::of_plot as csv_of_plot;
 
@@ -109,9 +109,10 @@ fn over_x(figure: &Figure, x: Axis, plot: &Plot) -> (Vec<String>, Vec<Vec<Cell>>
             dot.map(|dot| Cell::measure(figure.y.unit, dot)).unwrap_or_default()
         });
         let compared = comparisons.iter().map(|one| {
-            let ratio = one.ratios.iter().find(|(at, _)| *at == key);
-            let cell = ratio.map(|&(_, ratio)| Cell {
+            let ratio = one.ratios.iter().find(|(at, ..)| *at == key);
+            let cell = ratio.map(|&(_, ratio, ends)| Cell {
                 is_met: one.least.map(|least| ratio >= least),
+                spread: ends.map(|ends| ends.map(times)),
                 ..Cell::text(times(ratio))
             });
             cell.unwrap_or_default()
@@ -155,7 +156,8 @@ fn numbers(figure: &Figure, plot: &Plot) -> (Vec<String>, Vec<Vec<Cell>>) {
 struct Compared<'a> {
     ours: &'a str,
     against: &'a str,
-    ratios: Vec<(f64, f64)>,
+    /// By x, and between what the spreads of both sides allow.
+    ratios: Vec<(f64, f64, Option<[f64; 2]>)>,
     /// Where a claim says so for every x.
     least: Option<f64>,
 }
@@ -174,12 +176,13 @@ fn comparisons<'a>(figure: &Figure, plot: &'a Plot) -> Vec<Compared<'a>> {
         let known = all.iter_mut().find(|one| one.ours == ours.name && one.against == against.name);
         match known {
             Some(known) => known.least = known.least.or(least),
-            None => all.push(Compared {
-                ours: &ours.name,
-                against: &against.name,
-                ratios: ratios(figure.better, ours, against),
-                least,
-            }),
+            None => {
+                let of = ratios(figure.better, ours, against).into_iter();
+                let with_spread =
+                    |(at, ratio)| (at, ratio, spread(figure.better, ours, against, at, |_| None));
+                let ratios = of.map(with_spread).collect();
+                all.push(Compared { ours: &ours.name, against: &against.name, ratios, least });
+            }
         }
     }
     all

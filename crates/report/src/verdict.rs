@@ -10,8 +10,8 @@ use crate::numbers::{percent, plain, times};
 use crate::plot::label;
 use crate::plots::{Dot, Plot, Series};
 
-pub(crate) use ratio::ratios;
-use ratio::{Ratio, spread, time_ratio};
+use ratio::{Ratio, time_ratio};
+pub(crate) use ratio::{ratios, spread};
 
 /// What became of a claim in one plot.
 #[derive(Debug)]
@@ -219,11 +219,9 @@ fn found(better: Better, claim: &Claim, plot: &Plot) -> Option<(Found, usize)> {
             .into_iter()
             .find_map(|state| least(&that_are(state)))
             .map(|one| one.found(wants)),
-        // somewhere: where it is met for sure, then where it may be
+        // somewhere: where it is met for sure, else the best, and no other whose repetitions lie further apart
         Wants::Best(_) | Wants::BestOfAll(_) | Wants::Reaches(_) => {
-            let best = [State::Met, State::Unclear, State::Short]
-                .into_iter()
-                .find_map(|state| most(&that_are(state)))?;
+            let best = most(&that_are(State::Met)).or_else(|| most(&all))?;
             let found = best.found(wants);
             // of several models that were measured once, the luckiest is the best
             let is_luck = matches!(wants, Wants::BestOfAll(_)) && best.is_once;

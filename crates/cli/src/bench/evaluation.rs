@@ -22,7 +22,7 @@ pub(super) fn run(args: &EvaluationArgs) -> Result<(), Failure> {
     let prints_json = args.prints_json()?;
     let scope = args.scope()?;
     if args.list {
-        return list(&scope, prints_json);
+        return list(&args.figures(), &scope, prints_json);
     }
     if args.figures().iter().any(|figure| figure.has_baselines(&scope)) {
         Exchange::GrpcTcp.check_built_in()?;
@@ -256,8 +256,8 @@ struct ListedFigure {
     what: &'static str,
 }
 
-fn list(scope: &FigureScope, json: bool) -> Result<(), Failure> {
-    let listed = FIGURES.iter().map(|figure| ListedFigure {
+fn list(figures: &[&Figure], scope: &FigureScope, json: bool) -> Result<(), Failure> {
+    let listed = figures.iter().map(|figure| ListedFigure {
         figure: figure.name,
         paper: figure.paper,
         cases: figure.cases(scope).len(),

@@ -90,7 +90,7 @@ impl Ratio {
 
 /// The least and the greatest ratio that the spreads of two series at a place allow; `without` says what stands for one that has
 /// no spread.
-pub(super) fn spread(
+pub(crate) fn spread(
     better: Better,
     ours: &Series,
     other: &Series,
