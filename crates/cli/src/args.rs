@@ -131,7 +131,7 @@ pub(crate) enum Command {
     Scale(ScaleArgs),
     /// End a running job behind its present step
     ///
-    /// As Ctrl-C where it was started.
+    /// As Ctrl-C where it was started; one that keeps no checkpoint ends by --now alone.
     #[command(after_long_help = status::STOP_EXAMPLES)]
     Stop(StopArgs),
     /// Show what crosses between processes

@@ -65,7 +65,9 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
 pub(crate) fn scale(args: &ScaleArgs) -> Result<(), Failure> {
     let ScaleArgs { job, workers, listen, timeout, json, .. } = args;
     let folder = status_folder();
-    let JobStatus { rsh, launches, .. } = job_status(&folder, job).map_err(Failure::user)?;
+    let running = job_status(&folder, job);
+    let JobStatus { rsh, launches, .. } =
+        running.map_err(|error| Failure::user(why_not(&folder, job, error)))?;
     let hosts = args.named_hosts(&rsh).map_err(Failure::user)?;
     let patience = match timeout {
         0 => HOST_PATIENCE,
@@ -211,17 +213,31 @@ fn abandoned(folder: &Path, job: &str) -> Result<Vec<Abandoned>, Failure> {
     }
 }
 
+/// Why a job cannot be asked: what is left of it where its launcher was killed.
+pub(crate) fn why_not(folder: &Path, job: &str, error: StatusError) -> String {
+    match abandoned(folder, job) {
+        Ok(all) if matches!(error, StatusError::NoSuchJob { .. }) => {
+            waits_for_another(job, all.iter().map(|left| left.waiting().len()).sum())
+        }
+        _ => error.to_string(),
+    }
+}
+
+fn waits_for_another(job: &str, count: usize) -> String {
+    format!(
+        "the launcher of job {job} was killed, and {} for another: its command with --resume auto goes on with them; `tensorwire stop \
+         {job} --now` ends them",
+        who_wait(count)
+    )
+}
+
 fn end_abandoned(
     StopArgs { job, now, json, .. }: &StopArgs,
     all: Vec<Abandoned>,
 ) -> Result<(), Failure> {
     let count = all.iter().map(|left| left.waiting().len()).sum();
-    let waiting = who_wait(count);
     if !now {
-        return Err(Failure::user(format!(
-            "the launcher of job {job} was killed, and {waiting} for another: its command with --resume auto goes on with them; \
-             `tensorwire stop {job} --now` ends them"
-        )));
+        return Err(Failure::user(waits_for_another(job, count)));
     }
     all.into_iter().for_each(Abandoned::end);
     let said = format!("ended {} that waited for a launcher", number_of(count, "process"));

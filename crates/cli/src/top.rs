@@ -28,7 +28,11 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let job = args.job.clone();
     // a job that is not there is said before the screen is taken
-    let found = ask(job.as_deref()).map_err(Failure::user)?;
+    let why = |error: StatusError| match &job {
+        Some(job) => Failure::user(why_not(&status_folder(), job, error)),
+        None => Failure::user(error),
+    };
+    let found = ask(job.as_deref()).map_err(why)?;
     if args.once || !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return print_once(&found);
     }

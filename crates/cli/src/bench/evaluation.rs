@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tensorwire_base::human_seconds;
-use tensorwire_bench::{
-    Case, Earlier, Figure, FigureScope, Machine, Runner, Turns, case_key,
-};
+use tensorwire_bench::{Case, Earlier, Figure, FigureScope, Machine, Runner, Turns, case_key};
 use tensorwire_train::Exchange;
 
 use super::{Lines, announce};

@@ -330,6 +330,15 @@ fn where_not_all_processes_are_left_the_job_begins_behind_a_checkpoint() {
         waiting.sort_unstable();
         assert_eq!(waiting, members);
     }
+    for question in
+        [&["top", &launcher, "--once"][..], &["scale", &launcher, "1"], &["stop", &launcher]]
+    {
+        let said = String::from_utf8(again.ask(question).stderr).unwrap();
+        assert!(
+            said.contains("was killed, and 2 processes wait for another"),
+            "{question:?}: {said}"
+        );
+    }
     send(first.members[1], Signal::KILL);
     let ended = again.end();
     let context = format!("{}\n{}", first.log(), ended.stderr);

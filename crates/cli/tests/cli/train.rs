@@ -123,6 +123,9 @@ fn the_digits_are_learned() {
     assert_eq!((&result["exchange"], &result["bytes_copied"]), (&"zero-copy".into(), &0.into()));
     assert!(result["final_loss"].as_f64().unwrap() < 0.05, "{result}");
     assert!(result["samples_per_second"].as_f64().unwrap() > 0.0);
+    // each worker's gradients, and each server's weights, are where the other may read them
+    let weights = 4.0 * f64::from(64 * 2048 + 2048 + 2048 * 2048 + 2048 + 2048 * 10 + 10);
+    assert!(result["registered_bytes"].as_f64().unwrap() >= 3.0 * weights, "{result}");
 }
 
 #[test]

@@ -303,7 +303,7 @@ impl JobControl for Shared {
             let sizes: Vec<String> = self.sizes.iter().map(u32::to_string).collect();
             let sizes = sizes.join(", ");
             return Err(format!(
-                "it cannot have {workers} workers; give one of {sizes}, of which each makes as many batches of a step as any other"
+                "it cannot have {workers} workers; give one of {sizes}, so that each worker makes as many of a step's batches"
             ));
         }
         self.with(|state| {

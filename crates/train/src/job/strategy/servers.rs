@@ -58,9 +58,11 @@ impl Strategy for Servers {
             Some(worker) if topology.plans_one_worker() => (0..1, worker as usize),
             Some(worker) => (worker..worker + 1, 0),
         };
+        let registered_bytes = registered_bytes(&open);
         let (session, kernels) = (open.sessions.remove(0), open.kernels.clone());
         let worker_zero = worker == Some(0);
-        let opened = Worker::new(session, kernels, replicas, Box::new(Edges { member, open }));
+        let edges = Edges { member, open, registered_bytes };
+        let opened = Worker::new(session, kernels, replicas, Box::new(edges));
         let worker = Worker { shard, concludes: worker_zero, ..opened };
         Ok(Connected::Steps(Box::new(worker)))
     }
@@ -101,6 +103,13 @@ fn sessions_of(topology: &Topology, rank: Rank) -> SessionRanks {
 struct Edges<'a> {
     member: &'a Member,
     open: OpenSessions,
+    /// Of the sessions' arenas.
+    registered_bytes: u64,
+}
+
+/// What peers may touch of the arenas of sessions.
+fn registered_bytes(open: &OpenSessions) -> u64 {
+    open.sessions.iter().map(|session| session.part().memory.registered_bytes as u64).sum()
 }
 
 impl Link for Edges<'_> {
@@ -110,6 +119,7 @@ impl Link for Edges<'_> {
 
     fn leave(&mut self, report: &mut TrainReport) -> Result<(), TrainError> {
         report.bytes_written = self.open.bytes_written();
+        report.registered_bytes += self.registered_bytes;
         let mut messages = Copies::default();
         messages.add(CopyPurpose::Messages, self.open.bytes_copied());
         report.add_copies(&messages);
@@ -147,7 +157,8 @@ fn serve(member: &Member, part: &Part, mut open: OpenSessions) -> Result<TrainRe
     report.add_copies(&serving.carried.copies());
     open.sessions.iter().for_each(|session| report.add_copies(&session.copies()));
     part.standing.enters(Phase::Meets);
-    Edges { member, open }.leave(&mut report)?;
+    let registered_bytes = registered_bytes(&open);
+    Edges { member, open, registered_bytes }.leave(&mut report)?;
     Ok(report)
 }
 
