@@ -15,7 +15,7 @@ use tensorwire_launch::{JobStatus, StatusError, job_status, jobs};
 
 use super::args::TopArgs;
 use super::output::{note, print, print_text};
-use super::status::line;
+use super::status::{line, why_not};
 use super::{Failure, table::table};
 use columns::{Column, cells};
 use view::View;
