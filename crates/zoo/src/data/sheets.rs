@@ -188,6 +188,10 @@ mod tests {
         assert_eq!(note("1,0\n2,1\n3,2\n"), None);
         let says = "no sample is of class 0: its labels are from 1 to 3; if they are counted from 1, subtract 1 from each";
         assert_eq!(note("1,1\n2,2\n3,3\n").as_deref(), Some(says));
+        let says = "13 classes, since the largest label is 12, and no sample is of class 2 to 11";
+        assert_eq!(note("1,0\n2,1\n3,12\n").as_deref(), Some(says));
+        let says = "5 classes, since the largest label is 4, and no sample is of class 2";
+        assert_eq!(note("1,0\n2,1\n3,3\n3,4\n").as_deref(), Some(says));
         let photos = Table {
             file: "f".to_owned(),
             dims: [3, 32, 32],

@@ -180,14 +180,18 @@ fn noted(
 ) -> Option<String> {
     let mut notes = Vec::new();
     notes.extend(classes.map(numbered));
-    if let Answers::Classes(count) = answers
-        && count > 2
-        && labels.fold(f32::MAX, f32::min) == 1.0
-    {
-        notes.push(format!(
-            "no sample is of class 0: its labels are from 1 to {}; if they are counted from 1, subtract 1 from each",
-            count - 1
-        ));
+    if let Answers::Classes(count) = answers {
+        // fits: labels of classes are whole numbers from 0 on
+        let seen: BTreeSet<usize> = labels.map(|label| label as usize).collect();
+        let mut absent = (0..count).filter(|class| !seen.contains(class));
+        if count > 2 && seen.first() == Some(&1) {
+            absent.next();
+            notes.push(format!(
+                "no sample is of class 0: its labels are from 1 to {}; if they are counted from 1, subtract 1 from each",
+                count - 1
+            ));
+        }
+        notes.extend(gap(absent, count).filter(|_| classes.is_none()));
     }
     if height <= CHANNELS_FIRST && width == channels && width > CHANNELS_FIRST {
         notes.push(format!(
@@ -196,6 +200,18 @@ fn noted(
         ));
     }
     (!notes.is_empty()).then(|| notes.join("; "))
+}
+
+/// The first classes that no sample is of, in order, as where a label is mistyped: the largest says how many classes there are.
+fn gap(mut absent: impl Iterator<Item = usize>, count: usize) -> Option<String> {
+    let first = absent.next()?;
+    let last = absent.by_ref().enumerate().take_while(|(at, class)| *class == first + 1 + at);
+    let last = last.last().map_or(first, |(_, class)| class);
+    let which = if first == last { first.to_string() } else { format!("{first} to {last}") };
+    let largest = count - 1;
+    Some(format!(
+        "{count} classes, since the largest label is {largest}, and no sample is of class {which}"
+    ))
 }
 
 fn bad(file: &str, reason: String) -> DataError {
