@@ -137,14 +137,16 @@ impl Case {
             Case::SimulatedNodes(SimulatedNodes { spec, cluster, of, .. }) => {
                 format!("{of} simulated, {}, batch {}", cluster.name, spec.batch)
             }
-            Case::Simulate(spec, _) | Case::Validate(spec) => {
-                let SimulateSpec { model, strategy, workers, exchange, batch, .. } = spec;
-                let (strategy, exchange) = (strategy.name(), exchange.name());
-                let model = model.name();
-                format!("{model} {strategy} {exchange} {workers} workers, batch {batch}")
-            }
+            Case::Validate(spec) => format!("{} here", simulated_name(spec)),
+            Case::Simulate(spec, _) => simulated_name(spec),
         }
     }
+}
+
+fn simulated_name(spec: &SimulateSpec) -> String {
+    let SimulateSpec { model, strategy, workers, exchange, batch, .. } = spec;
+    let (strategy, exchange) = (strategy.name(), exchange.name());
+    format!("{} {strategy} {exchange} {workers} workers, batch {batch}", model.name())
 }
 
 fn job_name(config: &TrainConfig) -> String {
