@@ -1,3 +1,5 @@
+//! Claims held against series that are made up, with verdicts in closed form. Knows no lines and no page.
+
 use std::collections::BTreeSet;
 
 use super::*;
