@@ -14,7 +14,7 @@ import unittest
 
 LONG = bool(os.environ.get("TENSORWIRE_LONG"))
 #: Seconds that a job may take.
-LIMIT = 120.0
+LIMIT = 300.0
 RANKS = 2
 
 
