@@ -1,5 +1,6 @@
 //! What `tensorwire simulate` says of larger clusters, and how far it was off where both were measured.
 
+use super::xue::{COPIES, THROUGHPUT};
 use super::{At, BATCH, RATE, WORKERS, time};
 use crate::figure::{Axis, Better, Claim, Figure, Point, Role, Scale, Shape, Unit, Wants};
 use crate::line::{Lacks, Line};
@@ -40,8 +41,7 @@ pub(super) const BY_BATCH: Figure = Figure {
     id: "simulated-9",
     source: "Simulated; Xue et al., Fig. 9",
     title: "Past this machine: training throughput by batch",
-    says: "Over gRPC.RDMA on average: AlexNet +169 %, FCN-5 +151 %, VGG-16 +117 to +145 %, LSTM +118 %, GRU +69 %, \
-           Inception-v3 +65 %; VGG-16 25× over gRPC.TCP. Eight servers with GPUs, 100 Gb/s InfiniBand.",
+    says: THROUGHPUT.says,
     kinds: &["simulate"],
     run: "tensorwire bench evaluation --only simulated --json FILE",
     take: by_batch,
@@ -77,7 +77,7 @@ pub(super) const WITHOUT_COPY: Figure = Figure {
     id: "simulated-12",
     source: "Simulated; Xue et al., Fig. 12",
     title: "Past this machine: what the sender's copy costs a step",
-    says: "Without the copy a step at batch 8 is up to 21 % faster; least for Inception-v3 and GRU. Eight servers.",
+    says: COPIES.says,
     kinds: &["simulate"],
     run: "tensorwire bench evaluation --only simulated --json FILE",
     take: without_copy,
