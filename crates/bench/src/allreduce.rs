@@ -17,12 +17,11 @@ use tensorwire_launch::{
     ArrivalMode, Hosts, JobOutcome, JobSpec, Reports, Transport, VerbsOptions, launch,
 };
 use tensorwire_tensor::DType;
-use tensorwire_train::FloatType;
+use tensorwire_train::{FloatType, Quantiles};
 
 use crate::WARM_UP;
 use crate::error::BenchError;
 use crate::machine::Machine;
-use crate::statistics::Quantiles;
 
 use member::MemberReport;
 

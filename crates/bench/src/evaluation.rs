@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tensorwire_launch::JobSpec;
 use tensorwire_simulate::Network;
-use tensorwire_train::{StoreWire, TrainConfig};
+use tensorwire_train::{Quantiles, StoreWire, TrainConfig};
 
 use crate::allreduce::{AllreduceSpec, Way, allreduce};
 use crate::error::BenchError;
@@ -25,7 +25,6 @@ use crate::kvstore::{KvstoreSpec, Pull, kvstore};
 use crate::machine::Machine;
 use crate::modes::curve;
 use crate::simulate::{Compute, SimulateResult, SimulateSpec, calibrate, simulate, validate};
-use crate::statistics::Quantiles;
 use crate::transfer::{TransferSpec, transfers};
 
 pub use data::{DataFolder, NoData};

@@ -13,12 +13,11 @@ use tensorwire_launch::{
     ArrivalMode, Hosts, JobSpec, Reports, StoreJob, Transport, VerbsOptions, launch,
 };
 use tensorwire_tensor::DType;
-use tensorwire_train::StoreWire;
+use tensorwire_train::{Quantiles, StoreWire};
 
 use crate::WARM_UP;
 use crate::error::BenchError;
 use crate::machine::Machine;
-use crate::statistics::Quantiles;
 use crate::versions::Versions;
 
 use member::MemberReport;

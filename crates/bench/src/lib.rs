@@ -17,7 +17,6 @@ mod machine;
 mod modes;
 mod simulate;
 mod size;
-mod statistics;
 mod step;
 mod transfer;
 mod versions;
@@ -48,7 +47,6 @@ pub use simulate::{
     Compute, SimulateResult, SimulateSpec, calibrate, measure_compute, simulate, validate,
 };
 pub use size::{SizeError, parse_bytes, parse_size};
-pub use statistics::Quantiles;
 pub use step::{Overlap, StepEvent, StepOptions, StepResult, step};
 pub use transfer::{
     Sizes, StampError, TRANSFER, TransferError, TransferResult, TransferSpec, transfer_member,

@@ -3,14 +3,11 @@
 
 use serde::Serialize;
 use tensorwire_launch::{JobSpec, JobUpdate, Transport};
-use tensorwire_train::{
-    ClientConfig, EpochEnd, Prepared, Progress, Strategy, Traffic, TrainConfig, launch_train,
-};
+use tensorwire_train::{ClientConfig, EpochEnd, Prepared, Progress, Quantiles, Strategy, Traffic, TrainConfig, launch_train};
 
 use crate::by_name::ByName;
 use crate::error::BenchError;
 use crate::machine::Machine;
-use crate::statistics::Quantiles;
 
 /// The paper's six.
 pub const PAPER_MODES: [Strategy; 6] = [

@@ -13,16 +13,13 @@ use tensorwire_nn::{Optimizer, Program, ProgramSpec, Sharing};
 use tensorwire_simulate::{
     Estimate, Network, SimulatedExchange, SimulatedJob, SimulatedStrategy, cost, estimate, paper,
 };
-use tensorwire_train::{
-    Algorithm, Budget, ClientConfig, ConfigError, Prepared, TrainConfig, TrainOutcome, launch_train,
-};
+use tensorwire_train::{Algorithm, Budget, ClientConfig, ConfigError, Prepared, Quantiles, TrainConfig, TrainOutcome, launch_train};
 use tensorwire_zoo::Shipped;
 
 use crate::by_name::ByName;
 use crate::error::BenchError;
 use crate::job::QUIET_RATE;
 use crate::machine::{Machine, cores};
-use crate::statistics::Quantiles;
 use crate::step::{self, StepRun};
 
 pub use calibrate::calibrate;

@@ -9,16 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 use tensorwire_launch::{Hosts, JobSpec, JobUpdate, Transport, TransportChoice, VerbsOptions};
 use tensorwire_memory::{Copies, CopyPurpose};
-use tensorwire_train::{
-    Budget, ClientConfig, Exchange, Prepared, Progress, SendOrder, StoreConfig, Strategy,
-    TrainConfig, TrainOutcome, TrainReport, WireType, copies_key, launch_train, train_local,
-};
+use tensorwire_train::{Budget, ClientConfig, Exchange, Prepared, Progress, Quantiles, SendOrder, StoreConfig, Strategy, TrainConfig, TrainOutcome, TrainReport, WireType, copies_key, launch_train, train_local};
 
 use crate::busy::CoreTicks;
 use crate::by_name::ByName;
 use crate::error::BenchError;
 use crate::machine::Machine;
-use crate::statistics::Quantiles;
 use crate::versions::Versions;
 
 /// How to measure.

@@ -11,12 +11,11 @@ use serde::{Deserialize, Serialize};
 use tensorwire_launch::{
     ArrivalMode, Hosts, JobSpec, JobUpdate, MemberClock, Reports, Transport, VerbsOptions, launch,
 };
-use tensorwire_train::{ConfigError, Exchange};
+use tensorwire_train::{ConfigError, Exchange, Quantiles};
 
 use crate::error::BenchError;
 use crate::limit::LimitKind;
 use crate::machine::Machine;
-use crate::statistics::Quantiles;
 use crate::versions::Versions;
 
 use member::{EndReport, ReceiverReport, SenderReport, Traffic};

@@ -18,11 +18,11 @@ use serde::Serialize;
 use tensorwire::program::detected;
 use tensorwire_base::{human_bytes, human_seconds};
 use tensorwire_bench::{
-    BenchError, Machine, Overlap, Quantiles, StepEvent, StepOptions, StepResult, TransferResult,
+    BenchError, Machine, Overlap, StepEvent, StepOptions, StepResult, TransferResult,
     TransferSpec, receive_over_link, send_over_link, step, transfer_sizes, transfers,
 };
 use tensorwire_launch::{JobSpec, Transport, verbs_usable};
-use tensorwire_train::{ConfigError, Strategy, WireType};
+use tensorwire_train::{ConfigError, Quantiles, Strategy, WireType};
 
 use super::Failure;
 use super::args::{

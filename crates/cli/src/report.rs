@@ -23,6 +23,8 @@ const NO_PAGE: &str = "a page says why: --output p.html";
 const REASONS_MAX: usize = 5;
 /// PDFs that fail before no more are tried: each may take a minute.
 const PDF_FAILURES_MAX: usize = 3;
+/// What the name of no folder ends with.
+const FILES: [&str; 5] = ["svg", "pdf", "png", "csv", "html"];
 
 pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     let (output, format) = (args.output(), args.format());
@@ -31,10 +33,11 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
             "--compare makes a page; leave --format out, or compare without it",
         ));
     }
+    // the page may go into it
+    args.plots.as_deref().map(make_folder).transpose()?;
     if let Some(output) = &output {
         check_output(format.name(), output, &args.lines)?;
     }
-    args.plots.as_deref().map(make_folder).transpose()?;
     let report = match (args.compare, &output) {
         (true, output) => compared(args, output.as_deref())?,
         (false, None) => Some(evaluated(&args.lines)?),
@@ -214,6 +217,9 @@ pub(super) fn show(comparison: &RunComparison, json: bool) -> Result<(), Failure
     if let Some(why) = comparison.of_one_commit() {
         note(format_args!("warning: {why}"));
     }
+    if let Some(why) = comparison.of_other_seeds() {
+        note(why);
+    }
     if let Some([before, after]) = &comparison.machines {
         note(format_args!("measured on other machines: {before}; then {after}"));
     }
@@ -263,6 +269,13 @@ fn note_names(what: &str, names: &[String]) {
 }
 
 fn make_folder(folder: &Path) -> Result<(), Failure> {
+    let end = folder.extension().and_then(|end| end.to_str()).unwrap_or_default();
+    if !folder.is_dir() && FILES.contains(&end.to_ascii_lowercase().as_str()) {
+        return Err(Failure::user(format!(
+            "--plots takes a folder, in which each plot is a file of its own, and {} reads as a file; give --plots DIR",
+            folder.display()
+        )));
+    }
     std::fs::create_dir_all(folder).map_err(|error| {
         Failure::user(format!(
             "cannot make the folder {}: {error}; give --plots another",

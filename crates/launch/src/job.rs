@@ -191,6 +191,17 @@ impl<R: DeserializeOwned> Messages for Reports<R> {
     type Report = R;
 }
 
+/// Why all end behind a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndCause {
+    /// By a signal, such as Ctrl-C.
+    Interrupted,
+    /// Somebody asked the job to ([`crate::stop_job`]).
+    Stopped,
+    /// The job goes on in another way.
+    GoesOn,
+}
+
 /// What happens while a job runs. `P` is what its members show, and `T` what they record.
 #[derive(Clone, Debug)]
 pub enum JobUpdate<P, T> {
@@ -225,10 +236,10 @@ pub enum JobUpdate<P, T> {
     StandsStill {
         members: Vec<StillMember>,
     },
-    /// All end behind this step: the job was interrupted, or `goes_on` in another way.
+    /// All end behind this step.
     Ending {
         step: u64,
-        goes_on: bool,
+        cause: EndCause,
     },
     Progress {
         rank: Rank,
@@ -378,13 +389,21 @@ pub fn awaiting(why: &str, host: &str) -> String {
     format!("{why}; {host} does not answer, and the job waits for it")
 }
 
-/// Says that all end behind a step ([`JobUpdate::Ending`]); `hears_another`: the launcher ends them at once when it is told so again.
-pub fn ending_behind(step: u64, hears_another: bool) -> String {
-    let another = if hears_another { "; another Ctrl-C ends them at once" } else { "" };
-    if step == 0 {
-        return format!("interrupted: all end before the first step{another}");
-    }
-    format!("interrupted: all end behind step {step}, once its checkpoint is written{another}")
+/// Says that all end behind a step ([`JobUpdate::Ending`]); `hears_another`: the launcher ends them at once when Ctrl-C comes again.
+/// None where the job goes on: what comes then is said then.
+pub fn ending_behind(step: u64, cause: EndCause, hears_another: bool) -> Option<String> {
+    let (why, another) = match cause {
+        EndCause::GoesOn => return None,
+        EndCause::Stopped => ("stopped", ""),
+        EndCause::Interrupted if hears_another => {
+            ("interrupted", "; another Ctrl-C ends them at once")
+        }
+        EndCause::Interrupted => ("interrupted", ""),
+    };
+    Some(match step {
+        0 => format!("{why}: all end before the first step{another}"),
+        _ => format!("{why}: all end behind step {step}, once its checkpoint is written{another}"),
+    })
 }
 
 /// An update as it comes from the members, and who takes it: an error ends the job.
@@ -412,7 +431,7 @@ fn decode<M: Messages>(
         JobUpdate::TakenOver { step, told } => JobUpdate::TakenOver { step, told },
         JobUpdate::NotTakenOver { why, step } => JobUpdate::NotTakenOver { why, step },
         JobUpdate::StandsStill { members } => JobUpdate::StandsStill { members },
-        JobUpdate::Ending { step, goes_on } => JobUpdate::Ending { step, goes_on },
+        JobUpdate::Ending { step, cause } => JobUpdate::Ending { step, cause },
         JobUpdate::Shrunk { rank, why, left } => JobUpdate::Shrunk { rank, why, left },
         JobUpdate::Replacing { server, rank, why, by } => {
             JobUpdate::Replacing { server, rank, why, by }

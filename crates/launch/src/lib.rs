@@ -29,7 +29,7 @@ pub use clock::{ClockReading, MemberClock};
 pub use control::Blame;
 pub use hosts::{Hosts, HostsError, RSH, RanksByHost};
 pub use job::{
-    JobControl, JobError, JobOutcome, JobSpec, JobUpdate, Messages, Reports, Resize, Scaled,
+    EndCause, JobControl, JobError, JobOutcome, JobSpec, JobUpdate, Messages, Reports, Resize, Scaled,
     awaiting, ending_behind, launch, restarting,
 };
 pub use member::{

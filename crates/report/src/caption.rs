@@ -8,6 +8,7 @@ use crate::figures::{MODEL_SIZE, TENSOR_SIZES};
 use crate::measure::Between;
 use crate::plots::{Dot, Plot, Series};
 use crate::runs::RUN;
+use crate::section::Section;
 
 /// What a caption belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,13 +19,16 @@ pub(crate) enum Shown {
 }
 
 /// In sentences.
-pub(crate) fn caption(figure: &Figure, plot: &Plot, shown: Shown) -> String {
+pub(crate) fn caption(section: &Section, plot: &Plot, shown: Shown) -> String {
+    let figure = section.figure;
     let source = after(figure.source);
     let what = match plot.title.as_str() {
         "" => format!("{source}: {}.", figure.title),
         title => format!("{source}: {} ({title}).", figure.title),
     };
-    let mut sentences = vec![what, axes(figure, shown), repetitions(figure, plot)];
+    let trained = section.trained.as_ref().map(|trained| format!("Trained: {trained}."));
+    let mut sentences =
+        vec![what, trained.unwrap_or_default(), axes(figure, shown), repetitions(figure, plot)];
     if plot.dots().any(|dot| dot.y.spread.is_some()) {
         sentences.push(spreads(plot, shown));
     }

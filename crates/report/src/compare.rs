@@ -56,6 +56,8 @@ pub struct ComparedRow {
     /// Before and after.
     measures: [Measure; 2],
     is_of_run: bool,
+    /// What was learned from one seed is held against what was learned from another.
+    is_of_other_seed: bool,
 }
 
 /// What became of a row.
@@ -63,7 +65,7 @@ pub struct ComparedRow {
 pub enum Change {
     /// Worse by more than the tolerance, and each median is outside of the other's spread.
     Regressed,
-    /// Other by more than the tolerance, but within a spread: measure again, or longer.
+    /// Other by more than the tolerance, but within a spread, or learned from another seed: measure again, longer, with more seeds.
     Unclear,
     Improved,
     /// Within the tolerance.
@@ -203,6 +205,15 @@ impl RunComparison {
         ))
     }
 
+    /// Why what was learned is unclear, where it would be regressed or improved but for the seeds.
+    pub fn of_other_seeds(&self) -> Option<&'static str> {
+        let is_so = |row: &ComparedRow| row.is_of_other_seed && row.verdict == Change::Unclear;
+        self.rows.iter().any(is_so).then_some(
+            "the runs are of other seeds, one on each side, so that what they learned differs by chance: hold several seeds a side \
+             against each other, or the same one",
+        )
+    }
+
     /// True if a row has a limit of the machine beside it in both runs.
     pub fn has_limits(&self) -> bool {
         self.rows.iter().any(|row| row.limit_ratio.is_some())
@@ -210,6 +221,7 @@ impl RunComparison {
 
     fn add(&mut self, row: &Row, before: &[Measured], after: &[Measured]) {
         let [limit_before, limit_after] = [before, after].map(limit_ns);
+        let is_of_other_seed = row.is_learned && matches!((before, after), ([a], [b]) if a.seed != b.seed);
         let pooled = |of: &[Measured]| {
             Measure::pooled(&of.iter().map(|one| one.measure).collect::<Vec<Measure>>())
         };
@@ -226,11 +238,15 @@ impl RunComparison {
             before: shown(&before),
             after: shown(&after),
             ratio: after.median / before.median,
-            verdict: judge(row.better, &before, &after, self.tolerance),
+            verdict: match judge(row.better, &before, &after, self.tolerance) {
+                Change::Regressed | Change::Improved if is_of_other_seed => Change::Unclear,
+                verdict => verdict,
+            },
             limit_ratio: limit_before.zip(limit_after).map(|(before, after)| after / before),
             unit: row.unit,
             measures: [before, after],
             is_of_run: row.is_of_run,
+            is_of_other_seed,
         });
     }
 }

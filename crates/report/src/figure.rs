@@ -145,6 +145,8 @@ pub(crate) enum Wants {
     Reaches(f64),
     /// The same where x is this.
     ReachesAt(f64, f64),
+    /// The figure where x is the second over that where x is the first, where nothing is compared.
+    Gains(f64, f64, f64),
     /// At no x further off than this share.
     Within(f64),
 }

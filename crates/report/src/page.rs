@@ -168,13 +168,13 @@ fn shortfalls(evaluation: &Evaluation) -> Markup {
 }
 
 fn figure<'a>(section: &Section, files: impl Iterator<Item = &'a PlotFiles>) -> Markup {
-    let Section { figure, plots, claims, gaps } = section;
+    let Section { figure, plots, claims, gaps, .. } = section;
     html! {
         section id=(figure.id) {
             h2 { (figure.source) ": " (figure.title) }
             @if !figure.says.is_empty() { p.says { (figure.says) } }
             @for gap in gaps { (gap_shown(gap)) }
-            @if !claims.is_empty() { (claim_table(figure, claims)) }
+            @if !claims.is_empty() { (claim_table(section)) }
             div.plots {
                 @for (plot, file) in plots.iter().zip(files) {
                     figure {
@@ -236,7 +236,8 @@ fn cell(cell: &Cell) -> Markup {
     }
 }
 
-fn claim_table(figure: &Figure, claims: &[(&Claim, Vec<Verdict>)]) -> Markup {
+fn claim_table(section: &Section) -> Markup {
+    let Section { figure, claims, .. } = section;
     html! {
         div.wide {
             table {
@@ -247,7 +248,10 @@ fn claim_table(figure: &Figure, claims: &[(&Claim, Vec<Verdict>)]) -> Markup {
                             tr.unmeasured {
                                 td { (claim.says) (about(claim)) }
                                 td.wanted { (claim.wants.says()) }
-                                td { "not measured: no lines of " (absent(claim)) }
+                                @match section.gap_of(claim) {
+                                    Some(_) => td { "not measurable here" }
+                                    None => td { "not measured: no lines of " (absent(claim)) }
+                                }
                             }
                         }
                         @for verdict in verdicts {

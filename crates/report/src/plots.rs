@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use crate::figure::{Figure, Point, Role, Scale, Shape};
+use crate::figure::{Axis, Figure, Point, Role, Scale, Shape};
 use crate::line::{Lacks, Line};
 use crate::measure::{Measure, middle};
 use crate::origin::{Origin, Provenance};
@@ -86,6 +86,11 @@ impl Plot {
     /// Where all that it shows was measured.
     pub(crate) fn provenance(&self) -> Provenance {
         Provenance::of(self.dots().flat_map(|dot| &dot.origins))
+    }
+
+    /// What its vertical axis is called: where that has no name of its own, what the plot shows.
+    pub(crate) fn y_title(&self, y: Axis) -> &str {
+        if y.title.is_empty() { &self.title } else { y.title }
     }
 
     /// Is `word` one of the title's?

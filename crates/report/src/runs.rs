@@ -43,8 +43,9 @@ const fn figure(
 }
 
 const LOSS: Figure = figure("run-loss", "Loss by step", "loss", loss);
+/// What is evaluated is what a plot is called.
 const EVALUATION: Figure =
-    figure("run-evaluation", "Evaluation by step", "with the test's samples", evaluation);
+    figure("run-evaluation", "Evaluation by step, with the test's samples", "", evaluation);
 const LEARNING_RATE: Figure = figure("run-rate", "Learning rate by step", "rate", learning_rate);
 const SAMPLES: Figure =
     figure("run-samples", "Samples per second by step", "samples per second, so far", samples);
@@ -140,6 +141,26 @@ pub(crate) fn trained(
     let rows: Vec<Vec<String>> = of_runs.map(row).collect();
     let titles = std::iter::once("run").chain(SUMMARY.iter().map(|(title, _)| *title)).collect();
     (!rows.is_empty()).then_some((titles, rows))
+}
+
+/// What all runs trained, if it is the same: the model, the data, and what else all of them say alike.
+pub(crate) fn trained_alike(lines: &[Line]) -> Option<String> {
+    let summaries = || lines.iter().filter(|line| line.optional_text("summary.model").is_some());
+    let alike = |key: &str| {
+        let path = format!("summary.{key}");
+        let mut all = summaries().map(|line| line.shown(&path));
+        let first = all.next()??;
+        let is_so = all.all(|other| other.as_ref() == Some(&first));
+        is_so.then(|| first.trim_matches('"').to_string())
+    };
+    let what = format!("{} on {}", alike("model")?, alike("data")?);
+    let strategy = alike("strategy").map(|strategy| format!(", by {strategy}"));
+    let workers = alike("workers").map(|count| match count.as_str() {
+        "1" => ", 1 worker".to_string(),
+        _ => format!(", {count} workers"),
+    });
+    let batch = alike("batch").map(|batch| format!(", batches of {batch}"));
+    Some([strategy, workers, batch].into_iter().flatten().fold(what, |all, one| all + &one))
 }
 
 /// The steps and values of a run, ascending.

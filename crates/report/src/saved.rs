@@ -32,7 +32,7 @@ impl PlotFiles {
         let Section { figure, plots, .. } = section;
         let looks = Looks::of(plots);
         let files = plots.iter().map(|plot| {
-            let caption = caption(figure, plot, Shown::Drawing);
+            let caption = caption(section, plot, Shown::Drawing);
             PlotFiles {
                 name: plot.name.clone(),
                 svg: draw(figure, plot, &looks, &caption).into_string(),

@@ -46,6 +46,8 @@ pub(crate) struct Section {
     pub(crate) claims: Vec<(&'static Claim, Vec<Verdict>)>,
     /// What of it could not be measured.
     pub(crate) gaps: Vec<Gap>,
+    /// Of training runs: what all of them trained.
+    pub(crate) trained: Option<String>,
 }
 
 /// What could not be measured where the lines are from.
@@ -152,8 +154,11 @@ impl Evaluation {
         let curves = runs::FIGURES.iter().zip(&of_runs).filter(|(_, points)| !points.is_empty());
         let origins: BTreeMap<&str, Rc<Origin>> =
             lines.iter().filter_map(|line| Some((line.file(), Origin::of(line)?))).collect();
-        let curves = curves
-            .map(|(figure, points)| Section::of(figure, &runs::curves(points, &seeds, &origins)));
+        let trained = runs::trained_alike(lines);
+        let curves = curves.map(|(figure, points)| Section {
+            trained: trained.clone(),
+            ..Section::of(figure, &runs::curves(points, &seeds, &origins))
+        });
         let left_out = left_out.into_iter().map(|((kind, reason), (count, first))| LeftOut {
             kind,
             reason,
@@ -211,7 +216,7 @@ impl Section {
     fn of(figure: &'static Figure, points: &[Point]) -> Section {
         let plots = plots(figure.id, points);
         let claims = figure.claims.iter().map(|claim| (claim, verdicts(figure, claim, &plots)));
-        Section { claims: claims.collect(), figure, plots, gaps: Vec::new() }
+        Section { claims: claims.collect(), figure, plots, gaps: Vec::new(), trained: None }
     }
 
     /// With what could not be measured, but for what was elsewhere.
@@ -222,6 +227,12 @@ impl Section {
         };
         let gaps = gaps.into_iter().filter(is_open).collect();
         Section { gaps, ..self }
+    }
+
+    /// Why a claim of which nothing was found cannot be measured where the lines are from, if they say so.
+    pub(crate) fn gap_of(&self, claim: &Claim) -> Option<&Gap> {
+        let is_all_of = |gap: &&Gap| gap.subject.iter().all(|word| claim.only.contains(&&**word));
+        self.gaps.iter().find(is_all_of)
     }
 
     pub(crate) fn verdicts(&self) -> impl Iterator<Item = &Verdict> {

@@ -19,7 +19,7 @@ pub(crate) use csv::of_plot as csv_of_plot;
 /// How tables are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableFormat {
-    /// With the package `booktabs`, a table a plot.
+    /// With the packages `booktabs` and `adjustbox`, a table a plot.
     Latex,
     /// GitHub's, a table a plot.
     Markdown,
@@ -65,7 +65,7 @@ fn each(
 ) -> String {
     let tables = evaluation.plots().map(|(section, plot)| {
         let table = Table::of(section.figure, plot);
-        write(plot, &caption(section.figure, plot, Shown::Table), &table)
+        write(plot, &caption(section, plot, Shown::Table), &table)
     });
     let tables: Vec<String> = tables.collect();
     if tables.is_empty() { String::new() } else { format!("{preamble}{}", tables.join("\n")) }

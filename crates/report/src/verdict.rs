@@ -91,6 +91,7 @@ impl Wants {
             | Wants::TimeTo(bound)
             | Wants::Reaches(bound)
             | Wants::ReachesAt(_, bound)
+            | Wants::Gains(_, _, bound)
             | Wants::Within(bound) => bound,
         }
     }
@@ -105,6 +106,7 @@ impl Wants {
             Wants::At(x, _) => format!("{bound} at {x}"),
             Wants::TimeTo(_) => format!("{bound} as soon"),
             Wants::Reaches(bound) | Wants::ReachesAt(_, bound) => format!("at least {bound}"),
+            Wants::Gains(from, to, _) => format!("{bound} from {from} to {to}"),
             Wants::Within(most) => format!("within {} %", percent(most)),
         }
     }
@@ -248,40 +250,45 @@ fn found(better: Better, claim: &Claim, plot: &Plot) -> Option<(Found, usize)> {
                 Some(Found { state: State::Elsewhere, ..furthest.found(wants) })
             }
         },
-        Wants::Within(_) => {
+        Wants::Gains(from, to, _) => {
+            let figure = |x: f64| Some(all.iter().find(|one| one.at == x)?.figure);
+            let (start, end) = (figure(from)?, figure(to)?);
+            let figure = if better == Better::Lower { start / end } else { end / start };
+            let gain = Ratio { at: to, figure, spread: None, is_once: false };
+            Some(gain.found(wants))
+        }
+        Wants::Within(most) => {
             // of the other, whichever is better
             let off = |ratio: f64| match better {
                 Better::Lower => 1.0 / ratio - 1.0,
                 Better::Higher => ratio - 1.0,
             };
-            let worst =
-                |a: &&Ratio, b: &&Ratio| off(a.figure).abs().total_cmp(&off(b.figure).abs());
-            let Ratio { at, figure, .. } = all.iter().max_by(worst)?;
             let (ours, other) = compared(claim, plot)?;
             // a simulated step is a point
             let point = |measure: Measure| Some((measure.median, measure.median));
-            let spread = spread(better, ours, other, *at, point).map(|ends| {
-                let [a, b] = ends.map(off);
-                let least = if a.signum() == b.signum() { a.abs().min(b.abs()) } else { 0.0 };
-                [least, a.abs().max(b.abs())]
+            let places = all.iter().map(|&Ratio { at, figure, .. }| {
+                let spread = spread(better, ours, other, at, point).map(|ends| {
+                    let [a, b] = ends.map(off);
+                    let least = if a.signum() == b.signum() { a.abs().min(b.abs()) } else { 0.0 };
+                    [least, a.abs().max(b.abs())]
+                });
+                let figure = off(figure).abs();
+                let [low, high] = spread.unwrap_or([figure; 2]);
+                let state = if high <= most {
+                    State::Met
+                } else if low > most {
+                    State::Short
+                } else {
+                    State::Unclear
+                };
+                Found { figure, at: Some(at), spread, state, is_alone: false, wants }
             });
-            Some(Found { spread, ..Found::plain(wants, off(*figure).abs(), Some(*at)) })
+            // at no place further off: what is short anywhere, then what may be
+            places.min_by(|a, b| a.state.cmp(&b.state).then(b.figure.total_cmp(&a.figure)))
         }
         Wants::TimeTo(_) => None,
     };
     found.map(|found| (found, all.len()))
-}
-
-impl Found {
-    /// Of what has no spread.
-    fn plain(wants: Wants, figure: f64, at: Option<f64>) -> Found {
-        let is_met = match wants {
-            Wants::Within(most) => figure <= most,
-            wants => figure >= wants.bound(),
-        };
-        let state = if is_met { State::Met } else { State::Short };
-        Found { figure, at, spread: None, state, is_alone: false, wants }
-    }
 }
 
 #[cfg(test)]

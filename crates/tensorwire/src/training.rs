@@ -505,6 +505,12 @@ impl Training {
                 while let Some(step) = steps.take() {
                     on_step(&step);
                 }
+            })
+            .inspect_err(|error| {
+                // where the job itself is wrong, nothing has run
+                if matches!(error, Error::Job(failure) if !failure.is_user_error()) {
+                    under_way.say_what_is_kept();
+                }
             })?
         };
         let summary = Summary::new(&prepared, &outcome, &steps)?;

@@ -17,6 +17,10 @@ use tensorwire_testkit::program::{arguments, itself, say};
 
 /// Set in the processes of a job: where they turn for ever, and how they train.
 const CASE: &str = "TENSORWIRE_ENDLESS";
+/// Set beside it: a folder for the checkpoints of an evaluation that never ends.
+const CHECKPOINTS: &str = "TENSORWIRE_ENDLESS_CHECKPOINTS";
+/// What is said of such a job, too.
+const KEPT: &str = "Training::resume goes on from there";
 const STEP_DEADLINE: Duration = Duration::from_secs(8);
 /// Longest that a job may take from its start on, on a machine that is busy; without a step deadline it would never end.
 const LONGEST: Duration = Duration::from_secs(90);
@@ -155,6 +159,10 @@ fn train() -> tensorwire::Result<()> {
         Some("ps") => training.strategy(ParameterServers { workers: 2, servers: 1 }),
         _ => training.strategy(AllReduce { workers: 2, deterministic: true }),
     };
+    let training = match std::env::var_os(CHECKPOINTS) {
+        Some(folder) if is_at("evaluation") => training.checkpoint(folder, 1),
+        _ => training,
+    };
     IS_MEMBER.store(is_member, Ordering::Relaxed);
     if !is_at(TOLD) {
         return training.run().map(drop);
@@ -176,8 +184,10 @@ fn train() -> tensorwire::Result<()> {
 
 /// What a job printed, and how it ended; an error if it has not within [`LONGEST`].
 fn output(case: &str) -> Result<Output, String> {
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let mut job = Command::new(itself());
-    job.env(CASE, case).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    job.env(CASE, case).env(CHECKPOINTS, folder.path().join("checkpoints"));
+    job.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut job = job.spawn().map_err(|error| error.to_string())?;
     let begin = Instant::now();
     while job.try_wait().is_ok_and(|status| status.is_none()) {
@@ -198,6 +208,9 @@ fn check(place: &str, strategy: &str, named: &str) -> Result<(), String> {
             true => Ok(()),
             false => Err(format!("{:?}, and it does not say {named:?}:\n{said}", ended.status)),
         };
+    }
+    if (place, strategy) == ("evaluation", "allreduce") && !said.contains(KEPT) {
+        return Err(format!("it does not say which checkpoint there is:\n{said}"));
     }
     let last = said.lines().rev().find(|line| line.contains("rror: ")).unwrap_or_default();
     let is_first = strategy == "local" || last.contains("first to fail: worker ");

@@ -26,6 +26,7 @@ mod mounted;
 mod mover;
 mod open_part;
 mod origin;
+mod quantiles;
 mod rates;
 mod report;
 mod resizing;
@@ -66,6 +67,7 @@ pub use open_part::{
     OpenPart, OpenSessions, PartError, PartOptions, SessionRanks, open_part, open_sessions,
 };
 pub use origin::WeightsOrigin;
+pub use quantiles::Quantiles;
 pub use rates::{RateFunction, Rates};
 pub use report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport, copies_key};
 pub use run::{JobFailure, MemberRecord, TRAIN, TrainOutcome, TrainUpdate, launch_train};

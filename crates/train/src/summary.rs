@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use tensorwire_memory::Copies;
 
 use crate::job::Prepared;
+use crate::quantiles::Quantiles;
 use crate::report::{Polling, TrainReport};
 use crate::run::TrainOutcome;
 use crate::steps::{PollingFigures, StepAggregator};
@@ -66,6 +67,10 @@ pub struct Summary {
     /// Of the slowest worker, from its first step to the end of its last.
     pub seconds: f64,
     pub samples_per_second: f64,
+    /// Milliseconds of its steps behind the first one, which waits until all processes have set up
+    /// ([`TrainReport::warm_pieces`]). None of fewer than two.
+    #[serde(default)]
+    pub step_ms: Option<Quantiles>,
     /// By all members together: copied from memory to memory, written to peers, memory that peers of a store may touch,
     /// pushed to a store and pulled from it.
     pub bytes_copied: u64,
@@ -124,7 +129,9 @@ impl Summary {
         let weights_sha256 = outcome.weights_sha256().ok_or(SummaryError::NotEvaluated)?;
         let reports = || outcome.reports.values();
         let losses: Vec<f64> = reports().filter_map(|report| report.final_loss).collect();
-        let seconds = reports().map(|report| report.train_seconds).fold(0.0, f64::max);
+        let slowest = reports().max_by(|a, b| a.train_seconds.total_cmp(&b.train_seconds));
+        let seconds = slowest.map_or(0.0, |report| report.train_seconds);
+        let pieces = slowest.iter().flat_map(|report| &report.warm_pieces);
         let sum = |of: fn(&TrainReport) -> u64| reports().map(of).sum::<u64>();
         let workers = reports().filter(|report| report.final_loss.is_some());
         let polling: Polling = workers.map(|report| report.polling).sum();
@@ -166,6 +173,7 @@ impl Summary {
             seconds,
             // fits: shown to a person
             samples_per_second: steps.samples() as f64 / seconds,
+            step_ms: Quantiles::of(pieces.map(|seconds| seconds * 1e3)),
             bytes_copied: sum(|report| report.bytes_copied),
             copies,
             bytes_written: sum(|report| report.bytes_written),
@@ -198,7 +206,7 @@ mod tests {
     use tensorwire_launch::{JobUpdate, Transport};
 
     /// What `tensorwire train --json` prints, which scripts rely on.
-    const KEYS: [&str; 58] = [
+    const KEYS: [&str; 59] = [
         "async",
         "batch",
         "bytes_copied",
@@ -244,6 +252,7 @@ mod tests {
         "seed",
         "servers",
         "servers_replaced",
+        "step_ms",
         "steps",
         "store_bytes",
         "strategy",
@@ -274,9 +283,11 @@ mod tests {
         let polling = Polling { polls: 5, wait_ns: 2000, ..Polling::default() };
         let (bytes_copied, peak_bytes) = (7, 100);
         let final_loss = Some(final_loss);
+        let warm_pieces = [3.0, 1.0, 2.0].map(|piece| piece * train_seconds).to_vec();
         TrainReport {
             final_loss,
             train_seconds,
+            warm_pieces,
             polling,
             bytes_copied,
             peak_bytes,
@@ -356,6 +367,8 @@ mod tests {
             ("seconds", 4.0.into()),
             // three steps of four samples
             ("samples_per_second", 3.0.into()),
+            // of the worker that took longest
+            ("step_ms", serde_json::json!({"count": 3, "p10": 4e3, "median": 8e3, "p90": 12e3})),
             ("bytes_copied", 16.into()),
             ("peak_bytes", 900.into()),
             // of the workers

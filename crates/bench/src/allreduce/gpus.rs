@@ -7,13 +7,12 @@ use serde::{Deserialize, Serialize};
 use tensorwire_cuda::{Gpus, LibrarySearch, Nccl, NcclVersion};
 use tensorwire_launch::{JobOutcome, JobSpec, Reports, launch};
 use tensorwire_tensor::DType;
-use tensorwire_train::{CudaLibraries, FloatType};
+use tensorwire_train::{CudaLibraries, FloatType, Quantiles};
 
 use super::gpus_member::GpuReport;
 use super::{AllreduceSpec, CollectiveKind, slowest_of};
 use crate::error::BenchError;
 use crate::machine::Machine;
-use crate::statistics::Quantiles;
 
 /// The kind of job that [`super::gpu_allreduce_member`] takes part in.
 pub const GPU_ALLREDUCE: &str = "gpu-allreduce";

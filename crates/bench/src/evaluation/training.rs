@@ -5,17 +5,13 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tensorwire_launch::{JobUpdate, Transport};
-use tensorwire_train::{
-    DeviceChoice, Exchange, Prepared, Progress, Strategy, TrainConfig, TrainOutcome, launch_train,
-    train_local,
-};
+use tensorwire_train::{DeviceChoice, Exchange, Prepared, Progress, Quantiles, Strategy, TrainConfig, TrainOutcome, launch_train, train_local};
 
 use super::Runner;
 use super::figures::IMAGENET_IMAGES;
 use crate::by_name::ByName;
 use crate::error::BenchError;
 use crate::machine::Machine;
-use crate::statistics::Quantiles;
 use crate::step::{StepRun, promises_bits};
 use crate::versions::Versions;
 

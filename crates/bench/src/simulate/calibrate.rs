@@ -10,12 +10,11 @@ use tensorwire_launch::{JobSpec, Transport};
 use tensorwire_memory::{TensorMut, TensorRef};
 use tensorwire_simulate::{Link, LocalLink, Network, Rpc, SimulatedMachine};
 use tensorwire_tensor::{DType, TensorSpec};
-use tensorwire_train::{Exchange, TrainConfig};
+use tensorwire_train::{Exchange, Quantiles, TrainConfig};
 
 use super::sockets;
 use crate::error::BenchError;
 use crate::machine::cores;
-use crate::statistics::Quantiles;
 use crate::transfer::{Sizes, TransferSpec, transfer};
 use crate::write::{WriteSpec, write};
 

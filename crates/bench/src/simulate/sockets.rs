@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tensorwire_base::Clock;
+use tensorwire_train::Quantiles;
 
-use crate::statistics::Quantiles;
 
 /// More than caches hold, sent in pieces as a fabric does.
 const BYTES: usize = 64 << 20;

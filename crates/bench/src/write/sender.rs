@@ -8,12 +8,12 @@ use tensorwire_fabric::{
     ArrivalSlot, Direction, LocalSlice, Memcpy, RegionDescriptor, RemoteRegion, RemoteSlice,
     Signal, Wake,
 };
+use tensorwire_train::Quantiles;
 
 use super::calls::Caller;
 use super::member::{End, FromReceiver, FromSender, PATIENCE, WriteError, offset};
 use super::pace::Pace;
 use super::{WriteSpec, payload};
-use crate::statistics::Quantiles;
 
 /// What the sender reports.
 #[derive(Debug, Serialize, Deserialize)]

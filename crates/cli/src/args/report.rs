@@ -60,7 +60,7 @@ pub(crate) struct ReportArgs {
 pub(crate) enum ReportFormat {
     /// The page
     Html,
-    /// A table a plot, with the package booktabs
+    /// A table a plot, with the packages booktabs and adjustbox
     Latex,
     /// A table a plot, as GitHub reads it
     Markdown,

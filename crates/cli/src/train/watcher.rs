@@ -112,10 +112,10 @@ impl Watcher {
                 self.bar.goes_on(step);
                 self.roles = roles;
             }
-            // what comes then is said then
-            JobUpdate::Ending { goes_on: true, .. } => {}
-            JobUpdate::Ending { step, goes_on: false } => {
-                self.bar.say(ending_behind(step, self.hears_another));
+            JobUpdate::Ending { step, cause } => {
+                if let Some(line) = ending_behind(step, cause, self.hears_another) {
+                    self.bar.say(line);
+                }
             }
         }
         while let Some(step) = self.steps.take() {

@@ -8,7 +8,7 @@ use tensorwire_base::Rank;
 
 use super::{Launcher, MemberState, OnUpdate};
 use crate::control::{Behind, HELD_AT_MOST, ToMember};
-use crate::job::{JobError, JobUpdate, Resize};
+use crate::job::{EndCause, JobError, JobUpdate, Resize};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum WindDown {
@@ -87,8 +87,12 @@ impl Launcher<'_> {
                 if let Some(step) = held.map(|held| held.into_iter().max().unwrap_or_default()) {
                     self.wind_down = WindDown::Last { begun, moved, step };
                     self.tell_all(&ToMember::Allow { until: step, behind: Behind::Interrupted });
-                    let goes_on = self.interrupted.is_none();
-                    on_update(JobUpdate::Ending { step, goes_on })?;
+                    let cause = match self.interrupted {
+                        None => EndCause::GoesOn,
+                        Some(_) if self.spec.stopped.load(Ordering::Relaxed) => EndCause::Stopped,
+                        Some(_) => EndCause::Interrupted,
+                    };
+                    on_update(JobUpdate::Ending { step, cause })?;
                 }
                 (begun, moved)
             }

@@ -18,6 +18,7 @@ impl RunComparison {
                 }
                 @for line in &self.provenance { p { (line) } }
                 @if let Some(why) = self.of_one_commit() { p.short { (why) "." } }
+                @if let Some(why) = self.of_other_seeds() { p.short { (why) "." } }
                 @if let Some([before, after]) = &self.machines {
                     p.short { "On other machines: " (before) "; then " (after) "." }
                 }

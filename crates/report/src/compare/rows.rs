@@ -21,8 +21,9 @@ pub(super) struct Row {
     pub(super) name: String,
     pub(super) unit: Unit,
     pub(super) better: Better,
-    /// Of a training run.
+    /// Of a training run, and what comes of its seed, too.
     pub(super) is_of_run: bool,
+    pub(super) is_learned: bool,
     /// In the order of the lines.
     pub(super) measured: Vec<Measured>,
 }
@@ -33,6 +34,8 @@ pub(super) struct Measured {
     pub(super) measure: Measure,
     /// How long what the machine itself can do took beside it: a memcpy of as many bytes, or their way over the loopback.
     pub(super) limit_ns: Option<f64>,
+    /// Of a training run, whose first weights and order of samples are the seed's.
+    pub(super) seed: Option<u64>,
     pub(super) origin: Option<Rc<Origin>>,
 }
 
@@ -42,6 +45,8 @@ struct Quantity {
     name: &'static str,
     unit: Unit,
     better: Better,
+    /// Another seed has another.
+    is_learned: bool,
     take: fn(&Line) -> Result<Measure, Lacks>,
 }
 
@@ -50,7 +55,7 @@ const fn time(
     name: &'static str,
     take: fn(&Line) -> Result<Measure, Lacks>,
 ) -> Quantity {
-    Quantity { kinds, name, unit: Unit::Seconds, better: Better::Lower, take }
+    Quantity { kinds, name, unit: Unit::Seconds, better: Better::Lower, is_learned: false, take }
 }
 
 /// Of a training run that came to its end.
@@ -59,8 +64,19 @@ const fn of_run(
     better: Better,
     take: fn(&Line) -> Result<Measure, Lacks>,
 ) -> Quantity {
-    Quantity { kinds: &[RUN], name, unit: Unit::Plain, better, take }
+    Quantity { kinds: &[RUN], name, unit: Unit::Plain, better, is_learned: false, take }
 }
+
+const fn learned(
+    name: &'static str,
+    better: Better,
+    take: fn(&Line) -> Result<Measure, Lacks>,
+) -> Quantity {
+    Quantity { is_learned: true, ..of_run(name, better, take) }
+}
+
+/// What a step of a training run took.
+const STEP_MS: &str = "summary.step_ms.median";
 
 /// What is compared. A line has those that it has the numbers of.
 const QUANTITIES: &[Quantity] = &[
@@ -76,6 +92,7 @@ const QUANTITIES: &[Quantity] = &[
         name: "bytes/s",
         unit: Unit::Plain,
         better: Better::Higher,
+        is_learned: false,
         take: |line| line.percentiles("bytes_per_second", "rounds"),
     },
     time(&["step"], "step", |line| Ok(line.quantiles("ps_ms.median")?.scaled(1e-3))),
@@ -108,12 +125,20 @@ const QUANTITIES: &[Quantity] = &[
         line.quantiles("tensorwire_s.median")
     }),
     time(&["peer-step"], "step", |line| Ok(line.percentiles("step_ms", "rounds")?.scaled(1e-3))),
-    of_run("samples/s", Better::Higher, |line| {
-        Ok(line.number("summary.samples_per_second")?.into())
+    Quantity {
+        unit: Unit::Seconds,
+        ..of_run("step", Better::Lower, |line| {
+            Ok(line.quantiles(STEP_MS)?.scaled(1e-3))
+        })
+    },
+    // of one step, and of versions that did not say what each took
+    of_run("samples/s", Better::Higher, |line| match line.optional_number(STEP_MS) {
+        Some(_) => Err(Lacks::Number("summary.samples_per_second")),
+        None => Ok(line.number("summary.samples_per_second")?.into()),
     }),
-    of_run("final loss", Better::Lower, |line| Ok(line.number("summary.final_loss")?.into())),
-    of_run("test loss", Better::Lower, |line| Ok(line.number("summary.test_loss")?.into())),
-    of_run("test accuracy", Better::Higher, |line| {
+    learned("final loss", Better::Lower, |line| Ok(line.number("summary.final_loss")?.into())),
+    learned("test loss", Better::Lower, |line| Ok(line.number("summary.test_loss")?.into())),
+    learned("test accuracy", Better::Higher, |line| {
         Ok(line.number("summary.test_accuracy")?.into())
     }),
     Quantity {
@@ -176,19 +201,21 @@ pub(super) fn rows(lines: &[Line]) -> Vec<Row> {
         let limit_ns =
             line.optional_number("limit_ns.median").or_else(|| line.optional_number("limit_ns"));
         let limit_ns = limit_ns.filter(|limit_ns| *limit_ns > 0.0);
+        let seed = line.optional_whole("summary.seed");
         for quantity in QUANTITIES.iter().filter(|one| one.kinds.contains(&kind)) {
             let measure = (quantity.take)(line).ok();
             let is_usable = |it: &Measure| it.median.is_finite() && it.median > 0.0;
             let Some(measure) = measure.filter(is_usable) else { continue };
             let (key, name) = identity(kind, quantity, line);
-            let measured = Measured { measure, limit_ns, origin: origin.clone() };
+            let measured = Measured { measure, limit_ns, seed, origin: origin.clone() };
             let place = *places.entry(key.clone()).or_insert(rows.len());
             match rows.get_mut(place) {
                 Some(row) => row.measured.push(measured),
                 None => {
-                    let Quantity { unit, better, .. } = *quantity;
+                    let Quantity { unit, better, is_learned, .. } = *quantity;
                     let (is_of_run, measured) = (kind == RUN, vec![measured]);
-                    rows.push(Row { key, name, unit, better, is_of_run, measured });
+                    let row = Row { key, name, unit, better, is_of_run, is_learned, measured };
+                    rows.push(row);
                 }
             }
         }
@@ -291,6 +318,12 @@ mod tests {
             ]
         );
         assert_eq!(rows[1].measured[1].measure.median, 0.25);
+        assert_eq!(rows[1].measured[1].seed, Some(2));
+        assert_eq!([0, 1, 2].map(|row: usize| rows[row].is_learned), [false, true, false]);
+        let step = r#"{"summary":{"model":"mlp","samples_per_second":9,"step_ms":{"count":4,"p10":1,"median":2,"p90":3}}}"#;
+        let rows = of(step);
+        assert_eq!(rows[0].name, "train, mlp: step", "{rows:?}");
+        assert_eq!((rows.len(), rows[0].measured[0].measure.spread.is_some()), (1, true));
     }
 
     #[test]

@@ -85,7 +85,7 @@ pub(super) fn lines(
             text x=(format!("{at:.1}")) y=(BOTTOM + 18.0) text-anchor="middle" { (label) }
         }
         path.axis d=(format!("M{LEFT} {BOTTOM}H{RIGHT}")) fill="none" stroke=(QUIET) {}
-        text x="2" y="13" { (y.title) (unit_of(y)) }
+        text x="2" y="13" { (plot.y_title(y)) (unit_of(y)) }
         text x=((LEFT + RIGHT) / 2.0) y=(HEIGHT - 6.0) text-anchor="middle" { (x.title) (unit_of(x)) }
         @for series in plot.series.iter().rev().filter(|series| series.has_band()) {
             (band(series, looks.get(series.role, &series.name), &place))
@@ -169,7 +169,7 @@ pub(super) fn bars(y: Axis, plot: &Plot, looks: &Looks, caption: &str) -> Markup
     // fits: series have names
     let height = TOP + STEP * rows().count() as f64;
     let inside = html! {
-        text x="2" y="13" { (y.title) (unit_of(y)) }
+        text x="2" y="13" { (plot.y_title(y)) (unit_of(y)) }
         @for (index, (series, dot)) in rows().enumerate() {
             @let top = TOP + STEP * index as f64;
             @let look = looks.get(series.role, &series.name);
@@ -191,7 +191,7 @@ pub(super) fn bars(y: Axis, plot: &Plot, looks: &Looks, caption: &str) -> Markup
             text.ink x=(format!("{:.1}", 8.0 + length(end))) y=(top + 26.0) fill=(TEXT) { (label(y.unit, dot.y.median)) }
         }
     };
-    whole(height, &format!("{}: {}", plot.title, y.title), caption, &inside)
+    whole(height, &format!("{}: {}", plot.title, plot.y_title(y)), caption, &inside)
 }
 
 /// The file around a drawing.
@@ -209,7 +209,7 @@ fn whole(height: f64, words: &str, caption: &str, inside: &Markup) -> Markup {
 
 fn described(x: Axis, y: Axis, plot: &Plot) -> String {
     let names: Vec<&str> = plot.series.iter().map(|series| series.name.as_str()).collect();
-    format!("{}: {} by {}, of {}", plot.title, y.title, x.title, names.join(", "))
+    format!("{}: {} by {}, of {}", plot.title, plot.y_title(y), x.title, names.join(", "))
 }
 
 /// What an axis must have room for.

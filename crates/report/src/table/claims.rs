@@ -8,17 +8,19 @@ use crate::figure::{Claim, Figure};
 use crate::section::{Evaluation, Gap, Section};
 use crate::verdict::{State, Verdict};
 
+/// What is said of a claim that the machine cannot show.
+const NOWHERE: &str = "not measurable here";
+
 /// All figures with claims or gaps, those without lines among them.
 pub(super) fn of_all(evaluation: &Evaluation) -> String {
     let of_section = |section: &Section| {
-        let claims = section
-            .claims
-            .iter()
-            .flat_map(|(claim, verdicts)| rows(section.figure, claim, verdicts));
+        let claims = section.claims.iter().flat_map(|(claim, verdicts)| {
+            rows(section.figure, claim, verdicts, section.gap_of(claim))
+        });
         of_figure(section.figure, section.gaps.iter().map(of_gap).chain(claims))
     };
     let of_missing = |figure: &&'static Figure| {
-        of_figure(figure, figure.claims.iter().flat_map(|claim| rows(figure, claim, &[])))
+        of_figure(figure, figure.claims.iter().flat_map(|claim| rows(figure, claim, &[], None)))
     };
     let tables =
         evaluation.sections.iter().map(of_section).chain(evaluation.missing.iter().map(of_missing));
@@ -47,11 +49,14 @@ pub(super) fn json_of_all(evaluation: &Evaluation) -> String {
         }
         line
     };
-    let of_claim = |figure: &Figure, claim: &Claim, verdict: Option<&Verdict>| {
+    let of_claim = |figure: &Figure, claim: &Claim, verdict: Option<&Verdict>, gap: Option<&Gap>| {
         let subject = verdict.map_or_else(|| claim.only.join(", "), |it| it.title.clone());
         let wanted = claim.wants.says();
         let Some(Verdict { found, .. }) = verdict else {
-            let more = json!({ "wanted": wanted, "verdict": "not measured" });
+            let more = match gap {
+                Some(gap) => json!({ "wanted": wanted, "verdict": NOWHERE, "why": gap.why }),
+                None => json!({ "wanted": wanted, "verdict": "not measured" }),
+            };
             return with(about(figure, claim.says, &subject), more);
         };
         let state = match found.state {
@@ -73,17 +78,19 @@ pub(super) fn json_of_all(evaluation: &Evaluation) -> String {
     let of_section = |section: &Section| -> Vec<Value> {
         let figure = section.figure;
         let gap = |gap: &Gap| {
-            let more = json!({ "verdict": "not measurable here", "why": gap.why });
+            let more = json!({ "verdict": NOWHERE, "why": gap.why });
             with(about(figure, "", &gap.subject.join(", ")), more)
         };
         let claims = section.claims.iter().flat_map(|(claim, verdicts)| match &verdicts[..] {
-            [] => vec![of_claim(figure, claim, None)],
-            some => some.iter().map(|verdict| of_claim(figure, claim, Some(verdict))).collect(),
+            [] => vec![of_claim(figure, claim, None, section.gap_of(claim))],
+            some => {
+                some.iter().map(|verdict| of_claim(figure, claim, Some(verdict), None)).collect()
+            }
         });
         section.gaps.iter().map(gap).chain(claims).collect()
     };
     let of_missing = |figure: &&'static Figure| -> Vec<Value> {
-        figure.claims.iter().map(|claim| of_claim(figure, claim, None)).collect()
+        figure.claims.iter().map(|claim| of_claim(figure, claim, None, None)).collect()
     };
     let sections = evaluation.sections.iter().flat_map(of_section);
     let lines = sections.chain(evaluation.missing.iter().flat_map(of_missing));
@@ -101,14 +108,16 @@ fn of_figure(figure: &Figure, rows: impl Iterator<Item = [String; 3]>) -> Option
     (!rows.is_empty()).then(|| head + &rows)
 }
 
-fn rows(figure: &Figure, claim: &Claim, verdicts: &[Verdict]) -> Vec<[String; 3]> {
+fn rows(
+    figure: &Figure,
+    claim: &Claim,
+    verdicts: &[Verdict],
+    gap: Option<&Gap>,
+) -> Vec<[String; 3]> {
     let wanted = escaped(&claim.wants.says());
     if verdicts.is_empty() {
-        return vec![[
-            escaped(&claim.place(&claim.only.join(", "))),
-            wanted,
-            "not measured".to_string(),
-        ]];
+        let found = gap.map_or("not measured", |_| NOWHERE);
+        return vec![[escaped(&claim.place(&claim.only.join(", "))), wanted, found.to_string()]];
     }
     let row = |verdict: &Verdict| {
         let at = verdict.found.place(figure).map(|at| format!(" ({at})")).unwrap_or_default();
@@ -123,5 +132,5 @@ fn of_gap(gap: &Gap) -> [String; 3] {
         true => "all".to_string(),
         false => gap.subject.join(", "),
     };
-    [escaped(&subject), String::new(), format!("not measurable here: {}", escaped(&gap.why))]
+    [escaped(&subject), String::new(), format!("{NOWHERE}: {}", escaped(&gap.why))]
 }

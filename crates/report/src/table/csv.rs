@@ -74,7 +74,7 @@ fn row(figure: &Figure, plot: &Plot, series: &Series, dot: &Dot) -> [String; 26]
         x.map_or("", |x| unit(x.unit)).to_string(),
         key_name.unwrap_or_default().to_string(),
         key_name.map_or_else(String::new, |_| dot.key.to_string()),
-        figure.y.title.to_string(),
+        plot.y_title(figure.y).to_string(),
         median,
         p10,
         p90,

@@ -3,10 +3,9 @@
 use super::{Cell, Table};
 use crate::plots::Plot;
 
-pub(super) const PREAMBLE: &str =
-    "% Needs \\usepackage{booktabs}, and \\usepackage[utf8]{inputenc} before 2018.\n\n";
+pub(super) const PREAMBLE: &str = "% Needs \\usepackage{booktabs,adjustbox}, and \\usepackage[utf8]{inputenc} before 2018.\n\n";
 
-/// A float with a caption and a label.
+/// A float with a caption and a label, no wider than a line: a wide table is made smaller.
 pub(super) fn of_plot(plot: &Plot, caption: &str, table: &Table) -> String {
     let columns = "r".repeat(table.head.len().saturating_sub(1));
     let row = |cells: Vec<String>| format!("    {} \\\\\n", cells.join(" & "));
@@ -14,8 +13,8 @@ pub(super) fn of_plot(plot: &Plot, caption: &str, table: &Table) -> String {
     let rows: String =
         table.rows.iter().map(|cells| row(cells.iter().map(cell).collect())).collect();
     format!(
-        "\\begin{{table}}[t]\n  \\centering\n  \\caption{{{}}}\n  \\label{{tab:{}}}\n  \\begin{{tabular}}{{l{columns}}}\n    \
-         \\toprule\n{head}    \\midrule\n{rows}    \\bottomrule\n  \\end{{tabular}}\n\\end{{table}}\n",
+        "\\begin{{table}}[t]\n  \\centering\n  \\caption{{{}}}\n  \\label{{tab:{}}}\n  \\begin{{adjustbox}}{{max width=\\linewidth}}\n  \
+         \\begin{{tabular}}{{l{columns}}}\n    \\toprule\n{head}    \\midrule\n{rows}    \\bottomrule\n  \\end{{tabular}}\n  \\end{{adjustbox}}\n\\end{{table}}\n",
         escaped(caption),
         plot.name
     )
@@ -87,6 +86,7 @@ mod tests {
   \centering
   \caption{What \& where.}
   \label{tab:f-1}
+  \begin{adjustbox}{max width=\linewidth}
   \begin{tabular}{lr}
     \toprule
     tensor & \{a\_b\} \\
@@ -94,6 +94,7 @@ mod tests {
     4 KiB & 2 $\mu$s {\footnotesize [1 $\mu$s, 3 $\mu$s]} \\
     \bottomrule
   \end{tabular}
+  \end{adjustbox}
 \end{table}
 "
         );

@@ -95,6 +95,21 @@ fn a_figure_of_its_own_is_held_against_its_bound_where_that_is_said() {
 }
 
 #[test]
+fn a_gain_is_of_ours_alone() {
+    let (only, ours, against): (&[&str], &[&str], &[&str]) = (&[], &["a"], &[]);
+    let claim = Claim { says: "", only, ours, against, wants: Wants::Gains(1.0, 8.0, 5.2) };
+    let judged =
+        |better, dots: &[(f64, f64)]| judge(better, &claim, &plot(vec![series("a", dots)]));
+    let says = |better, dots: &[(f64, f64)]| judged(better, dots).unwrap().to_string();
+    let (few, many) = ([(1.0, 2.0), (8.0, 8.0)], [(1.0, 2.0), (4.0, 9.0), (8.0, 12.0)]);
+    assert_eq!(says(Better::Higher, &few), "short by 1.3×: 4× of 5.2×");
+    assert_eq!(says(Better::Higher, &many), "met: 6× of 5.2×");
+    assert_eq!(says(Better::Lower, &[(1.0, 6.0), (8.0, 1.0)]), "met: 6× of 5.2×");
+    assert_eq!(judged(Better::Higher, &many[1..]), None, "there is nothing to begin with");
+    assert_eq!(claim.wants.says(), "5.2× from 1 to 8");
+}
+
+#[test]
 fn a_claim_of_every_size_says_where_there_is_only_one() {
     let figure = crate::figures::FIGURES.iter().find(|figure| figure.id == "xue-8").unwrap();
     let place = |wants, ours: &[(f64, f64)], other: &[(f64, f64)]| {
@@ -222,7 +237,8 @@ fn what_is_simulated_is_a_point_beside_the_spread_of_what_is_measured() {
         let plot = plot(vec![series("a", &[(1.0, simulated)]), measured]);
         judge(Better::Lower, &claim, &plot).unwrap().to_string()
     };
-    assert_eq!(says(11.0, [8.0, 10.0]), "met: 10 % off [10 % to 37.5 %], at most 15 %");
+    assert_eq!(says(11.0, [8.0, 10.0]), "unclear: 10 % off [10 % to 37.5 %], at most 15 %");
+    assert_eq!(says(12.0, [9.0, 10.0]), "short by 5 points: 20 % off [20 % to 33.3 %], at most 15 %");
     assert_eq!(says(11.0, [10.0, 12.5]), "met: 10 % off [0 % to 12 %], at most 15 %");
     assert_eq!(says(12.0, [10.0, 10.0]), "short by 5 points: 20 % off, at most 15 %");
 }

@@ -1,6 +1,6 @@
 //! Two runs held against each other: what became of each row, where both come from, and what cannot be compared.
 
-use tensorwire_report::{Line, compare, compare_last, report_compared};
+use tensorwire_report::{Change, Line, compare, compare_last, report_compared};
 
 use super::{parsed, texts, transfer};
 
@@ -69,6 +69,30 @@ fn a_comparison_says_where_both_come_from_and_what_became_of_the_machines_limit(
         assert_eq!((found.of_one_commit(), found.has_limits()), (None, false));
         let page = parsed(&report_compared(&before, &found).unwrap());
         assert_eq!(texts(&page, "#compared th").len(), 5);
+    }
+}
+
+#[test]
+fn what_was_learned_from_one_seed_each_is_no_change() {
+    let run = |seed: u32, loss: f64| {
+        let text = format!(
+            r#"{{"summary":{{"model":"mlp","seed":{seed},"final_loss":{loss},"step_ms":{{"p10":9,"median":10,"p90":11}}}}}}"#
+        );
+        Line::read_all("f", &text).unwrap()
+    };
+    let (first, other, several) = (run(1, 0.5), run(2, 1.0), [run(2, 1.0), run(3, 1.1)].concat());
+    for (before, after, verdict, says_why) in [
+        (&first, &other, Change::Unclear, true),
+        (&first, &run(1, 1.0), Change::Regressed, false),
+        (&first, &run(2, 0.51), Change::Same, false),
+        (&first, &several, Change::Regressed, false),
+    ] {
+        let found = compare(("a", before), ("b", after), 0.1).unwrap();
+        let loss = found.rows.iter().find(|row| row.name.ends_with("final loss")).unwrap();
+        assert_eq!((loss.verdict, found.of_other_seeds().is_some()), (verdict, says_why));
+        // a step is as fast with any seed
+        let step = found.rows.iter().find(|row| row.name.ends_with(": step")).unwrap();
+        assert_eq!(step.verdict, Change::Same);
     }
 }
 

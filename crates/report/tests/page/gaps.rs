@@ -18,6 +18,9 @@ fn what_could_not_be_measured_is_in_its_figures_place_and_is_never_met() {
             && said[0].contains("--only gpudirect")
     );
     assert!(!texts(&page, "#missing li").iter().any(|one| one.contains("Table 3")));
+    let rows = texts(&page, "section#xue-table-3 tr.unmeasured");
+    assert_eq!(rows.len(), 6);
+    assert!(rows.iter().all(|row| row.ends_with("not measurable here")), "{rows:?}");
     let step = |transport: &str, crossing: &str, step_s: f64| {
         format!(
             "{{\"bench\":\"gpudirect\",\"model\":\"gru\",\"transport\":\"{transport}\",\"crossing\":\"{crossing}\",\

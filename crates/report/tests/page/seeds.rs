@@ -11,7 +11,7 @@ fn ours(file: &str, (seed, batch): (u64, u32), steps: u32, loss: f64) -> Vec<Lin
         format!("{{\"step\":{step},\"loss\":{loss},\"samples_per_second\":100}}\n")
     };
     let summary = format!(
-        "{{\"summary\":{{\"steps\":{steps},\"seed\":{seed},\"batch\":{batch},\"test_loss\":{loss}}}}}\n"
+        "{{\"summary\":{{\"steps\":{steps},\"seed\":{seed},\"batch\":{batch},\"test_loss\":{loss},\"model\":\"mlp\",\"data\":\"digits\",\"workers\":2}}}}\n"
     );
     let text: String = (1..=steps).map(step).chain([summary]).collect();
     Line::read_all(file, &text).unwrap()
@@ -46,7 +46,7 @@ fn runs_of_several_seeds_are_one_curve_with_its_deviation() {
     let page = parsed(&report);
     // what the summaries of four of them say
     let trained = texts(&page, "table.runs tbody tr");
-    assert_eq!((trained.len(), trained[3].as_str()), (4, "ps-4.jsonl16439"));
+    assert_eq!((trained.len(), trained[3].as_str()), (4, "ps-4.jsonlmlpdigits216439"));
     for id in ["run-loss", "run-evaluation", "run-samples"] {
         assert_eq!(texts(&page, &format!("#{id} .legend text")), NAMES, "{id}");
     }
@@ -61,6 +61,11 @@ fn runs_of_several_seeds_are_one_curve_with_its_deviation() {
     {
         assert!(caption.contains(said), "{said}: {caption}");
     }
+    // batches are of two sizes
+    let begins = "Training runs: Evaluation by step, with the test's samples (test loss). Trained: mlp on digits, 2 workers. A ";
+    assert!(caption.starts_with(begins), "{caption}");
+    let axis = texts(&page, "#run-evaluation svg text");
+    assert!(axis.contains(&"test loss".to_string()), "{axis:?}");
     let caption = &texts(&page, "#run-samples figcaption")[0];
     assert!(!caption.contains("deviation"), "all are as fast: {caption}");
 }

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tensorwire_train::{FinishedStep, Kept, Prepared};
+use tensorwire_train::{FinishedStep, Kept, Left, Prepared};
 
 use super::Remedies;
 use crate::program::{self, ProgramError};
@@ -66,6 +66,13 @@ impl UnderWay {
     pub(super) fn did(&self, step: &FinishedStep) {
         self.0.finished.store(step.step, Ordering::Relaxed);
     }
+
+    /// Says of a job that failed which checkpoint there is to go on from.
+    pub(super) fn say_what_is_kept(&self) {
+        if let (Left::Checkpoint(_), Some(told)) = self.0.left() {
+            program::say(&told);
+        }
+    }
 }
 
 impl Drop for UnderWay {
@@ -95,7 +102,7 @@ fn heard(is_default: bool) {
 }
 
 fn last_words(jobs: &[Arc<Job>]) -> String {
-    let told = jobs.iter().filter_map(|job| job.told());
+    let told = jobs.iter().filter_map(|job| job.left().1);
     let ended = "error: interrupted, and ended at once".to_string();
     told.fold(ended, |said, told| format!("{said}; {told}"))
 }
@@ -126,10 +133,11 @@ impl Jobs {
 }
 
 impl Job {
-    /// None where there is nothing to say.
-    fn told(&self) -> Option<String> {
+    /// What is kept, or lost, and how that is said.
+    fn left(&self) -> (Left, Option<String>) {
         let Remedies { resume, checkpoint, .. } = self.remedies;
-        self.kept.left(self.finished.load(Ordering::Relaxed)).told(resume, checkpoint)
+        let left = self.kept.left(self.finished.load(Ordering::Relaxed));
+        (left, left.told(resume, checkpoint))
     }
 }
 

@@ -35,8 +35,10 @@ pub(super) fn say_what_happened(update: &TrainUpdate, hears_another: bool) {
         )),
         JobUpdate::Resizing { why, step, .. } => program::say(&format!("{why}, from step {step}")),
         JobUpdate::Said { line } => program::say(line),
-        JobUpdate::Ending { step, goes_on: false } => {
-            program::say(&ending_behind(*step, hears_another));
+        JobUpdate::Ending { step, cause } => {
+            if let Some(line) = ending_behind(*step, *cause, hears_another) {
+                program::say(&line);
+            }
         }
         JobUpdate::StandsStill { members } => program::say(&nothing_moves(members)),
         _ => {}

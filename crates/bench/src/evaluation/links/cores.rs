@@ -12,14 +12,13 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tempfile::TempPath;
 use tensorwire_base::Deadline;
-use tensorwire_train::{Budget, Prepared, TrainConfig, launch_train};
+use tensorwire_train::{Budget, Prepared, Quantiles, TrainConfig, launch_train};
 
 use super::{BOTH_ENDS, Folder, LOOK_AGAIN, LinkRate, said_over};
 use crate::by_name::ByName;
 use crate::error::BenchError;
 use crate::evaluation::Runner;
 use crate::machine::cores;
-use crate::statistics::Quantiles;
 use crate::step::StepRun;
 
 /// More than caches hold, copied to the socket in pieces. A fabric, which sends large pages without that copy, takes as much of cores:
