@@ -83,6 +83,10 @@ const VALUES: [(&[&str], &[&str], &str); 7] = [
      "bytes travel by auto, shm, tcp or verbs; --collectives nccl reduces between GPUs by NCCL; mpirun starts the same command"),
 ];
 
+/// How the number that `scale` takes is given as an option, which it has none for.
+const SCALED_BY: [&str; 4] = ["--workers", "--num-workers", "--to", "--replicas"];
+const SCALE: &str = "the number stands behind the job: `tensorwire scale JOB WORKERS`";
+
 /// Leaves out of an error what nobody can have meant: subcommands of the program's own, and options that are hardly alike.
 pub(crate) fn trim(error: &mut Error) {
     let is_own = match error.get(ContextKind::SuggestedSubcommand) {
@@ -114,6 +118,9 @@ pub(crate) fn add(error: &mut Error, trains: bool, first: Option<&str>) {
     };
     let (option, value) = (text(ContextKind::InvalidArg), text(ContextKind::InvalidValue));
     let hint = match error.kind() {
+        ErrorKind::UnknownArgument if first == Some("scale") => {
+            SCALED_BY.contains(&&*option).then_some(SCALE)
+        }
         ErrorKind::UnknownArgument if trains => of_option(&option),
         ErrorKind::InvalidValue | ErrorKind::ValueValidation if trains => of_value(&option, &value),
         ErrorKind::InvalidSubcommand => {
@@ -217,6 +224,10 @@ mod tests {
             let found = said(name);
             assert!(found.contains(&format!("tip: {hint}")), "{name}: {found}");
             assert_eq!(found.matches("tip: ").count(), 1, "{found}");
+        }
+        for name in SCALED_BY {
+            let found = said(&format!("scale 4711 {name} 4"));
+            assert!(found.contains(&format!("tip: {SCALE}")), "{name}: {found}");
         }
         // what a hint names is there
         let program = command(Help::Short);

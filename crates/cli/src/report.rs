@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use tensorwire_report::{
-    Change, LIMIT, LeftOut, Line, PlotFiles, Report, RunComparison, TableFormat, compare, report,
+    LIMIT, LeftOut, Line, PlotFiles, Report, RunComparison, TableFormat, compare, report,
     report_compared, tables,
 };
 use tensorwire_train::whole_file;
@@ -33,6 +33,9 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
             "--compare makes a page; leave --format out, or compare without it",
         ));
     }
+    if let Some(output) = &output {
+        check_name(format.name(), output, &args.lines)?;
+    }
     // the page may go into it
     args.plots.as_deref().map(make_folder).transpose()?;
     if let Some(output) = &output {
@@ -56,6 +59,11 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
 
 /// Fails if `what` cannot be written there, or would replace the lines that it is made of.
 pub(super) fn check_output(what: &str, output: &Path, files: &[PathBuf]) -> Result<(), Failure> {
+    check_name(what, output, files)?;
+    whole_file::check_writable(output).map_err(|error| Failure::unwritable(what, output, &error))
+}
+
+fn check_name(what: &str, output: &Path, files: &[PathBuf]) -> Result<(), Failure> {
     let shown = output.display();
     if files.iter().any(|file| is_same(file, output)) {
         return Err(Failure::user(format!(
@@ -68,7 +76,7 @@ pub(super) fn check_output(what: &str, output: &Path, files: &[PathBuf]) -> Resu
             "{what} would be no {end} in {shown}; --plots DIR writes each plot as SVG, PDF and CSV, and a browser prints a page"
         )));
     }
-    whole_file::check_writable(output).map_err(|error| Failure::unwritable(what, output, &error))
+    Ok(())
 }
 
 /// Fails if more lines are to go to one of these, and no page could be made of it then.
@@ -244,7 +252,7 @@ pub(super) fn show(comparison: &RunComparison, json: bool) -> Result<(), Failure
     if limits {
         note(LIMIT);
     }
-    if comparison.of(Change::Unclear).next().is_some() {
+    if comparison.has_noise() {
         note(
             "unclear: changed by more than the tolerance, but within the spread; measure again, or longer",
         );

@@ -208,8 +208,22 @@ fn abandoned(folder: &Path, job: &str) -> Result<Vec<Abandoned>, Failure> {
     let mut all = Abandoned::all(folder);
     all.retain(|left| left.launcher_pid().to_string() == job);
     match all.is_empty() {
-        true => Err(Failure::user(StatusError::NoSuchJob { job: job.to_string() })),
+        true => Err(Failure::user(no_such_job(folder, job))),
         false => Ok(all),
+    }
+}
+
+/// Why there is no job of this name: a process of a job has another.
+fn no_such_job(folder: &Path, job: &str) -> String {
+    let running = jobs(folder).unwrap_or_default();
+    let found = running.iter().find_map(|of| {
+        let is_it =
+            |member: &&MemberStatus| member.host.is_none() && member.pid.to_string() == job;
+        Some((&of.job, &of.members.iter().find(is_it)?.role))
+    });
+    match found {
+        Some((of, role)) => format!("process {job} is {role} of job {of}; name that one: {of}"),
+        None => StatusError::NoSuchJob { job: job.to_string() }.to_string(),
     }
 }
 
@@ -219,6 +233,7 @@ pub(crate) fn why_not(folder: &Path, job: &str, error: StatusError) -> String {
         Ok(all) if matches!(error, StatusError::NoSuchJob { .. }) => {
             waits_for_another(job, all.iter().map(|left| left.waiting().len()).sum())
         }
+        Err(_) if matches!(error, StatusError::NoSuchJob { .. }) => no_such_job(folder, job),
         _ => error.to_string(),
     }
 }

@@ -13,7 +13,7 @@ use crate::line::Line;
 use crate::measure::Measure;
 use crate::origin::{Origin, Provenance, joined};
 use crate::plot::label;
-use rows::{Measured, Row, rows};
+use rows::{Measured, Row, rows, without_rates};
 
 /// What the change of a limit is.
 pub const LIMIT: &str = "Limit: by how much the time of the machine's own limit (a memcpy, the loopback) beside a row changed";
@@ -100,7 +100,9 @@ pub fn compare(
     (after_name, after): (&str, &[Line]),
     tolerance: f64,
 ) -> Result<RunComparison, NothingToCompare> {
-    let (earlier, later) = (rows(before), rows(after));
+    let (mut earlier, mut later) = (rows(before), rows(after));
+    without_rates(&mut earlier, &later);
+    without_rates(&mut later, &earlier);
     for (file, rows) in [(before_name, &earlier), (after_name, &later)] {
         if rows.is_empty() {
             return Err(NothingToCompare::NoRows { file: file.to_string() });
@@ -135,7 +137,8 @@ pub fn compare_last(
     (name, lines): (&str, &[Line]),
     tolerance: f64,
 ) -> Result<RunComparison, NothingToCompare> {
-    let all = rows(lines);
+    let mut all = rows(lines);
+    without_rates(&mut all, &rows(lines));
     if all.is_empty() {
         return Err(NothingToCompare::NoRows { file: name.to_string() });
     }
@@ -203,6 +206,11 @@ impl RunComparison {
         Some(format!(
             "both are of commit {commit}: but for changes that were not committed, what differs is {given}the machine or its load"
         ))
+    }
+
+    /// True if something is unclear by its spread.
+    pub fn has_noise(&self) -> bool {
+        self.of(Change::Unclear).any(|row| !row.is_of_other_seed)
     }
 
     /// Why what was learned is unclear, where it would be regressed or improved but for the seeds.

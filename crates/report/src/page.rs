@@ -10,7 +10,7 @@ use crate::origin::joined;
 use crate::saved::PlotFiles;
 use crate::section::{Evaluation, Gap, Section};
 use crate::table::{Cell, Table};
-use crate::verdict::{Found, State, Verdict};
+use crate::verdict::{Found, State};
 
 const STYLE: &str = include_str!("page.css");
 

@@ -1,7 +1,7 @@
 //! Training runs, each a file that `tensorwire train --metrics` wrote: a curve a run, or one of all that differ only in their
 //! seed, beside those of other files. They claim nothing, and are no figure of a paper.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use crate::figure::{Axis, Better, Figure, Point, Role, Scale, Shape, Unit};
@@ -143,9 +143,16 @@ pub(crate) fn trained(
     (!rows.is_empty()).then_some((titles, rows))
 }
 
-/// What all runs trained, if it is the same: the model, the data, and what else all of them say alike.
+/// What all runs trained, if each says so at its end and it is the same: the model, the data, and what else all of them say alike.
 pub(crate) fn trained_alike(lines: &[Line]) -> Option<String> {
     let summaries = || lines.iter().filter(|line| line.optional_text("summary.model").is_some());
+    let files = |lines: &mut dyn Iterator<Item = &Line>| {
+        lines.map(|line| line.file().to_string()).collect::<BTreeSet<String>>()
+    };
+    let mut runs = lines.iter().filter(|line| line.kind() == Some(RUN));
+    if files(&mut runs) != files(&mut summaries()) {
+        return None;
+    }
     let alike = |key: &str| {
         let path = format!("summary.{key}");
         let mut all = summaries().map(|line| line.shown(&path));

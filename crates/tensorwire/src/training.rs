@@ -476,7 +476,8 @@ impl Training {
             let interrupt = under_way.interrupt()?;
             steps.begin();
             let told = &mut |progress| on_step(&steps.all_did(&progress));
-            TrainOutcome::alone(train_local(&prepared, &interrupt, told, &program::say_or_end)?)
+            let report = train_local(&prepared, &interrupt, told, &program::say_or_end);
+            report.map(TrainOutcome::alone).map_err(Error::from)
         } else {
             let (gathering, interrupt) = match lead {
                 // they may be told to end twice: what ended the job is to be said first
@@ -506,13 +507,17 @@ impl Training {
                     on_step(&step);
                 }
             })
-            .inspect_err(|error| {
-                // where the job itself is wrong, nothing has run
-                if matches!(error, Error::Job(failure) if !failure.is_user_error()) {
-                    under_way.say_what_is_kept();
-                }
-            })?
         };
+        let outcome = outcome.inspect_err(|error| {
+            let has_run = match error {
+                Error::Job(failure) => !failure.is_user_error(),
+                Error::Train(error) => !error.is_user_error(),
+                _ => false,
+            };
+            if has_run {
+                under_way.say_what_is_kept();
+            }
+        })?;
         let summary = Summary::new(&prepared, &outcome, &steps)?;
         events.end(&summary)?;
         DONE.lock().unwrap_or_else(PoisonError::into_inner).push(summary.clone());

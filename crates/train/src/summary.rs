@@ -67,7 +67,7 @@ pub struct Summary {
     /// Of the slowest worker, from its first step to the end of its last.
     pub seconds: f64,
     pub samples_per_second: f64,
-    /// Milliseconds of its steps behind the first one, which waits until all processes have set up
+    /// Milliseconds of that worker's steps behind the first one, which waits until all processes have set up
     /// ([`TrainReport::warm_pieces`]). None of fewer than two.
     #[serde(default)]
     pub step_ms: Option<Quantiles>,
@@ -129,12 +129,12 @@ impl Summary {
         let weights_sha256 = outcome.weights_sha256().ok_or(SummaryError::NotEvaluated)?;
         let reports = || outcome.reports.values();
         let losses: Vec<f64> = reports().filter_map(|report| report.final_loss).collect();
-        let slowest = reports().max_by(|a, b| a.train_seconds.total_cmp(&b.train_seconds));
-        let seconds = slowest.map_or(0.0, |report| report.train_seconds);
+        let seconds = reports().map(|report| report.train_seconds).fold(0.0, f64::max);
+        let workers = || reports().filter(|report| report.final_loss.is_some());
+        let slowest = workers().max_by(|a, b| a.train_seconds.total_cmp(&b.train_seconds));
         let pieces = slowest.iter().flat_map(|report| &report.warm_pieces);
         let sum = |of: fn(&TrainReport) -> u64| reports().map(of).sum::<u64>();
-        let workers = reports().filter(|report| report.final_loss.is_some());
-        let polling: Polling = workers.map(|report| report.polling).sum();
+        let polling: Polling = workers().map(|report| report.polling).sum();
         let mut copies = Copies::default();
         reports().for_each(|report| copies.merge(&report.copies));
         let is_alone = config.strategy == Strategy::Local;

@@ -21,7 +21,7 @@ Examples:
   tensorwire bench evaluation --data DIR --json results.jsonl
       on MNIST, CIFAR-10 and WMT, where `scripts/data.sh DIR` put them
   tensorwire bench evaluation --json results.jsonl --resume
-      takes hours: the same command again goes on where it was stopped
+      takes a day or more: the same command again goes on where it was stopped
   tensorwire bench evaluation --list
       which figures there are, and of which paper; with --json as JSON
 

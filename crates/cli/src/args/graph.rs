@@ -30,7 +30,7 @@ pub(crate) struct ShownArgs {
     pub(crate) full: bool,
     /// Only layers and tensors of such a name
     ///
-    /// That has this in it; * stands for any characters.
+    /// That has this in it; * stands for any characters: hidden1*weight has weights and their gradient, d_hidden1_weight.
     #[arg(long, help_heading = OUTPUT, value_name = "PATTERN")]
     pub(crate) filter: Option<String>,
     /// Write the drawing to this file, as SVG

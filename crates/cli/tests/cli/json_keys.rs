@@ -72,9 +72,10 @@ fn a_job_and_its_evaluation_print_what_is_documented() {
     );
     let said = run(&job);
     let summary = serde_json::from_str(said.lines().last().unwrap()).unwrap();
-    // values, purposes, and what jobs on GPUs and some models have
-    let elsewhere =
-        ["allreduce", "none", "feeding", "store", "checkpoint", "device_steps", "metrics"];
+    // values, purposes, what is of a key, and what jobs on GPUs and some models have
+    let elsewhere = [
+        "allreduce", "none", "feeding", "store", "checkpoint", "count", "median", "device_steps", "metrics",
+    ];
     agree("Summary of train", [&summary], &[], &elsewhere);
     let metrics = lines(&std::fs::read_to_string(metrics).unwrap());
     let (steps, last) = metrics.split_at(metrics.len() - 1);

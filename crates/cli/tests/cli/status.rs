@@ -61,6 +61,10 @@ fn a_job_says_where_its_processes_stand_until_it_has_ended() {
     assert!(table.contains("worker 1") && table.contains(" steps/s, for "), "{table}");
     let list = String::from_utf8(status(folder.path(), &[]).stdout).unwrap();
     assert!(list.contains(&name) && list.contains(" of 100000000"), "{list}");
+    // a process is not its job
+    let worker = answer["members"][0]["pid"].to_string();
+    let said = String::from_utf8(status(folder.path(), &[&worker]).stderr).unwrap();
+    assert!(said.contains(&format!("process {worker} is worker ")) && said.contains(&name), "{said}");
     send(job.launcher(), Signal::TERM);
     job.end(LIMIT);
     let gone = status(folder.path(), &[&name]);

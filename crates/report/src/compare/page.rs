@@ -12,7 +12,7 @@ impl RunComparison {
                 h2 { "Compared: " (after) " against " (before) }
                 p.says {
                     (self.summary()) ". Regressed and improved: by more than the tolerance, and each median outside of the other's \
-                     spread. Unclear: by more than the tolerance, but within a spread. "
+                     spread. Unclear: by more than the tolerance, but within a spread, or learned from another seed. "
                     @if limits { (LIMIT) ". " }
                     "The figures below are of " (after) "."
                 }

@@ -75,6 +75,9 @@ const fn learned(
     Quantity { is_learned: true, ..of_run(name, better, take) }
 }
 
+/// What is called so of a training run. The one has a spread, and the other counts how the job began, too.
+const STEP: &str = "step";
+const RATE: &str = "samples/s";
 /// What a step of a training run took.
 const STEP_MS: &str = "summary.step_ms.median";
 
@@ -127,15 +130,11 @@ const QUANTITIES: &[Quantity] = &[
     time(&["peer-step"], "step", |line| Ok(line.percentiles("step_ms", "rounds")?.scaled(1e-3))),
     Quantity {
         unit: Unit::Seconds,
-        ..of_run("step", Better::Lower, |line| {
+        ..of_run(STEP, Better::Lower, |line| {
             Ok(line.quantiles(STEP_MS)?.scaled(1e-3))
         })
     },
-    // of one step, and of versions that did not say what each took
-    of_run("samples/s", Better::Higher, |line| match line.optional_number(STEP_MS) {
-        Some(_) => Err(Lacks::Number("summary.samples_per_second")),
-        None => Ok(line.number("summary.samples_per_second")?.into()),
-    }),
+    of_run(RATE, Better::Higher, |line| Ok(line.number("summary.samples_per_second")?.into())),
     learned("final loss", Better::Lower, |line| Ok(line.number("summary.final_loss")?.into())),
     learned("test loss", Better::Lower, |line| Ok(line.number("summary.test_loss")?.into())),
     learned("test accuracy", Better::Higher, |line| {
@@ -221,6 +220,22 @@ pub(super) fn rows(lines: &[Line]) -> Vec<Row> {
         }
     }
     rows
+}
+
+/// Leaves out how many samples a second a training run made where both sides say what a step of it took, which says more: lines of
+/// earlier versions do not.
+pub(super) fn without_rates(rows: &mut Vec<Row>, other: &[Row]) {
+    let names = |name: &str| serde_json::Value::from(name).to_string();
+    let (rate, step) = (names(RATE), names(STEP));
+    let is_said_twice = |row: &Row, rows: &[Row]| {
+        let key = row.key.replacen(&rate, &step, 1);
+        let is_there = |other: &Row| other.key == key;
+        let as_often = |step: &Row| is_there(step) && step.measured.len() == row.measured.len();
+        key != row.key && rows.iter().any(as_often) && other.iter().any(is_there)
+    };
+    let said: Vec<bool> = rows.iter().map(|row| row.is_of_run && is_said_twice(row, rows)).collect();
+    let mut said = said.into_iter();
+    rows.retain(|_| !said.next().unwrap_or_default());
 }
 
 /// All that says what was measured: the key has the names of fields, the name their values.
@@ -323,7 +338,16 @@ mod tests {
         let step = r#"{"summary":{"model":"mlp","samples_per_second":9,"step_ms":{"count":4,"p10":1,"median":2,"p90":3}}}"#;
         let rows = of(step);
         assert_eq!(rows[0].name, "train, mlp: step", "{rows:?}");
-        assert_eq!((rows.len(), rows[0].measured[0].measure.spread.is_some()), (1, true));
+        assert!(rows[0].measured[0].measure.spread.is_some());
+        // what an earlier version wrote has no steps
+        let names = |other: &[Row]| {
+            let mut rows = of(step);
+            without_rates(&mut rows, other);
+            rows.into_iter().map(|row| row.name).collect::<Vec<String>>()
+        };
+        assert_eq!(names(&rows), ["train, mlp: step"]);
+        let before = of(r#"{"summary":{"model":"mlp","samples_per_second":9}}"#);
+        assert_eq!(names(&before), ["train, mlp: step", "train, mlp: samples/s"]);
     }
 
     #[test]

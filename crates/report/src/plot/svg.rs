@@ -209,7 +209,11 @@ fn whole(height: f64, words: &str, caption: &str, inside: &Markup) -> Markup {
 
 fn described(x: Axis, y: Axis, plot: &Plot) -> String {
     let names: Vec<&str> = plot.series.iter().map(|series| series.name.as_str()).collect();
-    format!("{}: {} by {}, of {}", plot.title, plot.y_title(y), x.title, names.join(", "))
+    let by = format!("by {}, of {}", x.title, names.join(", "));
+    match y.title {
+        "" => format!("{} {by}", plot.title),
+        title => format!("{}: {title} {by}", plot.title),
+    }
 }
 
 /// What an axis must have room for.

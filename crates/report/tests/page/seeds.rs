@@ -61,13 +61,24 @@ fn runs_of_several_seeds_are_one_curve_with_its_deviation() {
     {
         assert!(caption.contains(said), "{said}: {caption}");
     }
-    // batches are of two sizes
-    let begins = "Training runs: Evaluation by step, with the test's samples (test loss). Trained: mlp on digits, 2 workers. A ";
-    assert!(caption.starts_with(begins), "{caption}");
     let axis = texts(&page, "#run-evaluation svg text");
     assert!(axis.contains(&"test loss".to_string()), "{axis:?}");
     let caption = &texts(&page, "#run-samples figcaption")[0];
     assert!(!caption.contains("deviation"), "all are as fast: {caption}");
+}
+
+#[test]
+fn a_caption_says_what_was_trained_where_every_run_says_it() {
+    // batches are of two sizes
+    let ours = [ours("a.jsonl", (1, 8), 3, 1.0), ours("b.jsonl", (1, 16), 3, 2.0)].concat();
+    let caption = |lines: &[Line]| {
+        let page = parsed(&report(lines).unwrap());
+        texts(&page, "#run-evaluation figcaption").remove(0)
+    };
+    let begins = "Training runs: Evaluation by step, with the test's samples (test loss). Trained: mlp on digits, 2 workers. A ";
+    assert!(caption(&ours).starts_with(begins), "{}", caption(&ours));
+    let beside = [ours, theirs("peer.jsonl", 1, 5.0)].concat();
+    assert!(!caption(&beside).contains("Trained"), "{}", caption(&beside));
 }
 
 #[test]

@@ -67,7 +67,7 @@ impl UnderWay {
         self.0.finished.store(step.step, Ordering::Relaxed);
     }
 
-    /// Says of a job that failed which checkpoint there is to go on from.
+    /// Says of a job that failed, or was interrupted, which checkpoint there is to go on from.
     pub(super) fn say_what_is_kept(&self) {
         if let (Left::Checkpoint(_), Some(told)) = self.0.left() {
             program::say(&told);
