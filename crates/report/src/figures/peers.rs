@@ -221,9 +221,7 @@ fn job_over_alone(line: &Line) -> Result<Vec<Point>, Lacks> {
         return Ok(Vec::new());
     }
     let subject = format!("{}, batch {}, {workers}", line.text("model")?, line.number("batch")?);
-    let ends = line.optional_number("overhead_min").zip(line.optional_number("overhead_max"));
-    let spread = ends.map(|(low, high)| Spread { low, high, between: Between::Rounds });
-    let overhead = Measure::new(line.number("overhead")?, spread, line.optional_number("rounds"));
+    let overhead = overhead(line)?;
     let at = |place| At::x(subject, place, 0.0);
     let point = match line.optional_text("strategy") {
         Some(strategy) => {
@@ -233,6 +231,21 @@ fn job_over_alone(line: &Line) -> Result<Vec<Point>, Lacks> {
         None => at(None).point(Role::Peer, line.text("system")?, overhead),
     };
     Ok(vec![point])
+}
+
+/// With the least and the greatest of several rounds; of one round, what the percentiles of the job's steps are of the lone step.
+fn overhead(line: &Line) -> Result<Measure, Lacks> {
+    let ends = |low: &str, high: &str| line.optional_number(low).zip(line.optional_number(high));
+    let rounds = ends("overhead_min", "overhead_max").filter(|(low, high)| low < high);
+    let of_steps = || {
+        let (low, high) = ends("p10_step_ms", "p90_step_ms")?;
+        let local_ms = line.optional_number("local_ms")?;
+        let (low, high) = (low / local_ms, high / local_ms);
+        Some(Spread { low, high, between: Between::Percentiles })
+    };
+    let of_rounds = |(low, high)| Spread { low, high, between: Between::Rounds };
+    let spread = rounds.map(of_rounds).or_else(of_steps);
+    Ok(Measure::new(line.number("overhead")?, spread, line.optional_number("rounds")))
 }
 
 fn step_over_link(line: &Line) -> Result<Vec<Point>, Lacks> {

@@ -31,6 +31,25 @@ fn a_peers_step_is_beside_each_wire_of_ours() {
 }
 
 #[test]
+fn a_round_has_the_spread_of_its_steps_and_several_have_their_own() {
+    let of_system = |system: &str, strategy: &str, more: &str| {
+        format!(
+            "{{\"bench\":\"peer-step\",\"model\":\"gru\",\"system\":\"{system}\",\"strategy\":{strategy},\"transport\":\"tcp\",\
+             \"workers\":2,\"batch\":8,\"local_ms\":100,\"overhead\":2,\"p10_step_ms\":160,\"p90_step_ms\":240{more}}}\n"
+        )
+    };
+    let says = |rounds: &str| {
+        let lines = of_system("tensorwire ps tcp", "\"ps\"", rounds)
+            + &of_system("TensorFlow gRPC", "null", rounds);
+        here(&parsed(&of(&lines)), "peer-step", "ps, not more than TensorFlow").remove(0)
+    };
+    let once = says(",\"rounds\":1,\"overhead_min\":2,\"overhead_max\":2");
+    assert!(once.ends_with("unclear: 1× [0.67× to 1.5×] of 1×"), "{once}");
+    let several = says(",\"rounds\":3,\"overhead_min\":1.9,\"overhead_max\":2.1");
+    assert!(several.ends_with("unclear: 1× [0.9× to 1.11×] of 1×"), "{several}");
+}
+
+#[test]
 fn between_hosts_steps_themselves_are_beside_each_other() {
     let of_system = |system: &str, more: &str, step_ms: f64| {
         format!(
