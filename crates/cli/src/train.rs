@@ -12,13 +12,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tensorwire::program::Lead;
-use tensorwire_base::human_bytes;
+use tensorwire_base::{human_bytes, human_seconds};
 use tensorwire_bench::ByName;
 use tensorwire_launch::{JobSpec, Movement};
-use tensorwire_train::{
-    Averaging, EventFile, Prepared, Strategy, Summary, TrainConfig, TrainOutcome, launch_train,
-    train_local,
-};
+use tensorwire_train::{Averaging, EventFile, Prepared, Quantiles, Strategy, Summary, TrainConfig, TrainOutcome, launch_train, train_local};
 
 use super::Failure;
 use super::args::TrainArgs;
@@ -193,6 +190,12 @@ fn show(prepared: &Prepared, summary: &Summary, outcome: &TrainOutcome) -> Resul
         summary.final_loss,
         summary.bytes_copied,
     ))?;
+    if let Some(Quantiles { count: 2.., p10, median, p90 }) = summary.step_ms {
+        let [p10, median, p90] = [p10, median, p90].map(|ms| human_seconds(ms / 1e3));
+        print_text(format_args!(
+            "a step behind the first: {median}, the 10th to the 90th percentile {p10} to {p90}"
+        ))?;
+    }
     match summary.restarts {
         0 => {}
         1 => print_text(format_args!("started again once; all this is of the steps since"))?,
