@@ -229,12 +229,12 @@ fn no_such_job(folder: &Path, job: &str) -> String {
 
 /// Why a job cannot be asked: what is left of it where its launcher was killed.
 pub(crate) fn why_not(folder: &Path, job: &str, error: StatusError) -> String {
+    if !matches!(error, StatusError::NoSuchJob { .. }) {
+        return error.to_string();
+    }
     match abandoned(folder, job) {
-        Ok(all) if matches!(error, StatusError::NoSuchJob { .. }) => {
-            waits_for_another(job, all.iter().map(|left| left.waiting().len()).sum())
-        }
-        Err(_) if matches!(error, StatusError::NoSuchJob { .. }) => no_such_job(folder, job),
-        _ => error.to_string(),
+        Ok(all) => waits_for_another(job, all.iter().map(|left| left.waiting().len()).sum()),
+        Err(none) => none.message,
     }
 }
 

@@ -101,8 +101,9 @@ pub fn compare(
     tolerance: f64,
 ) -> Result<RunComparison, NothingToCompare> {
     let (mut earlier, mut later) = (rows(before), rows(after));
+    let as_read = rows(before);
     without_rates(&mut earlier, &later);
-    without_rates(&mut later, &earlier);
+    without_rates(&mut later, &as_read);
     for (file, rows) in [(before_name, &earlier), (after_name, &later)] {
         if rows.is_empty() {
             return Err(NothingToCompare::NoRows { file: file.to_string() });

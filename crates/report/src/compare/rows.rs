@@ -222,16 +222,21 @@ pub(super) fn rows(lines: &[Line]) -> Vec<Row> {
     rows
 }
 
-/// Leaves out how many samples a second a training run made where both sides say what a step of it took, which says more: lines of
-/// earlier versions do not.
+/// Leaves out how many samples a second training runs made where each of both sides says what a step of it took, which says more:
+/// lines of earlier versions do not.
 pub(super) fn without_rates(rows: &mut Vec<Row>, other: &[Row]) {
     let names = |name: &str| serde_json::Value::from(name).to_string();
     let (rate, step) = (names(RATE), names(STEP));
+    let count = |rows: &[Row], key: &str| {
+        rows.iter().find(|row| row.key == key).map_or(0, |row| row.measured.len())
+    };
     let is_said_twice = |row: &Row, rows: &[Row]| {
         let key = row.key.replacen(&rate, &step, 1);
-        let is_there = |other: &Row| other.key == key;
-        let as_often = |step: &Row| is_there(step) && step.measured.len() == row.measured.len();
-        key != row.key && rows.iter().any(as_often) && other.iter().any(is_there)
+        let has_steps = |rows: &[Row]| {
+            let steps = count(rows, &key);
+            steps > 0 && steps >= count(rows, &row.key)
+        };
+        key != row.key && has_steps(rows) && has_steps(other)
     };
     let said: Vec<bool> = rows.iter().map(|row| row.is_of_run && is_said_twice(row, rows)).collect();
     let mut said = said.into_iter();

@@ -238,7 +238,7 @@ fn overhead(line: &Line) -> Result<Measure, Lacks> {
     let ends = |low: &str, high: &str| line.optional_number(low).zip(line.optional_number(high));
     let rounds = ends("overhead_min", "overhead_max").filter(|(low, high)| low < high);
     let of_steps = || {
-        let (low, high) = ends("p10_step_ms", "p90_step_ms")?;
+        let (low, high) = ends("p10_step_ms", "p90_step_ms").filter(|(low, high)| low < high)?;
         let local_ms = line.optional_number("local_ms")?;
         let (low, high) = (low / local_ms, high / local_ms);
         Some(Spread { low, high, between: Between::Percentiles })
