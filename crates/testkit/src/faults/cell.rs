@@ -425,4 +425,44 @@ mod tests {
         assert_eq!(member(Victim::LastServer), (3, "server 1".to_string()));
         assert_eq!(member(Victim::LastWorker), (5, "worker 3".to_string()));
     }
+
+    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/several-machines.md");
+
+    /// What its table has of each strategy, in the order of its columns.
+    const EVENTS: [(Heal, Victim, Phase, Fault); 8] = [
+        (Heal::Nothing, Victim::LastWorker, Phase::Training, Fault::Kill),
+        (Heal::Elastic, Victim::LastWorker, Phase::Training, Fault::Kill),
+        (Heal::Nothing, Victim::FirstServer, Phase::Training, Fault::Kill),
+        (Heal::Snapshot, Victim::FirstServer, Phase::Training, Fault::Kill),
+        (Heal::Restarts, Victim::LastWorker, Phase::Training, Fault::Kill),
+        (Heal::Resizing, Victim::LastWorker, Phase::Training, Fault::Kill),
+        (Heal::Takeover, Victim::Launcher, Phase::Training, Fault::Kill),
+        (Heal::Nothing, Victim::Disk, Phase::Checkpoint, Fault::FullDisk),
+    ];
+
+    #[test]
+    fn the_docs_say_what_is_promised_of_each_strategy() {
+        let all = FaultCell::all();
+        let promise = |strategy: &str, (heals, role, phase, fault)| {
+            let cells = all.iter().filter(|cell| cell.strategy == strategy);
+            let is_it = |cell: &&FaultCell| {
+                (cell.transport, cell.exchange) == ("tcp", "zero-copy")
+                    && (cell.heals, cell.role, cell.phase, cell.fault) == (heals, role, phase, fault)
+            };
+            cells.filter(is_it).map(FaultCell::promise).next()
+        };
+        let said = |promise: Option<Promise>| match promise {
+            None => "–",
+            Some(Promise::SameBits) => "goes on, same bits",
+            Some(Promise::Done) => "goes on",
+            Some(Promise::Named) => "ends, named",
+            Some(other) => panic!("no word for {other:?}"),
+        };
+        let page = std::fs::read_to_string(PAGE).unwrap();
+        for Kind { strategy, .. } in KINDS {
+            let cells = EVENTS.map(|event| said(promise(strategy, event)));
+            let row = format!("| `{}` | {} |", strategy.replace("ps-", "ps --"), cells.join(" | "));
+            assert!(page.lines().any(|line| line == row), "{row}");
+        }
+    }
 }
