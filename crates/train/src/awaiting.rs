@@ -48,7 +48,7 @@ fn asked(host: &str, job: &JobSpec, meanwhile: &str) -> bool {
 }
 
 /// What comes of waiting for a host.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Awaited {
     Answers,
     /// The job is to go on in another way, as somebody asked for.

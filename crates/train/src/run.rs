@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::attempts::{Attempts, Next};
 use crate::awaiting::{Awaited, HOST_BOOTS, await_host, silent_host, wait};
 use crate::checkpoint::{CheckpointError, CheckpointFolder, Saver, ShardReport};
-use crate::config::ConfigError;
+use crate::config::{ConfigError, TrainConfig};
 use crate::job::taking_over::{abandoned, begin_instead, take_over};
 use crate::job::{Prepared, Supply};
 use crate::report::{Evaluation, Progress, TrainReport};
@@ -275,15 +275,7 @@ pub fn launch_train(
     on_update: &mut dyn FnMut(TrainUpdate),
 ) -> Result<TrainOutcome, JobFailure> {
     let config = &prepared.config;
-    if config.restarts > 0 && how.gathering.is_some() {
-        return Err(JobFailure::RestartByOthers);
-    }
-    if config.fewest_workers.is_some() && how.gathering.is_some() {
-        return Err(JobFailure::ResizeByOthers);
-    }
-    if config.launcher_patience_ms.is_some() && how.gathering.is_some() {
-        return Err(JobFailure::TakeoverByOthers);
-    }
+    check_starter(config, how)?;
     let resizing = Resizing::of(prepared);
     let control = resizing.as_ref().map(Resizing::control);
     let mut how = JobSpec { control, ..how.clone() };
@@ -354,16 +346,12 @@ pub fn launch_train(
             why = format!("{host} answers again");
             let awaited = await_host(&host, &job);
             answers_again = awaited == Awaited::Answers;
-            after = match (awaited, &resizing) {
-                (Awaited::Answers, Some(_)) => Next::Resize(format!("{why}: the job goes on")),
-                (Awaited::GoesOn, Some(resizing)) => {
-                    resizing.paused().map_or(Next::Fails, Next::Resize)
-                }
-                (Awaited::Answers | Awaited::GoesOn, _) => Next::Restart,
-                (Awaited::Interrupted, _) => return Err(failure),
-                (Awaited::Silent, _) => {
+            after = match behind_wait(awaited, &why, resizing.as_ref()) {
+                Ok(next) => next,
+                Err(Awaited::Silent) => {
                     return Err(JobFailure::HostGone { failure: Box::new(failure), host });
                 }
+                Err(_) => return Err(failure),
             };
         }
         let next = match (after, &resizing) {
@@ -407,6 +395,36 @@ pub fn launch_train(
             }
         };
         (again, attempts.earlier) = (Some(next), Some(failure));
+    }
+}
+
+/// Refuses what only a launcher can do that starts the processes itself.
+fn check_starter(config: &TrainConfig, how: &JobSpec) -> Result<(), JobFailure> {
+    match how.gathering {
+        None => Ok(()),
+        Some(_) if config.restarts > 0 => Err(JobFailure::RestartByOthers),
+        Some(_) if config.fewest_workers.is_some() => Err(JobFailure::ResizeByOthers),
+        Some(_) if config.launcher_patience_ms.is_some() => Err(JobFailure::TakeoverByOthers),
+        Some(_) => Ok(()),
+    }
+}
+
+/// Returns how a job goes on that has waited for a host.
+///
+/// # Errors
+/// With what came of the wait, where it does not.
+fn behind_wait(
+    awaited: Awaited,
+    why: &str,
+    resizing: Option<&Resizing>,
+) -> Result<Next, Awaited> {
+    match (awaited, resizing) {
+        (Awaited::Answers, Some(_)) => Ok(Next::Resize(format!("{why}: the job goes on"))),
+        (Awaited::GoesOn, Some(resizing)) => {
+            Ok(resizing.paused().map_or(Next::Fails, Next::Resize))
+        }
+        (Awaited::Answers | Awaited::GoesOn, None) => Ok(Next::Restart),
+        (Awaited::Interrupted | Awaited::Silent, _) => Err(awaited),
     }
 }
 
