@@ -3,7 +3,10 @@
 
 use serde::Serialize;
 use tensorwire_launch::{JobSpec, JobUpdate, Transport};
-use tensorwire_train::{ClientConfig, EpochEnd, Prepared, Progress, Quantiles, Strategy, Traffic, TrainConfig, launch_train};
+use tensorwire_train::{
+    ClientConfig, EpochEnd, Prepared, Progress, Quantiles, Strategy, Traffic, TrainConfig,
+    launch_train,
+};
 
 use crate::by_name::ByName;
 use crate::error::BenchError;

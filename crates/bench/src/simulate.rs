@@ -13,7 +13,10 @@ use tensorwire_nn::{Optimizer, Program, ProgramSpec, Sharing};
 use tensorwire_simulate::{
     Estimate, Network, SimulatedExchange, SimulatedJob, SimulatedStrategy, cost, estimate, paper,
 };
-use tensorwire_train::{Algorithm, Budget, ClientConfig, ConfigError, Prepared, Quantiles, TrainConfig, TrainOutcome, launch_train};
+use tensorwire_train::{
+    Algorithm, Budget, ClientConfig, ConfigError, Prepared, Quantiles, TrainConfig, TrainOutcome,
+    launch_train,
+};
 use tensorwire_zoo::Shipped;
 
 use crate::by_name::ByName;

@@ -9,7 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 use tensorwire_launch::{Hosts, JobSpec, JobUpdate, Transport, TransportChoice, VerbsOptions};
 use tensorwire_memory::{Copies, CopyPurpose};
-use tensorwire_train::{Budget, ClientConfig, Exchange, Prepared, Progress, Quantiles, SendOrder, StoreConfig, Strategy, TrainConfig, TrainOutcome, TrainReport, WireType, copies_key, launch_train, train_local};
+use tensorwire_train::{
+    Budget, ClientConfig, Exchange, Prepared, Progress, Quantiles, SendOrder, StoreConfig,
+    Strategy, TrainConfig, TrainOutcome, TrainReport, WireType, copies_key, launch_train,
+    train_local,
+};
 
 use crate::busy::CoreTicks;
 use crate::by_name::ByName;

@@ -18,8 +18,8 @@ use serde::Serialize;
 use tensorwire::program::detected;
 use tensorwire_base::{human_bytes, human_seconds};
 use tensorwire_bench::{
-    BenchError, Machine, Overlap, StepEvent, StepOptions, StepResult, TransferResult,
-    TransferSpec, receive_over_link, send_over_link, step, transfer_sizes, transfers,
+    BenchError, Machine, Overlap, StepEvent, StepOptions, StepResult, TransferResult, TransferSpec,
+    receive_over_link, send_over_link, step, transfer_sizes, transfers,
 };
 use tensorwire_launch::{JobSpec, Transport, verbs_usable};
 use tensorwire_train::{ConfigError, Quantiles, Strategy, WireType};

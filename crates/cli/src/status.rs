@@ -217,8 +217,7 @@ fn abandoned(folder: &Path, job: &str) -> Result<Vec<Abandoned>, Failure> {
 fn no_such_job(folder: &Path, job: &str) -> String {
     let running = jobs(folder).unwrap_or_default();
     let found = running.iter().find_map(|of| {
-        let is_it =
-            |member: &&MemberStatus| member.host.is_none() && member.pid.to_string() == job;
+        let is_it = |member: &&MemberStatus| member.host.is_none() && member.pid.to_string() == job;
         Some((&of.job, &of.members.iter().find(is_it)?.role))
     });
     match found {

@@ -15,7 +15,10 @@ use tensorwire::program::Lead;
 use tensorwire_base::{human_bytes, human_seconds};
 use tensorwire_bench::ByName;
 use tensorwire_launch::{JobSpec, Movement};
-use tensorwire_train::{Averaging, EventFile, Prepared, Quantiles, Strategy, Summary, TrainConfig, TrainOutcome, launch_train, train_local};
+use tensorwire_train::{
+    Averaging, EventFile, Prepared, Quantiles, Strategy, Summary, TrainConfig, TrainOutcome,
+    launch_train, train_local,
+};
 
 use super::Failure;
 use super::args::TrainArgs;

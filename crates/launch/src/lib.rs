@@ -29,8 +29,8 @@ pub use clock::{ClockReading, MemberClock};
 pub use control::Blame;
 pub use hosts::{Hosts, HostsError, RSH, RanksByHost};
 pub use job::{
-    EndCause, JobControl, JobError, JobOutcome, JobSpec, JobUpdate, Messages, Reports, Resize, Scaled,
-    awaiting, ending_behind, launch, restarting,
+    EndCause, JobControl, JobError, JobOutcome, JobSpec, JobUpdate, Messages, Reports, Resize,
+    Scaled, awaiting, ending_behind, launch, restarting,
 };
 pub use member::{
     Ending, Farewell, JoinError, Member, MemberError, Peers, QUEUE_PAIRS, Recorder, Scheduling,

@@ -230,7 +230,8 @@ impl RunComparison {
 
     fn add(&mut self, row: &Row, before: &[Measured], after: &[Measured]) {
         let [limit_before, limit_after] = [before, after].map(limit_ns);
-        let is_of_other_seed = row.is_learned && matches!((before, after), ([a], [b]) if a.seed != b.seed);
+        let is_of_other_seed =
+            row.is_learned && matches!((before, after), ([a], [b]) if a.seed != b.seed);
         let pooled = |of: &[Measured]| {
             Measure::pooled(&of.iter().map(|one| one.measure).collect::<Vec<Measure>>())
         };

@@ -413,11 +413,7 @@ fn check_starter(config: &TrainConfig, how: &JobSpec) -> Result<(), JobFailure> 
 ///
 /// # Errors
 /// With what came of the wait, where it does not.
-fn behind_wait(
-    awaited: Awaited,
-    why: &str,
-    resizing: Option<&Resizing>,
-) -> Result<Next, Awaited> {
+fn behind_wait(awaited: Awaited, why: &str, resizing: Option<&Resizing>) -> Result<Next, Awaited> {
     match (awaited, resizing) {
         (Awaited::Answers, Some(_)) => Ok(Next::Resize(format!("{why}: the job goes on"))),
         (Awaited::GoesOn, Some(resizing)) => {

@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tensorwire_launch::{JobUpdate, Transport};
-use tensorwire_train::{DeviceChoice, Exchange, Prepared, Progress, Quantiles, Strategy, TrainConfig, TrainOutcome, launch_train, train_local};
+use tensorwire_train::{
+    DeviceChoice, Exchange, Prepared, Progress, Quantiles, Strategy, TrainConfig, TrainOutcome,
+    launch_train, train_local,
+};
 
 use super::Runner;
 use super::figures::IMAGENET_IMAGES;

@@ -10,7 +10,6 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tensorwire_base::Clock;
 use tensorwire_train::Quantiles;
 
-
 /// More than caches hold, sent in pieces as a fabric does.
 const BYTES: usize = 64 << 20;
 const PIECE: usize = 1 << 20;

@@ -74,7 +74,15 @@ fn a_job_and_its_evaluation_print_what_is_documented() {
     let summary = serde_json::from_str(said.lines().last().unwrap()).unwrap();
     // values, purposes, what is of a key, and what jobs on GPUs and some models have
     let elsewhere = [
-        "allreduce", "none", "feeding", "store", "checkpoint", "count", "median", "device_steps", "metrics",
+        "allreduce",
+        "none",
+        "feeding",
+        "store",
+        "checkpoint",
+        "count",
+        "median",
+        "device_steps",
+        "metrics",
     ];
     agree("Summary of train", [&summary], &[], &elsewhere);
     let metrics = lines(&std::fs::read_to_string(metrics).unwrap());

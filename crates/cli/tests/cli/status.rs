@@ -64,7 +64,10 @@ fn a_job_says_where_its_processes_stand_until_it_has_ended() {
     // a process is not its job
     let worker = answer["members"][0]["pid"].to_string();
     let said = String::from_utf8(status(folder.path(), &[&worker]).stderr).unwrap();
-    assert!(said.contains(&format!("process {worker} is worker ")) && said.contains(&name), "{said}");
+    assert!(
+        said.contains(&format!("process {worker} is worker ")) && said.contains(&name),
+        "{said}"
+    );
     send(job.launcher(), Signal::TERM);
     job.end(LIMIT);
     let gone = status(folder.path(), &[&name]);

@@ -130,9 +130,7 @@ const QUANTITIES: &[Quantity] = &[
     time(&["peer-step"], "step", |line| Ok(line.percentiles("step_ms", "rounds")?.scaled(1e-3))),
     Quantity {
         unit: Unit::Seconds,
-        ..of_run(STEP, Better::Lower, |line| {
-            Ok(line.quantiles(STEP_MS)?.scaled(1e-3))
-        })
+        ..of_run(STEP, Better::Lower, |line| Ok(line.quantiles(STEP_MS)?.scaled(1e-3)))
     },
     of_run(RATE, Better::Higher, |line| Ok(line.number("summary.samples_per_second")?.into())),
     learned("final loss", Better::Lower, |line| Ok(line.number("summary.final_loss")?.into())),
@@ -238,7 +236,8 @@ pub(super) fn without_rates(rows: &mut Vec<Row>, other: &[Row]) {
         };
         key != row.key && has_steps(rows) && has_steps(other)
     };
-    let said: Vec<bool> = rows.iter().map(|row| row.is_of_run && is_said_twice(row, rows)).collect();
+    let said: Vec<bool> =
+        rows.iter().map(|row| row.is_of_run && is_said_twice(row, rows)).collect();
     let mut said = said.into_iter();
     rows.retain(|_| !said.next().unwrap_or_default());
 }

@@ -32,7 +32,12 @@ pub(super) const EPOCHS: Figure = Figure {
             Wants::Least(1.0),
         ),
         Claim::of("mpi-asgd over mpi-sgd", &["mpi-asgd"], &["mpi-sgd"], Wants::Least(1.0)),
-        Claim::of("mpi-esgd as long as dist-esgd", &["mpi-esgd"], &["dist-esgd"], Wants::Within(0.1)),
+        Claim::of(
+            "mpi-esgd as long as dist-esgd",
+            &["mpi-esgd"],
+            &["dist-esgd"],
+            Wants::Within(0.1),
+        ),
     ],
 };
 

@@ -49,32 +49,33 @@ pub(super) fn json_of_all(evaluation: &Evaluation) -> String {
         }
         line
     };
-    let of_claim = |figure: &Figure, claim: &Claim, verdict: Option<&Verdict>, gap: Option<&Gap>| {
-        let subject = verdict.map_or_else(|| claim.only.join(", "), |it| it.title.clone());
-        let wanted = claim.wants.says();
-        let Some(Verdict { found, .. }) = verdict else {
-            let more = match gap {
-                Some(gap) => json!({ "wanted": wanted, "verdict": NOWHERE, "why": gap.why }),
-                None => json!({ "wanted": wanted, "verdict": "not measured" }),
+    let of_claim =
+        |figure: &Figure, claim: &Claim, verdict: Option<&Verdict>, gap: Option<&Gap>| {
+            let subject = verdict.map_or_else(|| claim.only.join(", "), |it| it.title.clone());
+            let wanted = claim.wants.says();
+            let Some(Verdict { found, .. }) = verdict else {
+                let more = match gap {
+                    Some(gap) => json!({ "wanted": wanted, "verdict": NOWHERE, "why": gap.why }),
+                    None => json!({ "wanted": wanted, "verdict": "not measured" }),
+                };
+                return with(about(figure, claim.says, &subject), more);
             };
-            return with(about(figure, claim.says, &subject), more);
+            let state = match found.state {
+                State::Met => "met",
+                State::Short => "short",
+                State::Unclear => "unclear",
+                State::Elsewhere => "not measured there",
+            };
+            let more = json!({
+                "wanted": wanted,
+                "verdict": state,
+                "value": found.figure,
+                "p10": found.spread.map(|spread| spread[0]),
+                "p90": found.spread.map(|spread| spread[1]),
+                "at": found.place(figure),
+            });
+            with(about(figure, claim.says, &subject), more)
         };
-        let state = match found.state {
-            State::Met => "met",
-            State::Short => "short",
-            State::Unclear => "unclear",
-            State::Elsewhere => "not measured there",
-        };
-        let more = json!({
-            "wanted": wanted,
-            "verdict": state,
-            "value": found.figure,
-            "p10": found.spread.map(|spread| spread[0]),
-            "p90": found.spread.map(|spread| spread[1]),
-            "at": found.place(figure),
-        });
-        with(about(figure, claim.says, &subject), more)
-    };
     let of_section = |section: &Section| -> Vec<Value> {
         let figure = section.figure;
         let gap = |gap: &Gap| {

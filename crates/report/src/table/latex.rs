@@ -3,7 +3,8 @@
 use super::{Cell, Table};
 use crate::plots::Plot;
 
-pub(super) const PREAMBLE: &str = "% Needs \\usepackage{booktabs,adjustbox}, and \\usepackage[utf8]{inputenc} before 2018.\n\n";
+pub(super) const PREAMBLE: &str =
+    "% Needs \\usepackage{booktabs,adjustbox}, and \\usepackage[utf8]{inputenc} before 2018.\n\n";
 
 /// A float with a caption and a label, no wider than a line: a wide table is made smaller.
 pub(super) fn of_plot(plot: &Plot, caption: &str, table: &Table) -> String {

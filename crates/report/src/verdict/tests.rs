@@ -238,7 +238,10 @@ fn what_is_simulated_is_a_point_beside_the_spread_of_what_is_measured() {
         judge(Better::Lower, &claim, &plot).unwrap().to_string()
     };
     assert_eq!(says(11.0, [8.0, 10.0]), "unclear: 10 % off [10 % to 37.5 %], at most 15 %");
-    assert_eq!(says(12.0, [9.0, 10.0]), "short by 5 points: 20 % off [20 % to 33.3 %], at most 15 %");
+    assert_eq!(
+        says(12.0, [9.0, 10.0]),
+        "short by 5 points: 20 % off [20 % to 33.3 %], at most 15 %"
+    );
     assert_eq!(says(11.0, [10.0, 12.5]), "met: 10 % off [0 % to 12 %], at most 15 %");
     assert_eq!(says(12.0, [10.0, 10.0]), "short by 5 points: 20 % off, at most 15 %");
 }

@@ -447,7 +447,8 @@ mod tests {
             let cells = all.iter().filter(|cell| cell.strategy == strategy);
             let is_it = |cell: &&FaultCell| {
                 (cell.transport, cell.exchange) == ("tcp", "zero-copy")
-                    && (cell.heals, cell.role, cell.phase, cell.fault) == (heals, role, phase, fault)
+                    && (cell.heals, cell.role, cell.phase, cell.fault)
+                        == (heals, role, phase, fault)
             };
             cells.filter(is_it).map(FaultCell::promise).next()
         };
