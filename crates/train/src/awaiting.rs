@@ -6,6 +6,8 @@ use std::time::Duration;
 use tensorwire_base::Deadline;
 use tensorwire_launch::{JobSpec, host_answers};
 
+use crate::attempts::Next;
+use crate::resizing::Resizing;
 use crate::run::JobFailure;
 
 /// How often a host that does not answer is asked.
@@ -56,6 +58,25 @@ pub(crate) enum Awaited {
     Interrupted,
     /// It did not answer for too long.
     Silent,
+}
+
+/// Returns how a job goes on that has waited for a host.
+///
+/// # Errors
+/// With what came of the wait, where it does not.
+pub(crate) fn behind_wait(
+    awaited: Awaited,
+    why: &str,
+    resizing: Option<&Resizing>,
+) -> Result<Next, Awaited> {
+    match (awaited, resizing) {
+        (Awaited::Answers, Some(_)) => Ok(Next::Resize(format!("{why}: the job goes on"))),
+        (Awaited::GoesOn, Some(resizing)) => {
+            Ok(resizing.paused().map_or(Next::Fails, Next::Resize))
+        }
+        (Awaited::Answers | Awaited::GoesOn, None) => Ok(Next::Restart),
+        (Awaited::Interrupted | Awaited::Silent, _) => Err(awaited),
+    }
 }
 
 /// Waits until a host answers.

@@ -14,7 +14,7 @@ use tensorwire_launch::{
 use serde::{Deserialize, Serialize};
 
 use crate::attempts::{Attempts, Next};
-use crate::awaiting::{Awaited, HOST_BOOTS, await_host, silent_host, wait};
+use crate::awaiting::{Awaited, HOST_BOOTS, await_host, behind_wait, silent_host, wait};
 use crate::checkpoint::{CheckpointError, CheckpointFolder, Saver, ShardReport};
 use crate::config::{ConfigError, TrainConfig};
 use crate::job::taking_over::{abandoned, begin_instead, take_over};
@@ -406,21 +406,6 @@ fn check_starter(config: &TrainConfig, how: &JobSpec) -> Result<(), JobFailure> 
         Some(_) if config.fewest_workers.is_some() => Err(JobFailure::ResizeByOthers),
         Some(_) if config.launcher_patience_ms.is_some() => Err(JobFailure::TakeoverByOthers),
         Some(_) => Ok(()),
-    }
-}
-
-/// Returns how a job goes on that has waited for a host.
-///
-/// # Errors
-/// With what came of the wait, where it does not.
-fn behind_wait(awaited: Awaited, why: &str, resizing: Option<&Resizing>) -> Result<Next, Awaited> {
-    match (awaited, resizing) {
-        (Awaited::Answers, Some(_)) => Ok(Next::Resize(format!("{why}: the job goes on"))),
-        (Awaited::GoesOn, Some(resizing)) => {
-            Ok(resizing.paused().map_or(Next::Fails, Next::Resize))
-        }
-        (Awaited::Answers | Awaited::GoesOn, None) => Ok(Next::Restart),
-        (Awaited::Interrupted | Awaited::Silent, _) => Err(awaited),
     }
 }
 
