@@ -39,7 +39,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     // the page may go into it
     args.plots.as_deref().map(make_folder).transpose()?;
     if let Some(output) = &output {
-        check_output(format.name(), output, &args.lines)?;
+        check_writable(format.name(), output)?;
     }
     let report = match (args.compare, &output) {
         (true, output) => compared(args, output.as_deref())?,
@@ -60,6 +60,10 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
 /// Fails if `what` cannot be written there, or would replace the lines that it is made of.
 pub(super) fn check_output(what: &str, output: &Path, files: &[PathBuf]) -> Result<(), Failure> {
     check_name(what, output, files)?;
+    check_writable(what, output)
+}
+
+fn check_writable(what: &str, output: &Path) -> Result<(), Failure> {
     whole_file::check_writable(output).map_err(|error| Failure::unwritable(what, output, &error))
 }
 

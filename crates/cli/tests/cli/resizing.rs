@@ -48,7 +48,7 @@ impl Resizing {
         self.job.launcher().as_raw_nonzero().to_string()
     }
 
-    /// Waits until it makes steps with so many workers; returns their process ids.
+    /// Waits until each of so many workers has made a step, so that all have and `--metrics` has its line; returns their process ids.
     fn with_workers(&self, count: usize) -> Vec<i32> {
         let until = Instant::now() + LIMIT;
         loop {
@@ -57,9 +57,9 @@ impl Resizing {
                 let members = answer["members"].as_array().unwrap().clone();
                 let is_worker =
                     |member: &&Value| member["role"].as_str().unwrap().starts_with("worker");
-                let makes_steps = members.iter().any(|member| !member["progress"].is_null());
                 let workers: Vec<&Value> = members.iter().filter(is_worker).collect();
-                if makes_steps && workers.len() == count {
+                let make_steps = workers.iter().all(|worker| !worker["progress"].is_null());
+                if make_steps && workers.len() == count {
                     let pids = workers.iter().map(|member| member["pid"].as_i64().unwrap());
                     return pids.map(|pid| pid as i32).collect();
                 }
