@@ -241,8 +241,13 @@ def commit() -> str | None:
         return None
 
 
-def machine(load: float | None) -> Row:
-    """What the figures were measured on; `load`: its mean load in the minute before."""
+def commit_of(rows: list[Row]) -> str | None:
+    """Of the tensorwire that wrote these lines, if they say so."""
+    return next((row["machine"]["commit"] for row in rows if "commit" in (row.get("machine") or {})), None)
+
+
+def machine(load: float | None, ours: list[Row]) -> Row:
+    """What the figures were measured on; `load`: its mean load in the minute before, `ours`: lines that tensorwire wrote."""
     cpu = "unknown"
     with open("/proc/cpuinfo", encoding="utf-8") as lines:
         for line in lines:
@@ -251,7 +256,7 @@ def machine(load: float | None) -> Row:
                 cpu = value.strip()
                 break
     return {
-        "commit": commit(),
+        "commit": commit_of(ours) or commit(),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "host": platform.node(),
         "kernel": platform.release(),
@@ -290,7 +295,7 @@ def main() -> None:
         for folder in arguments.rounds
     ]
     comparisons = compare(rounds)
-    here = machine(arguments.load)
+    here = machine(arguments.load, rounds[0][1])
     versions = {
         "tensorflow": rounds[0][0][0]["version"],
         "tensorwire": arguments.tensorwire_version.removeprefix("tensorwire "),

@@ -243,7 +243,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rounds = [read_round(folder) for folder in arguments.rounds]
     comparisons = compare(rounds)
-    here = machine(arguments.load)
+    here = machine(arguments.load, rounds[0].get("tensorwire", []))
     openmpi = rounds[0].get("openmpi-shm") or rounds[0].get("openmpi-tcp")
     versions = {
         "openmpi": version_of(openmpi),

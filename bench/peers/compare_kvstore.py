@@ -181,7 +181,7 @@ def main() -> None:
         for folder in arguments.rounds
     ]
     comparisons = compare(rounds)
-    here = machine(arguments.load)
+    here = machine(arguments.load, rounds[0][1])
     versions = {
         "mxnet": rounds[0][0][0]["version"],
         "tensorwire": arguments.tensorwire_version.replace("tensorwire ", "", 1),

@@ -281,8 +281,9 @@ def main() -> None:
     arguments = parser.parse_args()
     version = arguments.tensorwire_version.replace("tensorwire ", "", 1)
     parameters = parameters_of(arguments.models_table)
-    comparisons = compare([read_round(folder, parameters, version) for folder in arguments.rounds])
-    here = machine(arguments.load)
+    rounds = [read_round(folder, parameters, version) for folder in arguments.rounds]
+    comparisons = compare(rounds)
+    here = machine(arguments.load, rounds[0])
     print(f"{here['cpu']}, {here['cores']} cores, load {here['load_before']} before the first round")
     for system, number in dict.fromkeys((c.system.split(" ")[0], c.version) for c in comparisons):
         print(f"{system} {number}")

@@ -87,7 +87,7 @@ def main():
             )
             rounds.append((ours, theirs))
         row = {"bench": "pytorch-attention", "length": length, "threads": given.threads, "rounds": given.rounds}
-        row |= {"version": version("torch"), "machine": machine(load)}
+        row |= {"version": version("torch"), "machine": machine(load, [])}
         for field in FIELDS:
             for at, whose in enumerate(("tensorwire", "pytorch")):
                 row[f"{whose}_{field}"] = statistics.median(one[at][field] for one in rounds)

@@ -207,7 +207,7 @@ def compare(given, model):
 
 
 def whence(load):
-    return {"version": torch.__version__, "machine": machine(load)}
+    return {"version": torch.__version__, "machine": machine(load, [])}
 
 
 def main():

@@ -102,7 +102,7 @@ def ours(given, model, batch):
         command += ["--threads", str(given.threads), "--kernels", given.kernels, "--json", str(lines), *sequence(given)]
         subprocess.run(command, check=True, capture_output=True, text=True)
         found = json.loads(lines.read_text())
-    return found["local_ms"]["median"], found["local_peak_bytes"]
+    return found["local_ms"]["median"], found["local_peak_bytes"], found
 
 
 def held_against(given, model, batch):
@@ -133,7 +133,7 @@ def held_against(given, model, batch):
         "tensorwire_peak_bytes": median(lambda one: one[0][1]),
         "pytorch_peak_bytes": median(lambda one: one[1][1]),
         "version": version("torch"),
-        "machine": machine(load),
+        "machine": machine(load, [rounds[0][0][2]]),
     }
 
 

@@ -41,8 +41,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
         let pid = left.launcher_pid();
         note(format_args!(
             "{}: {} for another launcher, since that one (process {pid}) was killed; its command with --resume auto goes on with \
-             them, or, where it has gone on with other workers or elsewhere, begins behind its newest checkpoint; `tensorwire stop \
-             {pid} --now` ends them",
+             them; `tensorwire stop {pid} --now` ends them",
             left.title(),
             who_wait(left.waiting().len()),
         ));

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tensorwire_base::Rank;
+use tensorwire_base::{Rank, number_of};
 use tensorwire_fabric::{VerbsOptions, VerbsUnusable};
 
 use crate::clock::ClockReading;
@@ -221,6 +221,12 @@ pub enum JobUpdate<P, T> {
     },
     /// All members have been introduced to each other.
     Introduced,
+    /// The members of a launcher that was killed are others than the job began with: it had gone on in another way.
+    WasResized {
+        /// What each member is, by rank, and which worker.
+        roles: Vec<String>,
+        workers: Vec<Option<u32>>,
+    },
     /// The members of a launcher that was killed go on with this one; the furthest is in this step. What they make behind `told`
     /// is told from now on.
     TakenOver {
@@ -389,6 +395,12 @@ pub fn awaiting(why: &str, host: &str) -> String {
     format!("{why}; {host} does not answer, and the job waits for it")
 }
 
+/// Returns the line that tells of a job that had gone on with other workers ([`JobUpdate::WasResized`]).
+pub fn was_resized(workers: &[Option<u32>]) -> String {
+    let count = number_of(workers.iter().flatten().count(), "worker");
+    format!("the job has gone on with {count} since it began; `tensorwire scale` changes that")
+}
+
 /// Says that all end behind a step ([`JobUpdate::Ending`]); `hears_another`: the launcher ends them at once when Ctrl-C comes again.
 /// None where the job goes on: what comes then is said then.
 pub fn ending_behind(step: u64, cause: EndCause, hears_another: bool) -> Option<String> {
@@ -428,6 +440,7 @@ fn decode<M: Messages>(
         JobUpdate::Clock { rank, reading } => JobUpdate::Clock { rank, reading },
         JobUpdate::Said { line } => JobUpdate::Said { line },
         JobUpdate::Introduced => JobUpdate::Introduced,
+        JobUpdate::WasResized { roles, workers } => JobUpdate::WasResized { roles, workers },
         JobUpdate::TakenOver { step, told } => JobUpdate::TakenOver { step, told },
         JobUpdate::NotTakenOver { why, step } => JobUpdate::NotTakenOver { why, step },
         JobUpdate::StandsStill { members } => JobUpdate::StandsStill { members },

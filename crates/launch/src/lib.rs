@@ -30,7 +30,7 @@ pub use control::Blame;
 pub use hosts::{Hosts, HostsError, RSH, RanksByHost};
 pub use job::{
     EndCause, JobControl, JobError, JobOutcome, JobSpec, JobUpdate, Messages, Reports, Resize,
-    Scaled, awaiting, ending_behind, launch, restarting,
+    Scaled, awaiting, ending_behind, launch, restarting, was_resized,
 };
 pub use member::{
     Ending, Farewell, JoinError, Member, MemberError, Peers, QUEUE_PAIRS, Recorder, Scheduling,

@@ -28,7 +28,7 @@ pub(crate) fn caption(section: &Section, plot: &Plot, shown: Shown) -> String {
     };
     let trained = section.trained.as_ref().map(|trained| format!("Trained: {trained}."));
     let mut sentences =
-        vec![what, trained.unwrap_or_default(), axes(figure, shown), repetitions(figure, plot)];
+        vec![what, trained.unwrap_or_default(), axes(section, shown), repetitions(figure, plot)];
     if plot.dots().any(|dot| dot.y.spread.is_some()) {
         sentences.push(spreads(plot, shown));
     }
@@ -59,10 +59,14 @@ fn after(source: &str) -> String {
     }
 }
 
-fn axes(figure: &Figure, shown: Shown) -> String {
+fn axes(section: &Section, shown: Shown) -> String {
+    let figure = section.figure;
     if is_of_runs(figure) {
-        return "A curve a file, or one of several that differ in their seed; of a run with many steps a point is the mean of several."
-            .to_string();
+        let thinned = match section.is_thinned {
+            true => "; of a run with many steps a point is the mean of several",
+            false => "",
+        };
+        return format!("A curve a file, or one of several that differ in their seed{thinned}.");
     }
     let better = match figure.better {
         // what is counted is no goal

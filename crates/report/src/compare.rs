@@ -88,6 +88,11 @@ pub enum NothingToCompare {
         "{file} has no row twice; append another run of the same benchmark to it: --json {file}"
     )]
     OneRun { file: String },
+    /// `--metrics` appends nothing.
+    #[error(
+        "{file} is of one training run; name the file of another to hold against it: tensorwire bench check {file} LATER"
+    )]
+    OneTrained { file: String },
 }
 
 /// Holds the lines of a later run against those of an earlier one. Of several lines of a row the median counts, and their spread
@@ -155,8 +160,10 @@ pub fn compare_last(
     }
     found.added = once.into_iter().map(|row| row.name.clone()).collect();
     found.rows.sort_by_key(|row| row.verdict);
+    let file = name.to_string();
     match found.rows.is_empty() {
-        true => Err(NothingToCompare::OneRun { file: name.to_string() }),
+        true if all.iter().all(|row| row.is_of_run) => Err(NothingToCompare::OneTrained { file }),
+        true => Err(NothingToCompare::OneRun { file }),
         false => Ok(found),
     }
 }
@@ -200,9 +207,11 @@ impl RunComparison {
     pub fn of_one_commit(&self) -> Option<String> {
         let commit = self.same_commit.as_deref()?;
         // what a training run learns at is no part of what it is called
-        let given = match self.rows.iter().any(|row| row.is_of_run) {
-            true => "what was given (rate, optimizer, seed), ",
-            false => "",
+        let has = |is_so: fn(&ComparedRow) -> bool| self.rows.iter().any(is_so);
+        let given = match (has(|row| row.is_of_run), has(|row| row.is_of_other_seed)) {
+            (true, true) => "the seed, what else was given (rate, optimizer), ",
+            (true, false) => "what was given (rate, optimizer), ",
+            (false, _) => "",
         };
         Some(format!(
             "both are of commit {commit}: but for changes that were not committed, what differs is {given}the machine or its load"

@@ -77,6 +77,12 @@ pub enum NothingToReport {
     /// Goals and failures alone.
     #[error("the lines have no plot, and so no table; `tensorwire report` makes a page of them")]
     NoTable,
+    /// Training runs alone.
+    #[error(
+        "the lines are of training runs, which claim nothing; `tensorwire report` makes a page of them, and --format csv, latex or \
+         markdown a table"
+    )]
+    NoClaims,
 }
 
 /// Puts lines together, of however many benchmarks and files. Where something was measured several times, the median
@@ -104,7 +110,11 @@ pub fn report_compared(
 /// # Errors
 /// As [`report`], and when there is no plot.
 pub fn tables(lines: &[Line], format: TableFormat) -> Result<String, NothingToReport> {
-    let tables = table::tables(&evaluated(lines)?, format);
+    let evaluation = evaluated(lines)?;
+    if evaluation.is_of_runs() && matches!(format, TableFormat::Claims | TableFormat::ClaimsJson) {
+        return Err(NothingToReport::NoClaims);
+    }
+    let tables = table::tables(&evaluation, format);
     if tables.is_empty() { Err(NothingToReport::NoTable) } else { Ok(tables) }
 }
 

@@ -209,6 +209,15 @@ pub(crate) fn curves(
     each.flat_map(|(subject, name, runs, origin)| curve(subject, &name, &runs, &origin)).collect()
 }
 
+/// True if a curve has more steps than points, so that [`curves`] makes means of them.
+pub(crate) fn is_thinned(points: &[Point]) -> bool {
+    let mut steps: BTreeMap<(&str, &str), BTreeSet<u64>> = BTreeMap::new();
+    for point in points {
+        steps.entry((&point.subject, &point.series)).or_default().insert(point.key.to_bits());
+    }
+    steps.values().any(|steps| steps.len() > POINTS_MAX)
+}
+
 fn curve(subject: &str, name: &str, runs: &[Run], origin: &Option<Rc<Origin>>) -> Vec<Point> {
     let steps = shared_steps(runs);
     let several = steps.len().div_ceil(POINTS_MAX).max(1);
@@ -270,6 +279,7 @@ mod tests {
         let points = long.chain(short).flat_map(|line| loss(&line).unwrap()).collect();
         let points: Vec<Point> = points;
         let thin = curves(&points, &Seeds::default(), &BTreeMap::new());
+        assert_eq!((is_thinned(&points), is_thinned(&thin)), (true, false));
         let of = |series: &str| {
             let points = thin.iter().filter(|point| point.series == series);
             points.map(|point| (point.x, point.y.median)).collect::<Vec<_>>()

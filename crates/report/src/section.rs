@@ -48,6 +48,8 @@ pub(crate) struct Section {
     pub(crate) gaps: Vec<Gap>,
     /// Of training runs: what all of them trained.
     pub(crate) trained: Option<String>,
+    /// Of training runs: some have more steps than points.
+    pub(crate) is_thinned: bool,
 }
 
 /// What could not be measured where the lines are from.
@@ -157,6 +159,7 @@ impl Evaluation {
         let trained = runs::trained_alike(lines);
         let curves = curves.map(|(figure, points)| Section {
             trained: trained.clone(),
+            is_thinned: runs::is_thinned(points),
             ..Section::of(figure, &runs::curves(points, &seeds, &origins))
         });
         let left_out = left_out.into_iter().map(|((kind, reason), (count, first))| LeftOut {
@@ -216,7 +219,14 @@ impl Section {
     fn of(figure: &'static Figure, points: &[Point]) -> Section {
         let plots = plots(figure.id, points);
         let claims = figure.claims.iter().map(|claim| (claim, verdicts(figure, claim, &plots)));
-        Section { claims: claims.collect(), figure, plots, gaps: Vec::new(), trained: None }
+        Section {
+            claims: claims.collect(),
+            figure,
+            plots,
+            gaps: Vec::new(),
+            trained: None,
+            is_thinned: false,
+        }
     }
 
     /// With what could not be measured, but for what was elsewhere.

@@ -19,7 +19,7 @@ pub(crate) use csv::of_plot as csv_of_plot;
 /// How tables are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableFormat {
-    /// With the packages `booktabs` and `adjustbox`, a table a plot.
+    /// With the packages `booktabs`, `adjustbox` and `longtable`, a table a plot.
     Latex,
     /// GitHub's, a table a plot.
     Markdown,

@@ -28,6 +28,14 @@ pub(crate) fn wait(time: Duration, job: &JobSpec, meanwhile: &str) -> bool {
     !is_interrupted(job)
 }
 
+/// What a job does before it is launched again, in words.
+pub(crate) fn launched_within(pause: Duration) -> String {
+    match pause.as_secs() {
+        0 => "it is launched again".to_string(),
+        seconds => format!("it is launched again within {seconds} s"),
+    }
+}
+
 /// Answers whoever asks; true if the job is interrupted.
 fn answer(job: &JobSpec, meanwhile: &str) -> bool {
     job.status.iter().for_each(|status| status.answer_meanwhile(job, meanwhile));

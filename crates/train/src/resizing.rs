@@ -37,6 +37,13 @@ impl TrainConfig {
         TrainConfig { fewest_workers, trace, resume, ..changed }
     }
 
+    /// The same job with the workers that it has as `other`, and there, if it is one that may have gone on so.
+    pub(crate) fn resized_as(&self, other: &TrainConfig) -> Option<TrainConfig> {
+        let was_resized = self.fewest_workers.is_some() && other.fewest_workers.is_none();
+        let may_be = was_resized && self.sizes().contains(&other.workers);
+        may_be.then(|| self.of_size(other.workers, other.place()))
+    }
+
     fn place(&self) -> Place {
         Place { hosts: self.hosts.clone(), listen: self.listen }
     }
@@ -120,10 +127,33 @@ impl<'a> Resizing<'a> {
         }
     }
 
+    /// Notes that the job runs so, as an earlier launcher left it.
+    pub(crate) fn runs_as(&self, config: &TrainConfig) {
+        if self.shared.runs_as(config) {
+            self.shared.watch();
+        }
+    }
+
+    /// Who was left did not come: the job begins with all its workers.
+    pub(crate) fn begins_whole(&self) {
+        self.shared.runs_as(&self.whole.config);
+    }
+
     fn prepared(&self, supply: &dyn Supply) -> Result<Prepared, ConfigError> {
         let (size, place) = self.shared.launched();
+        self.prepared_as(self.whole.config.of_size(size, place), supply)
+    }
+
+    /// The job as it is with a configuration of its own.
+    ///
+    /// # Errors
+    /// When it cannot be so here.
+    pub(crate) fn prepared_as(
+        &self,
+        config: TrainConfig,
+        supply: &dyn Supply,
+    ) -> Result<Prepared, ConfigError> {
         let supply = Same { supply, data: &self.whole.data };
-        let config = self.whole.config.of_size(size, place);
         let prepared = Prepared::new(config.clone(), &supply)?;
         match (&prepared.resumed, &self.whole.config.resume) {
             // nothing is kept yet: it begins where it began

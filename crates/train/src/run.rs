@@ -14,7 +14,9 @@ use tensorwire_launch::{
 use serde::{Deserialize, Serialize};
 
 use crate::attempts::{Attempts, Next};
-use crate::awaiting::{Awaited, HOST_BOOTS, await_host, behind_wait, silent_host, wait};
+use crate::awaiting::{
+    Awaited, HOST_BOOTS, await_host, behind_wait, launched_within, silent_host, wait,
+};
 use crate::checkpoint::{CheckpointError, CheckpointFolder, Saver, ShardReport};
 use crate::config::{ConfigError, TrainConfig};
 use crate::job::taking_over::{abandoned, begin_instead, take_over};
@@ -285,7 +287,7 @@ pub fn launch_train(
     let is_known = abandoned(prepared, &how)?.is_some();
     // before anybody is started, or ended
     let _claim = prepared.claim()?;
-    let mut again = take_over(prepared, &mut how, on_update)?;
+    let mut again = take_over(prepared, resizing.as_ref(), supply, &mut how, on_update)?;
     // those of a launcher that is not found from here
     let _processes = prepared.process_file(is_known, how.abandoned.is_some())?;
     // answers over all that the job is launched as
@@ -303,6 +305,12 @@ pub fn launch_train(
             attempts.has_met |= have_met;
             if let (Some(resizing), JobUpdate::Progress { .. }) = (&resizing, &update) {
                 resizing.made_a_step();
+            }
+            if let JobUpdate::TakenOver { .. } = update
+                && let Some(resized) = now.resized_from(prepared)
+            {
+                attempts.resizes += 1;
+                on_update(resized);
             }
             match update {
                 // said again only where a job that is started anew has another
@@ -326,6 +334,7 @@ pub fn launch_train(
             return Err(failure);
         }
         if let (Some(left), false) = (left, has_members) {
+            resizing.iter().for_each(Resizing::begins_whole);
             again = Some(begin_instead(prepared, &how, left, failure, on_update)?);
             continue;
         }
@@ -442,14 +451,6 @@ fn begin_again(
             Ok(next) => return Ok(Some(next)),
             Err(unread) => why = unread.to_string(),
         }
-    }
-}
-
-/// What a job does before it is launched again, in words.
-fn launched_within(pause: Duration) -> String {
-    match pause.as_secs() {
-        0 => "it is launched again".to_string(),
-        seconds => format!("it is launched again within {seconds} s"),
     }
 }
 

@@ -219,21 +219,25 @@ impl StepAggregator {
                 self.lost.fill(false);
                 self.last.fill(0);
             }
+            JobUpdate::WasResized { workers, .. } => self.goes_on_with(workers),
             JobUpdate::Resizing { step, workers, .. } => {
-                // fits: members are few
-                let by_rank = (0..).map(Rank).zip(workers);
-                self.workers = by_rank
-                    .filter_map(|(rank, worker)| Some((rank, (*worker)? as usize)))
-                    .collect();
-                // a step has as many samples as before; fits: workers are few
-                let before = self.lost.len() as u64;
-                let count = self.workers.values().max().map_or(1, |last| last + 1);
-                self.batch = self.batch * before / count as u64;
+                self.goes_on_with(workers);
                 self.begin_behind(*step);
-                (self.lost, self.last) = (vec![false; count], vec![0; count]);
             }
             _ => {}
         }
+    }
+
+    /// Says which worker each member is from now on; a step has as many samples as before.
+    fn goes_on_with(&mut self, workers: &[Option<u32>]) {
+        let by_rank = (0..).map(Rank).zip(workers);
+        self.workers =
+            by_rank.filter_map(|(rank, worker)| Some((rank, (*worker)? as usize))).collect();
+        // fits: workers are few
+        let before = self.lost.len() as u64;
+        let count = self.workers.values().max().map_or(1, |last| last + 1);
+        self.batch = self.batch * before / count as u64;
+        (self.lost, self.last) = (vec![false; count], vec![0; count]);
     }
 
     fn begin_behind(&mut self, step: u64) {
@@ -477,6 +481,18 @@ mod tests {
         assert_eq!((steps.samples(), steps.samples), (12 * 2 * 8, 0));
         steps.update(&says(0, 13, 1.0));
         assert_eq!((steps.samples(), steps.samples), (25 * 8, 8));
+    }
+
+    #[test]
+    fn who_takes_a_resized_job_over_waits_for_the_workers_that_it_has() {
+        let mut steps = aggregator(2);
+        let (roles, workers) = (vec!["worker 0".to_string()], vec![Some(0)]);
+        steps.update(&JobUpdate::WasResized { roles, workers });
+        steps.update(&JobUpdate::TakenOver { step: 12, told: 12 });
+        steps.update(&says(0, 13, 1.0));
+        assert_eq!(steps.take().map(|finished| finished.step), Some(13));
+        // it makes two batches for a step
+        assert_eq!((steps.samples(), steps.samples), (13 * 16, 16));
     }
 
     #[test]

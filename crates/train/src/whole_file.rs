@@ -12,7 +12,10 @@ use rustix::io::Errno;
 const STDOUT: [&str; 3] = ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"];
 /// What files on their way to their name are called, where they are called anything.
 const STAGING_PREFIX: &str = ".tensorwire-";
-/// Longest that a file is there before its writer has its lock.
+/// Of the identifier of a boot, so many are in such a name.
+const HOST_LETTERS: usize = 8;
+/// Longest that a file is there before its writer has its lock. Of this host's what has bytes had a lock before; of another's
+/// nobody may know here.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
 /// Tries all that [`write()`] does, with a file of no bytes and another name beside `path`.
@@ -143,15 +146,15 @@ pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// Removes files on their way to a name whose writers are gone: whoever writes one holds its lock.
-fn remove_abandoned(folder: &Path) {
+pub(crate) fn remove_abandoned(folder: &Path) {
     let is_abandoned = |path: &Path| -> io::Result<bool> {
         // whoever else may write in this folder may have put anything there
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
         let found = file.metadata()?;
         let age = found.modified()?.elapsed().unwrap_or_default();
-        // one that is younger may not have its lock yet
-        Ok(found.is_file() && age > ABANDONED_AFTER && lock(&file).is_ok())
+        let had_a_lock = is_of_here(path) && found.len() > 0 || age > ABANDONED_AFTER;
+        Ok(found.is_file() && had_a_lock && lock(&file).is_ok())
     };
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let is_staged = entry.file_name().as_encoded_bytes().starts_with(STAGING_PREFIX.as_bytes());
@@ -228,12 +231,26 @@ fn locked(file: File) -> File {
     file
 }
 
-fn staging_path(path: &Path) -> PathBuf {
+pub(crate) fn staging_path(path: &Path) -> PathBuf {
     let random = hex::encode(tensorwire_fabric::handshake::random_bytes::<8>());
-    folder(path).join(format!("{STAGING_PREFIX}{random}"))
+    let host = host().unwrap_or_default();
+    folder(path).join(format!("{STAGING_PREFIX}{host}{random}"))
 }
 
-fn folder(path: &Path) -> &Path {
+/// Tells this host, since it booted, from others that see the same folder; their locks may not be seen here.
+fn host() -> Option<String> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(format!("{}-", boot.get(..HOST_LETTERS)?))
+}
+
+/// True if a process of this host made this file on its way to a name.
+fn is_of_here(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    let rest = name.strip_prefix(STAGING_PREFIX.as_bytes());
+    rest.zip(host()).is_some_and(|(rest, host)| rest.starts_with(host.as_bytes()))
+}
+
+pub(crate) fn folder(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

@@ -60,13 +60,19 @@ fn what_a_killed_process_left_is_removed_by_the_next_write() {
     let at = |name: &str| folder.path().join(name);
     let long_ago = SystemTime::now() - 2 * ABANDONED_AFTER;
     let mut held = Vec::new();
-    for (name, is_old) in [
-        (".tensorwire-00112233", true),
-        (".tensorwire-being-written", true),
-        (".tensorwire-young", false),
-        ("mine", true),
+    let of_here = staging_path(&at("whole")).file_name().unwrap().to_str().unwrap().to_string();
+    for (name, bytes, is_old) in [
+        (".tensorwire-00112233", "", true),
+        (".tensorwire-being-written", "half", true),
+        // killed a moment ago, between the two names
+        (of_here.as_str(), "whole", false),
+        // whose lock may not be seen here
+        (".tensorwire-of-another-host", "whole", false),
+        (".tensorwire-young", "", false),
+        ("mine", "", true),
     ] {
-        let file = File::create(at(name)).unwrap();
+        let mut file = File::create(at(name)).unwrap();
+        file.write_all(bytes.as_bytes()).unwrap();
         if is_old {
             file.set_modified(long_ago).unwrap();
         }
@@ -76,7 +82,8 @@ fn what_a_killed_process_left_is_removed_by_the_next_write() {
     write(&at("whole"), |file| file.write_all(b"whole")).unwrap();
     let mut found = names(folder.path());
     found.sort();
-    assert_eq!(found, [".tensorwire-being-written", ".tensorwire-young", "mine", "whole"]);
+    let stay = ["being-written", "of-another-host", "young"].map(|it| format!(".tensorwire-{it}"));
+    assert_eq!(found, [&stay[..], &["mine", "whole"].map(str::to_string)[..]].concat());
 }
 
 #[test]

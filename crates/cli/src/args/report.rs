@@ -60,7 +60,7 @@ pub(crate) struct ReportArgs {
 pub(crate) enum ReportFormat {
     /// The page
     Html,
-    /// A table a plot, with the packages booktabs and adjustbox
+    /// A table a plot, with the packages booktabs, adjustbox and longtable
     Latex,
     /// A table a plot, as GitHub reads it
     Markdown,

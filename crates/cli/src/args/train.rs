@@ -125,7 +125,7 @@ pub(crate) struct TrainArgs {
     save: Option<PathBuf>,
     /// Write a line of JSON a step to this file
     ///
-    /// And a summary as its last line. `-`: standard output, in the place of the results.
+    /// And a summary as its last line. A file of that name is replaced, but for the steps before those of a job that goes on. `-`: standard output, in the place of the results.
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) metrics: Option<PathBuf>,
     /// Write an event file to this folder

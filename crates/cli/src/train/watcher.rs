@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tensorwire_launch::{JobUpdate, awaiting, ending_behind, nothing_moves, restarting};
+use tensorwire_launch::{
+    JobUpdate, awaiting, ending_behind, nothing_moves, restarting, was_resized,
+};
 use tensorwire_train::{
     EventFile, FinishedStep, LossGrowth, Prepared, Progress, StepAggregator, TrainUpdate,
 };
@@ -94,6 +96,10 @@ impl Watcher {
                 self.bar.goes_on(step);
             }
             JobUpdate::AwaitsHost { why, host } => self.bar.say(awaiting(&why, &host)),
+            JobUpdate::WasResized { roles, workers } => {
+                self.bar.say(was_resized(&workers));
+                self.roles = roles;
+            }
             JobUpdate::TakenOver { step, told } => {
                 self.bar.say(format_args!(
                     "the job's processes go on with this launcher, in step {step}, and not from a checkpoint"

@@ -231,12 +231,20 @@ fn programs_read_numbers_where_people_read_a_table() {
 
 #[test]
 fn what_cannot_be_compared_is_the_users_mistake() {
-    let files = [("a.jsonl", LINE), ("tea.jsonl", "{\"bench\":\"tea\"}\n"), ("empty.jsonl", "")];
+    let trained = "{\"step\":1,\"loss\":2}\n{\"summary\":{\"model\":\"mlp\",\"seed\":1,\"steps\":1,\"final_loss\":2}}\n";
+    let files = [
+        ("a.jsonl", LINE),
+        ("tea.jsonl", "{\"bench\":\"tea\"}\n"),
+        ("empty.jsonl", ""),
+        ("m.jsonl", trained),
+    ];
     for (arguments, says) in [
         ("bench check a.jsonl none.jsonl", "cannot read lines from none.jsonl"),
         ("bench check a.jsonl tea.jsonl", "no line of tea.jsonl can be compared"),
         ("bench check a.jsonl empty.jsonl", "there are no lines in empty.jsonl"),
         ("bench check a.jsonl", "a.jsonl has no row twice; append another run"),
+        ("bench check m.jsonl", "m.jsonl is of one training run; name the file of another"),
+        ("report m.jsonl --format claims", "which claim nothing"),
         ("bench check a.jsonl a.jsonl --tolerance -1", "give a percentage of 0 or more"),
         ("report a.jsonl --compare", "--compare is for two files, the earlier first, not 1"),
         ("report a.jsonl a.jsonl --compare --format latex", "--compare makes a page"),
@@ -255,7 +263,7 @@ fn what_cannot_be_compared_is_the_users_mistake() {
         );
         assert_eq!(
             std::fs::read_dir(folder.path()).unwrap().count(),
-            3,
+            files.len(),
             "{arguments}: nothing is left"
         );
     }

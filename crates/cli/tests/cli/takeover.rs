@@ -243,6 +243,28 @@ fn what_a_launcher_was_asked_for_before_it_died_the_next_one_does() {
     assert_eq!(json["workers_finished"], 2, "{context}");
 }
 
+/// It has gone on with other workers than it began with, which the command alone does not say.
+#[test]
+fn a_job_that_was_resized_goes_on_as_it_was_left() {
+    let steps = 2 * STEPS;
+    let again = Again::new(&format!("--steps {steps} --workers 2..4 --strategy allreduce"));
+    let mut first = again.start(4);
+    let said = again.ask(&["scale", &first.name(), "2"]);
+    assert!(said.status.success(), "{said:?}\n{}", first.log());
+    first.members = children(Pid::from_child(&first.child));
+    first.members.retain(|member| lives(*member));
+    assert_eq!(first.members.len(), 2, "{}", first.log());
+    first.kill();
+    let ended = again.end();
+    let context = format!("{}\n{}", first.log(), ended.stderr);
+    for said in ["the job has gone on with 2 workers since it began", "go on with this launcher"] {
+        assert!(ended.stderr.contains(said), "{context}");
+    }
+    let json = ended.json();
+    assert_eq!((&json["resizes"], &json["steps"]), (&1.into(), &steps.into()), "{context}");
+    assert_eq!(json["workers_finished"], 2, "{context}");
+}
+
 /// What started a process there outlives the launcher, too.
 #[test]
 fn processes_of_other_hosts_wait_as_well() {

@@ -200,7 +200,7 @@ impl Watch {
             let ending = loop {
                 match self.listen(&mut hearer) {
                     Ending::Orphaned { reason } if self.hears.control.is_lost() => {
-                        tracing::info!("{reason}; waiting for another launcher");
+                        self.say_alone(&reason);
                         match self.another_launcher() {
                             Ok(other) => hearer = other,
                             Err(why) => {
@@ -219,6 +219,20 @@ impl Watch {
             self.last_words.say(ending);
         };
         std::thread::Builder::new().name("launcher-watch".into()).spawn(watch).map(drop)
+    }
+
+    /// Says for people that the job has no launcher any more: one of its members does.
+    fn say_alone(&self, reason: &str) {
+        if self.rank != Rank(0) {
+            return tracing::info!("{reason}; waiting for another launcher");
+        }
+        let for_s = self.patience.as_secs_f64();
+        let line = format!(
+            "{reason}: the job goes on without one, for {for_s} s; its command takes it over"
+        );
+        // a terminal that takes nothing holds up nobody; what cannot be said is not
+        let say = move || tracing::warn!("{line}");
+        let _ = std::thread::Builder::new().name("says-alone".into()).spawn(say);
     }
 
     /// Reads what the launcher says until this member is to end or the launcher does. Silence is two time-outs in a row: after

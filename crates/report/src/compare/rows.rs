@@ -276,8 +276,11 @@ fn identity(kind: &str, quantity: &Quantity, line: &Line) -> (String, String) {
     let key: Vec<(&str, &str)> =
         fields.iter().map(|(_, name, value, _)| (*name, value.as_str())).collect();
     let key = serde_json::json!([kind, quantity.name, key]).to_string();
+    // a worker by itself is a client
+    let workers = fields.iter().find(|(_, name, ..)| *name == "workers").map(|(_, _, value, _)| value);
     let is_told = |(_, name, value, shown): &&(usize, &str, String, String)| {
-        !shown.is_empty() && !USUAL.contains(&(*name, value.as_str()))
+        let is_said = *name == "clients" && Some(value) == workers;
+        !shown.is_empty() && !is_said && !USUAL.contains(&(*name, value.as_str()))
     };
     let shown = fields.iter().filter(is_told).map(|(.., shown)| shown.as_str());
     let shown: Vec<&str> = std::iter::once(kind).chain(shown).collect();
@@ -321,7 +324,7 @@ mod tests {
         let run = |seed: u32, loss: f64| {
             format!(
                 "{{\"step\":1,\"loss\":3}}\n{{\"summary\":{{\"model\":\"mlp\",\"strategy\":\"ps\",\"workers\":2,\
-                 \"wire\":\"f32\",\"async\":false,\"seed\":{seed},\"rate\":{seed},\"final_loss\":{loss},\
+                 \"clients\":2,\"wire\":\"f32\",\"async\":false,\"seed\":{seed},\"rate\":{seed},\"final_loss\":{loss},\
                  \"test_accuracy\":null,\"samples_per_second\":9,\"peak_bytes\":4096,\"machine\":{{\"cores\":2}}}}}}\n"
             )
         };

@@ -32,7 +32,7 @@ impl Scaled {
         if high - low <= high.abs() * ALIKE {
             // one value: in the middle, and told from 0
             let around = match axis.scale {
-                Scale::Linear if high != 0.0 => high.abs() / 2.0,
+                Scale::Linear if high != 0.0 => high.abs() / 10.0,
                 _ => 0.5,
             };
             (low, high) = (low - around, high + around);
@@ -144,7 +144,7 @@ pub(crate) fn label(unit: Unit, value: f64) -> String {
     }
 }
 
-/// Three digits.
+/// Three digits that are no zeros in front.
 fn plain(value: f64) -> String {
     let (scaled, suffix) = match value.abs() {
         v if v >= 1e12 => return format!("{value:.2e}"),
@@ -157,7 +157,9 @@ fn plain(value: f64) -> String {
         v if v >= 100.0 => format!("{scaled:.0}"),
         v if v >= 10.0 => format!("{scaled:.1}"),
         v if v >= 1.0 || v == 0.0 => format!("{scaled:.2}"),
-        v if v >= 1e-3 => format!("{scaled:.3}"),
+        v if v >= 0.1 => format!("{scaled:.3}"),
+        v if v >= 1e-2 => format!("{scaled:.4}"),
+        v if v >= 1e-3 => format!("{scaled:.5}"),
         _ => return format!("{value:.1e}"),
     };
     format!("{}{suffix}", without_zeros(&digits))
@@ -189,6 +191,13 @@ mod tests {
             ["0", "0.2", "0.4", "0.6", "0.8", "1"]
         );
         assert_eq!(ticks(Scale::Log2, Unit::Plain, &[1.0, 64.0]).len(), 7);
+    }
+
+    #[test]
+    fn small_numbers_have_as_many_digits_as_others() {
+        let labels = [0.123456, 0.0123456, 0.00123456, 0.002, 0.000123456];
+        let labels = labels.map(|value| label(Unit::Plain, value));
+        assert_eq!(labels, ["0.123", "0.0123", "0.00123", "0.002", "1.2e-4"]);
     }
 
     #[test]

@@ -4,20 +4,30 @@ use super::{Cell, Table};
 use crate::plots::Plot;
 
 pub(super) const PREAMBLE: &str =
-    "% Needs \\usepackage{booktabs,adjustbox}, and \\usepackage[utf8]{inputenc} before 2018.\n\n";
+    "% Needs \\usepackage{booktabs,adjustbox,longtable}, and \\usepackage[utf8]{inputenc} before 2018. A longtable stands where there is one column.\n\n";
 
-/// A float with a caption and a label, no wider than a line: a wide table is made smaller.
+/// Rows of a float, at most: more are no page.
+const ROWS_MAX: usize = 40;
+
+/// A float with a caption and a label, no wider than a line: a wide table is made smaller. One of more rows than a page has goes
+/// over several, as wide as it is.
 pub(super) fn of_plot(plot: &Plot, caption: &str, table: &Table) -> String {
     let columns = "r".repeat(table.head.len().saturating_sub(1));
     let row = |cells: Vec<String>| format!("    {} \\\\\n", cells.join(" & "));
     let head = row(table.head.iter().map(|text| escaped(text)).collect());
     let rows: String =
         table.rows.iter().map(|cells| row(cells.iter().map(cell).collect())).collect();
+    let (caption, name) = (escaped(caption), &plot.name);
+    if table.rows.len() > ROWS_MAX {
+        let rule = format!("    \\toprule\n{head}    \\midrule\n");
+        return format!(
+            "{{\\footnotesize\n\\begin{{longtable}}{{l{columns}}}\n    \\caption{{{caption}}}\\label{{tab:{name}}}\\\\\n{rule}    \\endfirsthead\n{rule}    \\endhead\n    \
+             \\bottomrule\n    \\endfoot\n{rows}\\end{{longtable}}\n}}\n"
+        );
+    }
     format!(
-        "\\begin{{table}}[t]\n  \\centering\n  \\caption{{{}}}\n  \\label{{tab:{}}}\n  \\begin{{adjustbox}}{{max width=\\linewidth}}\n  \
-         \\begin{{tabular}}{{l{columns}}}\n    \\toprule\n{head}    \\midrule\n{rows}    \\bottomrule\n  \\end{{tabular}}\n  \\end{{adjustbox}}\n\\end{{table}}\n",
-        escaped(caption),
-        plot.name
+        "\\begin{{table}}[t]\n  \\centering\n  \\caption{{{caption}}}\n  \\label{{tab:{name}}}\n  \\begin{{adjustbox}}{{max width=\\linewidth}}\n  \
+         \\begin{{tabular}}{{l{columns}}}\n    \\toprule\n{head}    \\midrule\n{rows}    \\bottomrule\n  \\end{{tabular}}\n  \\end{{adjustbox}}\n\\end{{table}}\n"
     )
 }
 
@@ -99,5 +109,11 @@ mod tests {
 \end{table}
 "
         );
+        let rows = table.rows[0].clone();
+        let long = Table { rows: vec![rows; ROWS_MAX + 1], ..table };
+        let long = of_plot(&plot, "What.", &long);
+        assert!(long.starts_with("{\\footnotesize\n\\begin{longtable}{lr}\n    \\caption{What.}\\label{tab:f-1}\\\\\n"), "{long}");
+        assert_eq!(long.matches(r"4 KiB &").count(), ROWS_MAX + 1);
+        assert_eq!(long.matches(r"tensor & \{a\_b\} \\").count(), 2, "above each page");
     }
 }

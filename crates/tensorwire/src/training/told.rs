@@ -1,7 +1,7 @@
 //! What a job says on the screen while it runs.
 
 use tensorwire_launch::{
-    JobUpdate, RanksByHost, awaiting, ending_behind, nothing_moves, restarting,
+    JobUpdate, RanksByHost, awaiting, ending_behind, nothing_moves, restarting, was_resized,
 };
 use tensorwire_train::{FinishedStep, Prepared, TrainUpdate};
 
@@ -27,6 +27,7 @@ pub(super) fn say_what_happened(update: &TrainUpdate, hears_another: bool) {
             program::say(&restarting(why, *step, (*restart, *most), *pause));
         }
         JobUpdate::AwaitsHost { why, host } => program::say(&awaiting(why, host)),
+        JobUpdate::WasResized { workers, .. } => program::say(&was_resized(workers)),
         JobUpdate::TakenOver { step, .. } => {
             program::say(&format!("the job's processes go on with this launcher, in step {step}"));
         }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use serde_json::Value;
 use tensorwire_launch::{Abandoned, JobSpec, JobUpdate, Takeover, TakeoverError};
 
-use super::{Payload, Prepared};
+use super::{Payload, Prepared, Supply};
 use crate::config::TrainConfig;
+use crate::resizing::Resizing;
 use crate::run::{JobFailure, TrainUpdate};
 
 /// What may differ between the command that began a job and the one that takes it over.
@@ -32,25 +33,45 @@ impl Prepared {
     ///
     /// # Errors
     /// Why it cannot be taken over, in words.
-    pub(crate) fn as_abandoned(&self, left: &Abandoned) -> Result<Prepared, String> {
+    pub(crate) fn as_abandoned(
+        &self,
+        left: &Abandoned,
+        resizing: Option<&Resizing<'_>>,
+        supply: &dyn Supply,
+    ) -> Result<Prepared, String> {
         if !self.config.resumes_own() {
             return Err("--resume auto goes on with it".to_string());
         }
         let other_version = || "they are of another version".to_string();
         let Payload { config, shape, .. } = left.payload().ok_or_else(other_version)?;
-        let (here, there) = (compared(&self.config), compared(&config));
-        if here != there {
-            return Err(format!(
-                "they were started with other options, or have gone on with other workers or elsewhere: {}",
-                differing(&here, &there).join(", ")
-            ));
-        }
         if !left.is_whole() {
             return Err("not all of them are left".to_string());
         }
-        // what is traced are the first steps
-        let config = TrainConfig { trace: None, ..self.config.clone() };
-        Ok(Prepared { config, shape, ..self.clone() })
+        let resized = resizing.zip(self.config.resized_as(&config));
+        let same = match &resized {
+            Some((resizing, config)) => resizing.prepared_as(config.clone(), supply),
+            // what is traced are the first steps
+            None => {
+                let config = TrainConfig { trace: None, ..self.config.clone() };
+                Ok(Prepared { config, ..self.clone() })
+            }
+        };
+        let same = same.map_err(|error| error.to_string())?;
+        let (here, there) = (compared(&same.config), compared(&config));
+        if here != there {
+            let differing = differing(&here, &there).join(", ");
+            return Err(format!("they were started with other options: {differing}"));
+        }
+        if let Some((resizing, _)) = resized {
+            resizing.runs_as(&same.config);
+        }
+        Ok(Prepared { shape, ..same })
+    }
+
+    /// What is said of this job's members, where they are others than the `whole` job began with.
+    pub(crate) fn resized_from(&self, whole: &Prepared) -> Option<TrainUpdate> {
+        let (roles, workers) = (self.roles(), self.workers_by_rank());
+        (workers != whole.workers_by_rank()).then_some(JobUpdate::WasResized { roles, workers })
     }
 }
 
@@ -66,15 +87,17 @@ pub(crate) fn abandoned(
     record.map_or(Ok(None), |record| Abandoned::find(&record))
 }
 
-/// Returns the job as its members run it already, if an earlier launcher left them; `how` takes them over then. Those of another
-/// job are ended.
+/// Returns the job as its members run it already, with other workers where it is `resizing`, if an earlier launcher left them; `how`
+/// takes them over then. Those of another job are ended.
 pub(crate) fn take_over(
     prepared: &Prepared,
+    resizing: Option<&Resizing<'_>>,
+    supply: &dyn Supply,
     how: &mut JobSpec,
     on_update: &mut dyn FnMut(TrainUpdate),
 ) -> Result<Option<Prepared>, TakeoverError> {
     let Some(left) = abandoned(prepared, how)? else { return Ok(None) };
-    match prepared.as_abandoned(&left) {
+    match prepared.as_abandoned(&left, resizing, supply) {
         Ok(same) => {
             how.abandoned = Some(left);
             Ok(Some(same))

@@ -46,6 +46,8 @@ impl Keep for SnapshotFiles {
 
     fn load(&mut self, server: usize, from: &str) -> Result<Option<Snapshot>, String> {
         let path = SnapshotFiles::path(server, from);
+        // whoever takes a dead server's place may write no snapshot of its own
+        whole_file::remove_abandoned(whole_file::folder(&path));
         let image = match std::fs::read(&path) {
             Ok(image) => image,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -211,6 +213,8 @@ mod tests {
             files.save(0, &to, snapshot()).unwrap();
             files.save(1, &to, Snapshot::default()).unwrap();
         }
+        // what a server that was killed left of its own
+        std::fs::write(whole_file::staging_path(&folder.path().join("job")), b"half").unwrap();
         assert_eq!(files.load(0, &to).unwrap(), Some(snapshot()));
         assert_eq!(files.load(1, &to).unwrap(), Some(Snapshot::default()));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing else is left");
