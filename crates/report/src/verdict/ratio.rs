@@ -131,6 +131,7 @@ pub(super) fn time_ratio(better: Better, ours: &Series, other: &Series) -> Optio
     let (mine, theirs) = (ends(&ours), ends(&other));
     let spread = [theirs[0] / mine[1], theirs[1] / mine[0]];
     let spread = (spread[0] < spread[1]).then_some(spread);
-    let ratio = Ratio { at: 0.0, figure: other.x / ours.x, spread, is_once: false };
+    let is_once = spread.is_none();
+    let ratio = Ratio { at: 0.0, figure: other.x / ours.x, spread, is_once };
     ratio.figure.is_finite().then_some(ratio)
 }
