@@ -221,7 +221,7 @@ pub enum JobUpdate<P, T> {
     },
     /// All members have been introduced to each other.
     Introduced,
-    /// The members of a launcher that was killed are others than the job began with: it had gone on in another way.
+    /// The members of a launcher that was killed are more or fewer than the job began with.
     WasResized {
         /// What each member is, by rank, and which worker.
         roles: Vec<String>,

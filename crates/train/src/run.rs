@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use tensorwire_base::{Rank, counted};
 use tensorwire_launch::{

@@ -14,8 +14,8 @@ const STDOUT: [&str; 3] = ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"];
 const STAGING_PREFIX: &str = ".tensorwire-";
 /// Of the identifier of a boot, so many are in such a name.
 const HOST_LETTERS: usize = 8;
-/// Longest that a file is there before its writer has its lock. Of this host's what has bytes had a lock before; of another's
-/// nobody may know here.
+/// Longest that a file is there before its writer has its lock. One of this host that has bytes had its lock before; of another
+/// host's file nobody may know that here.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
 /// Tries all that [`write()`] does, with a file of no bytes and another name beside `path`.

@@ -246,7 +246,7 @@ fn what_a_launcher_was_asked_for_before_it_died_the_next_one_does() {
 /// It has gone on with other workers than it began with, which the command alone does not say.
 #[test]
 fn a_job_that_was_resized_goes_on_as_it_was_left() {
-    let steps = 2 * STEPS;
+    let steps = 4 * STEPS;
     let again = Again::new(&format!("--steps {steps} --workers 2..4 --strategy allreduce"));
     let mut first = again.start(4);
     let said = again.ask(&["scale", &first.name(), "2"]);

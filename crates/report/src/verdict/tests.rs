@@ -193,8 +193,10 @@ fn who_is_there_first() {
     // the other's best is 0.9, which ours has after 2 s, and it after 6 s
     let ours = [(1.0, 0.5), (2.0, 0.92), (3.0, 0.95)];
     let other = [(3.0, 0.6), (6.0, 0.9), (9.0, 0.8)];
+    let said = judged(Better::Higher, Wants::TimeTo(2.5), &ours, &other);
+    assert_eq!(said, "met: 3× of 2.5×");
     let said = judged(Better::Higher, Wants::TimeTo(3.0), &ours, &other);
-    assert_eq!(said, "met: 3× of 3×");
+    assert_eq!(said, "unclear: 3× of 3×, measured once");
     let losses = [(1.0, 3.0), (4.0, 1.0)];
     let slower = [(2.0, 2.0), (3.0, 1.5)];
     let said = judged(Better::Lower, Wants::TimeTo(1.0), &losses, &slower);

@@ -170,8 +170,12 @@ impl Shared {
         let others = self.config.hosts.others().into_iter();
         let lost: Vec<String> =
             others.filter(|name| !left.contains(name)).map(str::to_string).collect();
+        // who has more workers than those hosts have room for was asked to go there
+        let has_room = u64::from(config.workers) * u64::from(began.hosts.slots())
+            <= u64::from(self.config.workers) * u64::from(config.hosts.slots());
         let is_left = began.hosts.without(&lost).as_ref() == Some(&config.hosts)
-            && config.listen == began.listen;
+            && config.listen == began.listen
+            && has_room;
         self.with(|state| {
             (state.size, state.used) = (config.workers, config.hosts.clone());
             (state.place, state.lost) = match is_left {

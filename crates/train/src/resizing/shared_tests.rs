@@ -204,6 +204,7 @@ fn what_was_left_resized_stays_so_until_it_is_asked_to_change() {
 fn what_was_left_without_a_host_finds_it_again() {
     let shared = shared(8, 2, "localhost,there");
     let left = Place { hosts: "localhost".parse().unwrap(), listen: None };
+    assert!(!shared.runs_as(&shared.config.of_size(8, left.clone())), "it was asked to go there");
     assert!(shared.runs_as(&shared.config.of_size(4, left)));
     assert!(shared.scale(&to(8)).unwrap_err().ends_with("say so: --hosts localhost"));
     // it answered, and the launcher died before the next step
