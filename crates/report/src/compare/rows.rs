@@ -277,7 +277,8 @@ fn identity(kind: &str, quantity: &Quantity, line: &Line) -> (String, String) {
         fields.iter().map(|(_, name, value, _)| (*name, value.as_str())).collect();
     let key = serde_json::json!([kind, quantity.name, key]).to_string();
     // a worker by itself is a client
-    let workers = fields.iter().find(|(_, name, ..)| *name == "workers").map(|(_, _, value, _)| value);
+    let workers =
+        fields.iter().find(|(_, name, ..)| *name == "workers").map(|(_, _, value, _)| value);
     let is_told = |(_, name, value, shown): &&(usize, &str, String, String)| {
         let is_said = *name == "clients" && Some(value) == workers;
         !shown.is_empty() && !is_said && !USUAL.contains(&(*name, value.as_str()))

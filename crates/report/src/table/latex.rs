@@ -3,8 +3,7 @@
 use super::{Cell, Table};
 use crate::plots::Plot;
 
-pub(super) const PREAMBLE: &str =
-    "% Needs \\usepackage{booktabs,adjustbox,longtable}, and \\usepackage[utf8]{inputenc} before 2018. A longtable stands where there is one column.\n\n";
+pub(super) const PREAMBLE: &str = "% Needs \\usepackage{booktabs,adjustbox,longtable}, and \\usepackage[utf8]{inputenc} before 2018. A longtable stands where there is one column.\n\n";
 
 /// Rows of a float, at most: more are no page.
 const ROWS_MAX: usize = 40;

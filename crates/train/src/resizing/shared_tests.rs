@@ -76,10 +76,7 @@ fn where_workers_died_as_many_as_were_asked_for_are_tried_again_ever_later() {
     // it is tried once; then twice as long passes, up to a bound
     shared.grow(begun + 2 * STEADY);
     assert_eq!(resized(8), None);
-    assert_eq!(
-        (shared.shrink(begun), resized(4), shared.shrink(begun)),
-        (Some(4), None, Some(2))
-    );
+    assert_eq!((shared.shrink(begun), resized(4), shared.shrink(begun)), (Some(4), None, Some(2)));
     shared.with(|state| assert_eq!(state.grows, Some(begun + 4 * STEADY)));
     (0..9).for_each(|_| {
         shared.shrink(begun);
