@@ -43,7 +43,7 @@ class Documented(unittest.TestCase):
 
     def test_a_step_beside_pytorch_has_the_keys_of_its_row(self) -> None:
         given = SimpleNamespace(rounds=2, sequence=None, threads=2, kernels="cpu")
-        measured = {"ours": lambda *_: (2.0, 10), "theirs": lambda *_: (4.0, 20), "version": lambda _: "2"}
+        measured = {"ours": lambda *_: (2.0, 10, {}), "theirs": lambda *_: (4.0, 20), "version": lambda _: "2"}
         with patch.multiple(pytorch_step, **measured):
             row = pytorch_step.held_against(given, "mlp", 8)
         self.assertEqual(row["ratio"], 0.5)
