@@ -116,8 +116,8 @@ fn head(evaluation: &Evaluation) -> Markup {
              steps, or from the least to the greatest round, where lines have them. A ratio above 1 is ours being better. "
             b { "Met" } " and " b { "short" } " compare it with the paper's, whose machines were others: "
             "their ratios include the difference between their networks, these do not. " b { "Unclear" } ": the spread of what was "
-            "measured has the paper's figure in it, or a ratio is within 10 % of the paper's and not both sides have a spread (nor of times "
-            "to a loss or an accuracy, nor of what is to be within so many per cent)."
+            "measured has the paper's figure in it, or a ratio is within 10 % of the paper's and not both sides have a spread (but for "
+            "what is to be within so many per cent)."
         }
         dl { (whence(evaluation)) }
         div.wide {

@@ -231,7 +231,7 @@ fn programs_read_numbers_where_people_read_a_table() {
 
 #[test]
 fn what_cannot_be_compared_is_the_users_mistake() {
-    let trained = "{\"step\":1,\"loss\":2}\n{\"summary\":{\"model\":\"mlp\",\"seed\":1,\"steps\":1,\"final_loss\":2}}\n";
+    let trained = "{\"step\":1,\"loss\":2,\"samples_per_second\":9}\n{\"summary\":{\"model\":\"mlp\",\"seed\":1,\"steps\":1,\"final_loss\":2}}\n";
     let files = [
         ("a.jsonl", LINE),
         ("tea.jsonl", "{\"bench\":\"tea\"}\n"),
