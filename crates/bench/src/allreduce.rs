@@ -39,6 +39,10 @@ pub const ALLREDUCE: &str = "allreduce";
 /// Bytes that a process reduces if repetitions are not told.
 const REDUCED_BYTES: usize = 2 << 30;
 const QUICK_REDUCED_BYTES: usize = 64 << 20;
+/// So many bytes are reduced before, in at most so many repetitions: processes that have just started may share a core, until the
+/// system gives each its own, after some 40 ms.
+const WARM_UP_BYTES: usize = 64 << 20;
+const WARM_UP_MOST: usize = 2000;
 /// Slices of a tensor, where its design has some: the paper's two rings, and two more to hide the first and the last.
 const SLICES: usize = 4;
 
@@ -195,7 +199,7 @@ impl AllreduceSpec {
             table: None,
             link: None,
             rounds,
-            warm_up: WARM_UP,
+            warm_up: (WARM_UP_BYTES / bytes.max(1)).clamp(WARM_UP, WARM_UP_MOST),
             repetitions: 0,
         }
         .with_repetitions((reduced / bytes.max(1)).clamp(least, most))

@@ -34,9 +34,10 @@
 //! not measured; but for o of loopback, where a core that sends several messages has to do all of what each takes: of eight
 //! members on two cores, 4 KiB, `exchange` took 1.6 times what `recursive-doubling` did. Where cores move the bytes, they move
 //! other segments while the answer to one is on its way: of four members over loopback on two cores, at 4 and 16 MiB, `direct` was
-//! faster than `halving-doubling` in five of six measurements (by 4 to 48 %), on a machine that had other work. Of parts of several
-//! segments the bytes of the latter count for a tenth more there. Of one segment there is nothing else to move: of eight members,
-//! 1 MiB, `direct` took 1.6 times what `halving-doubling` did (medians of three and six).
+//! faster than `halving-doubling` in five of six measurements (by 4 to 48 %), on a machine that had other work. Of parts of more than
+//! half a segment (256 KiB) the bytes of the latter count for a tenth more there: of eight members, 4 MiB, `direct` took 0.7 of what
+//! `halving-doubling` did, of four, 2 MiB, 0.65, of either at 256 KiB as long (two cores of an Intel Xeon, medians of 60). Of less
+//! there is nothing else to move: of eight members, 1 MiB, `direct` took 1.6 times what `halving-doubling` did (medians of three and six).
 //!
 //! From three members on, the model chooses. Until it did, what two members take was taken by any number: no ring, and no
 //! `halving-doubling`, was ever chosen, and RDMA was given what suits loopback.
@@ -244,10 +245,9 @@ impl LinkCost {
             .saturating_add(of(reduced, bytes.saturating_mul(self.reduce_ps_per_byte.into())))
     }
 
-    /// True if cores wait in each round of `halving-doubling`, where the parts of `direct` are several segments that keep them
-    /// busy.
+    /// True if cores wait in each round of `halving-doubling`, where the parts of `direct` are long enough to keep them busy.
     fn is_idle_between(&self, n: usize, bytes: usize, options: &GroupOptions) -> bool {
-        !self.overlaps && bytes.div_ceil(n) > options.segment_bytes
+        !self.overlaps && bytes.div_ceil(n) > options.segment_bytes / 2
     }
 
     /// What its rounds take one after the other.

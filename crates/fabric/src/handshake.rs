@@ -27,7 +27,7 @@ use crate::config::{Identity, JobCredentials, Secret};
 use crate::seal::{Opener, Sealer, Seals};
 
 const MAGIC: [u8; 8] = *b"twfabric";
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 /// What a dialer says first.
 pub const HELLO_BYTES: usize = 88;
 const CHALLENGE_BYTES: usize = 56;

@@ -55,7 +55,6 @@ pub(crate) struct Mapping {
     bytes: u64,
     /// What was mapped: whole pages, at least one; 0 where somebody else did.
     mapped: usize,
-    has_large_pages: bool,
     /// What keeps memory of a device, which the host has an address of and no bytes.
     of_device: Option<Keepalive>,
 }
@@ -87,8 +86,8 @@ impl Mapping {
                 MapFlags::PRIVATE,
             )
         }?;
-        let mut mapping = Mapping::new(not_null(start)?, bytes, mapped);
-        if !mapping.take_pages(gives_large_pages("enabled"))? {
+        let mapping = Mapping::new(not_null(start)?, bytes, mapped);
+        if !mapping.take_pages()? {
             // fits: a page
             let pages = (0..mapped).step_by(PAGE_BYTES as usize);
             // SAFETY: each byte lies in memory that was just mapped, is zero, and known to nobody else
@@ -135,13 +134,13 @@ impl Mapping {
     }
 
     fn new(start: NonNull<u8>, bytes: u64, mapped: usize) -> Mapping {
-        Mapping { start, bytes, mapped, has_large_pages: false, of_device: None }
+        Mapping { start, bytes, mapped, of_device: None }
     }
 
-    /// Has the pages of fresh memory there. Where it is as large as a large page, those are large, if the system `gives` such:
+    /// Has the pages of fresh memory there. Where it is as large as a large page, those are large, if the system gives such:
     /// there are fewer to clear, and fewer to find for who computes, copies or sends.
     /// False: the system does not do that.
-    fn take_pages(&mut self, gives: bool) -> Result<bool, Errno> {
+    fn take_pages(&self) -> Result<bool, Errno> {
         // Miri knows no pages
         if cfg!(miri) {
             return Ok(true);
@@ -151,8 +150,9 @@ impl Mapping {
             unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.mapped, advice) }
         };
         // a system without them refuses, and the memory is as good, though slower to touch
-        self.has_large_pages =
-            self.mapped >= HUGE_PAGE && advise(Advice::LinuxHugepage).is_ok() && gives;
+        if self.mapped >= HUGE_PAGE {
+            let _ = advise(Advice::LinuxHugepage);
+        }
         match rustix::io::retry_on_intr(|| advise(Advice::LinuxPopulateWrite)) {
             // Linux before 5.14, and a filter of calls
             Err(Errno::INVAL | Errno::NOSYS | Errno::PERM) => Ok(false),
@@ -163,8 +163,8 @@ impl Mapping {
     }
 
     /// Takes the pages of a file that is mapped here, and has large ones made of them until the system refuses or takes too
-    /// long. True: it did neither, and all is in large pages but an end that is less than one.
-    fn hold_pages(&self, fd: &OwnedFd) -> Result<bool, Errno> {
+    /// long.
+    fn hold_pages(&self, fd: &OwnedFd) -> Result<(), Errno> {
         let (mut at, mut gathers) = (0, self.mapped >= HUGE_PAGE);
         while at < self.mapped {
             let bytes = SLICE_BYTES.min(self.mapped - at);
@@ -175,7 +175,7 @@ impl Mapping {
             gathers = gathers && (bytes < HUGE_PAGE || self.gather_pages(at, bytes));
             at += bytes;
         }
-        Ok(gathers)
+        Ok(())
     }
 
     /// Has large pages made of the small ones of a slice; true if that was done, and took no longer than it may.
@@ -196,11 +196,6 @@ impl Mapping {
             }
         }
         false
-    }
-
-    /// True if it was given large pages, at least where some were free.
-    pub(crate) fn has_large_pages(&self) -> bool {
-        self.has_large_pages
     }
 
     /// Memory of a device, for a NIC that reaches it: its addresses are for that alone.
@@ -312,16 +307,16 @@ impl SharedMapping {
         let fd = rustix::fs::memfd_create(name, flags)?;
         let mapped = whole_pages(bytes)? as u64;
         rustix::fs::ftruncate(&fd, mapped)?;
-        let mut mapping = Mapping::map(fd.as_fd(), bytes, MapFlags::empty())?;
+        let mapping = Mapping::map(fd.as_fd(), bytes, MapFlags::empty())?;
         let gives = gives_large_pages("shmem_enabled");
         if gives {
             // they come only by way of memory that is mapped; then those that did not come so
-            mapping.take_pages(true)?;
+            mapping.take_pages()?;
         }
-        let gathered = mapping.hold_pages(&fd)?;
+        mapping.hold_pages(&fd)?;
         if !gives {
             // behind that: it takes longer to gather pages that are mapped one by one
-            mapping.take_pages(gathered)?;
+            mapping.take_pages()?;
         }
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok(SharedMapping { mapping, fd })
@@ -441,7 +436,7 @@ mod tests {
         assert_eq!(peer.bytes_at(bytes as u64 - 3, 3), [1, 2, 3]);
         let own = &shared.mapping;
         let lies_so = is_placed(own) && found_by_large_pages(own) == 3 * HUGE_PAGE;
-        if !lies_so || !own.has_large_pages() {
+        if !lies_so {
             let reason =
                 "this system makes no large pages of files in memory, or has no room for three";
             return tensorwire_testkit::skip::skip(None, &reason);

@@ -65,6 +65,14 @@ impl<'a> Span<'a> {
     }
 }
 
+/// Has a socket of TCP take so many bytes that nobody has received yet, or as many as the system lets it (`tcp_rmem`). It may take more
+/// later.
+pub(crate) fn open_window(socket: &OwnedFd, bytes: usize) {
+    // whoever waits for so many has room for twice as many, and keeps it
+    set_receive_low_water(socket, bytes);
+    set_receive_low_water(socket, 1);
+}
+
 /// Has epoll say that there is something only when there are so many bytes, or the end.
 pub(crate) fn set_receive_low_water(socket: &OwnedFd, bytes: usize) {
     let value = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
@@ -105,50 +113,16 @@ pub(crate) fn send_frames<'a>(
         *parts = [head, payload.map_or(EMPTY, Span::iovec)];
         count += 1;
     }
-    send_parts(socket, parts[..count].as_flattened_mut(), 0)
-}
-
-/// Sends bytes behind which others come at once.
-pub(crate) fn send_more(socket: &OwnedFd, head: &[u8]) -> Result<usize, Errno> {
-    let head = libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() };
-    send_parts(socket, &mut [head], libc::MSG_MORE)
-}
-
-/// Sends parts which are readable for the whole call.
-fn send_parts(
-    socket: &OwnedFd,
-    parts: &mut [libc::iovec],
-    flags: libc::c_int,
-) -> Result<usize, Errno> {
-    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | flags;
-    let message = message(parts);
+    let message = message(parts[..count].as_flattened_mut());
     #[cfg(loom)]
     tensorwire_base::sync::step_outside();
-    // SAFETY: all parts are readable for the whole call: the callers borrow heads for longer, and each payload was
+    // SAFETY: all parts are readable for the whole call: the caller borrows heads for longer, and each payload was
     // checked to lie in a mapping that is borrowed as long. The kernel only reads them (so the cast of a
     // head to mutable is never used), and it may read bytes that others write.
-    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &message, flags) };
-    outcome(sent)
-}
-
-/// Passes pages to a pipe, as many as it has room for; returns how many bytes of `payload` that is. Whoever reads them from there reads
-/// them as they are then.
-pub(crate) fn lend_pages(pipe: &OwnedFd, payload: Span<'_>) -> Result<usize, Errno> {
-    let part = payload.iovec();
-    // SAFETY: the part was checked to lie in a mapping that is borrowed for the whole call. The kernel keeps its pages behind that
-    // as well, and only reads them.
-    let lent = unsafe { libc::vmsplice(pipe.as_raw_fd(), &part, 1, libc::SPLICE_F_NONBLOCK) };
-    outcome(lent)
-}
-
-/// True if a write to a socket whose peer is gone ends this process, where nothing says otherwise for the call.
-pub(crate) fn is_ended_by_a_broken_pipe() -> bool {
-    // SAFETY: a `sigaction` of zeros has the default handler and no flags, and the call writes to it alone.
-    let (result, action) = unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        (libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut action), action)
+    let sent = unsafe {
+        libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
     };
-    result != 0 || action.sa_sigaction == libc::SIG_DFL
+    outcome(sent)
 }
 
 /// Receives into `payload` first, then into `tail`, as much as there is. 0: the peer hung up.

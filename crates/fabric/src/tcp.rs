@@ -4,7 +4,7 @@
 //!
 //! Arrival rule: the poller raises the slot after the last payload byte was read, on the same thread;
 //! frames of one socket are handled in order. A write's completion says that its source may be written again: the kernel has a copy of
-//! all its bytes, or, of a large one, which goes by its pages (`pages.rs`), the peer has taken them.
+//! all its bytes.
 //!
 //! Beside the queue pairs each peer has a control connection (`control/`), so that a goodbye or a
 //! refusal never waits behind data.
@@ -12,7 +12,6 @@
 mod device;
 mod frame;
 mod outgoing;
-mod pages;
 mod progress;
 mod queue_pair;
 mod receiving;

@@ -12,7 +12,7 @@ pub(crate) struct RepeatArgs {
     /// Measured repetitions of each size [default: by the size, or by time]
     #[arg(long, value_name = "N", alias = "times")]
     pub(crate) iterations: Option<NonZeroUsize>,
-    /// Repetitions before those [default: from 1 to 3]
+    /// Repetitions before those [default: from 1 to 3; of short vectors more]
     ///
     /// In each job of new processes, unmeasured.
     #[arg(long, value_name = "N")]

@@ -19,8 +19,6 @@ pub(super) struct Header {
     /// Names a read; comes back with its bytes.
     pub(super) request: u64,
     pub(super) signal: Option<Signal>,
-    /// Whoever takes the payload says so: its sender lends it until then.
-    pub(super) is_lent: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,13 +30,10 @@ pub(super) enum Kind {
     ReadResponse,
     Goodbye,
     GoodbyeAck,
-    /// Of the payloads that were lent, the one that came first was taken.
-    Taken,
 }
 
-/// Bits of the word that says what else a header has.
+/// Of the word that says what else a header has.
 const SIGNALS: u32 = 1;
-const LENT: u32 = 2;
 
 /// A header that breaks the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,7 +56,7 @@ pub(super) fn seal(clear: &[u8; CLEAR_BYTES], sealer: &mut Sealer) -> [u8; HEADE
 impl Header {
     /// A header without payload.
     pub(super) fn bare(kind: Kind) -> Header {
-        Header { kind, key: 0, offset: 0, bytes: 0, request: 0, signal: None, is_lent: false }
+        Header { kind, key: 0, offset: 0, bytes: 0, request: 0, signal: None }
     }
 
     /// The next header of a connection.
@@ -88,14 +83,12 @@ impl Header {
             Kind::ReadResponse => 3,
             Kind::Goodbye => 4,
             Kind::GoodbyeAck => 5,
-            Kind::Taken => 6,
         };
         let signals = if self.signal.is_some() { SIGNALS } else { 0 };
-        let lent = if self.is_lent { LENT } else { 0 };
         let (slot, epoch) = self.signal.map_or((0, 0), |signal| (signal.slot.0, signal.epoch));
         let mut wire = [0; CLEAR_BYTES];
         wire[0..4].copy_from_slice(&kind.to_le_bytes());
-        wire[4..8].copy_from_slice(&(signals | lent).to_le_bytes());
+        wire[4..8].copy_from_slice(&signals.to_le_bytes());
         wire[8..16].copy_from_slice(&self.key.to_le_bytes());
         wire[16..24].copy_from_slice(&self.offset.to_le_bytes());
         wire[24..32].copy_from_slice(&self.bytes.to_le_bytes());
@@ -114,7 +107,6 @@ impl Header {
             3 => Kind::ReadResponse,
             4 => Kind::Goodbye,
             5 => Kind::GoodbyeAck,
-            6 => Kind::Taken,
             kind => return Err(HeaderError::Kind { kind }),
         };
         let signal = Signal { slot: ArrivalSlot(u32_at(48)), epoch: u64_at(40) };
@@ -125,7 +117,6 @@ impl Header {
             bytes: u64_at(24),
             request: u64_at(32),
             signal: (u32_at(4) & SIGNALS != 0).then_some(signal),
-            is_lent: u32_at(4) & LENT != 0,
         })
     }
 }

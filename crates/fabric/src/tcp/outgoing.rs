@@ -1,4 +1,4 @@
-//! A frame on its way to the socket: a sealed header, and payload as it lies, copied or by its pages, or in sealed records.
+//! A frame on its way to the socket: a sealed header, and payload as it lies, or in sealed records.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -7,16 +7,16 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::frame::{HEADER_BYTES, Header};
-use super::pages::{LENT_BYTES, PagePipe, PagesError};
 use crate::api::Signal;
 use crate::raw_io::{self, FRAMES_MAX, Span};
 use crate::region::RegionMemory;
 use crate::seal::Sealer;
 
 /// Payload of a sealed record, but for the last of a frame: it stays in the caches between one pass and the next.
-pub(super) const RECORD_BYTES: usize = 64 << 10;
-/// Behind so many bytes no other frame goes in the same call: no socket takes more at a time.
-const TOGETHER_BYTES: u64 = 4 << 20;
+pub(super) const RECORD_BYTES: u64 = 64 << 10;
+/// What goes at a time, of a payload or of several frames. Whoever sends receives what has come before it sends the next piece, so that
+/// what two members send each other is taken while it is in the caches.
+pub(super) const PIECE_BYTES: u64 = 256 << 10;
 const HEAD: u64 = HEADER_BYTES as u64;
 
 #[derive(Debug)]
@@ -27,12 +27,10 @@ pub(super) struct Outgoing {
     pub(super) payload: Option<Bytes>,
     /// Of the payload, and of the header before it where nothing is encrypted.
     sent: u64,
-    /// Its payload goes by its pages.
-    by_pages: bool,
     pub(super) then: Sent,
 }
 
-/// What the last byte means, handed to the kernel, or, of a payload that is lent, taken by the peer.
+/// What the last byte means, handed to the kernel.
 #[derive(Debug)]
 pub(super) enum Sent {
     Nothing,
@@ -53,42 +51,21 @@ pub(super) struct Bytes {
 
 impl Outgoing {
     pub(super) fn new(header: Header, payload: Option<Bytes>, then: Sent) -> Outgoing {
-        Outgoing { header, sealed: None, payload, sent: 0, by_pages: false, then }
+        Outgoing { header, sealed: None, payload, sent: 0, then }
     }
 
-    /// True if its payload is one that is worth it.
-    pub(super) fn may_be_lent(&self) -> bool {
-        self.payload.as_ref().is_some_and(|payload| {
-            payload.bytes >= LENT_BYTES && payload.region.mapping().has_large_pages()
-        })
-    }
-
-    /// Has the payload go by its pages, which the peer says it has taken.
-    pub(super) fn lend(&mut self) {
-        (self.header.is_lent, self.by_pages) = (true, true);
-    }
-
-    pub(super) fn goes_by_pages(&self) -> bool {
-        self.by_pages
-    }
-
-    /// True once it has a number in the order in which headers go.
-    pub(super) fn is_sealed(&self) -> bool {
-        self.sealed.is_some()
-    }
-
-    /// Sends of the first frames of a queue, in one call, as much as the socket takes: each goes behind the one before it.
-    /// Their headers are sealed in that order. None goes by its pages.
+    /// Sends of the first frames of a queue, in one call, as much as the socket takes, and about [`PIECE_BYTES`] at most: each goes
+    /// behind the one before it. Their headers are sealed in that order.
     pub(super) fn send_first(
         queue: &mut VecDeque<Outgoing>,
         socket: &OwnedFd,
         sealer: &mut Sealer,
     ) -> Result<usize, Errno> {
         let (mut together, mut bytes) = (0, 0);
-        for frame in queue.iter_mut().take(FRAMES_MAX).take_while(|frame| !frame.by_pages) {
+        for frame in queue.iter_mut().take(FRAMES_MAX) {
             frame.sealed.get_or_insert_with(|| frame.header.seal(sealer));
             (together, bytes) = (together + 1, bytes + frame.left());
-            if bytes >= TOGETHER_BYTES {
+            if bytes >= PIECE_BYTES {
                 break;
             }
         }
@@ -102,33 +79,12 @@ impl Outgoing {
         Ok(count)
     }
 
-    /// Sends the header, or of the payload as many pages as the pipe and the socket take.
-    pub(super) fn send_pages(
-        &mut self,
-        socket: &OwnedFd,
-        sealer: &mut Sealer,
-        pipe: &mut PagePipe,
-    ) -> Result<usize, PagesError> {
-        self.sealed.get_or_insert_with(|| self.header.seal(sealer));
-        let count = match &self.payload {
-            Some(payload) if self.sent >= HEAD => pipe.send(payload, self.sent - HEAD, socket)?,
-            _ => raw_io::send_more(socket, self.rest().0).map_err(PagesError::Socket)?,
-        };
-        self.sent += count as u64; // fits: usize is 64 bits wide
-        Ok(count)
-    }
-
-    /// Has what is left of the payload copied. The peer says all the same that it has taken it.
-    pub(super) fn copy(&mut self) {
-        self.by_pages = false;
-    }
-
-    /// What is left of a header that is sealed, and of the payload; nothing of both is encrypted.
+    /// What is left of a header that is sealed, and the next piece of the payload; nothing of both is encrypted.
     fn rest(&self) -> (&[u8], Option<Span<'_>>) {
         let sealed = self.sealed.as_ref();
         let head = sealed.and_then(|sealed| sealed.get(self.sent.min(HEAD) as usize..));
         let sent = self.sent.saturating_sub(HEAD);
-        (head.unwrap_or_default(), self.payload.as_ref().map(|bytes| bytes.span(sent)))
+        (head.unwrap_or_default(), self.payload.as_ref().map(|bytes| bytes.part(sent, PIECE_BYTES)))
     }
 
     /// How many bytes that are.
@@ -184,8 +140,8 @@ impl Bytes {
     }
 
     /// At most `most` bytes after the first `done`.
-    pub(super) fn part(&self, done: u64, most: usize) -> Span<'_> {
-        let bytes = (self.bytes - done).min(most as u64); // fits: usize is 64 bits wide
+    pub(super) fn part(&self, done: u64, most: u64) -> Span<'_> {
+        let bytes = (self.bytes - done).min(most);
         Span::new(self.region.mapping(), self.offset + done, bytes)
     }
 

@@ -8,13 +8,11 @@ use std::sync::Arc;
 
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::net::Shutdown;
 use tensorwire_base::sync::Mutex;
 use tensorwire_base::sync::atomic::{AtomicBool, Ordering};
 
 use super::frame::{HEADER_BYTES, Header, Kind};
-use super::outgoing::{Bytes, Outgoing, RECORD_BYTES, Sent};
-use super::pages::{LENT_BYTES, Pages, PagesError};
+use super::outgoing::{Bytes, Outgoing, PIECE_BYTES, RECORD_BYTES, Sent};
 use super::receiving::{Received, Receiving};
 use crate::api::{Completion, Direction, Signal};
 use crate::common::{Core, Credits};
@@ -29,8 +27,10 @@ use crate::seal::{Sealer, Seals};
 #[cfg(loom)]
 mod loom_tests;
 
-/// Bytes moved for one socket before the next one has its turn.
+/// Bytes received of one socket before the next one has its turn.
 const TURN_BYTES: usize = 4 << 20;
+/// Whoever sends may have so many bytes under way from the start: until a socket has seen that many come, it makes room for few.
+const WINDOW_BYTES: usize = 2 << 20;
 /// Of a payload, at most so many bytes gather before the poller is woken: more would leave the caches.
 const WAKE_BYTES: u64 = 256 << 10;
 /// Reads of the peer that wait for the socket; its own queue depth keeps it far below.
@@ -64,13 +64,10 @@ struct Sending {
     /// Where payload is sealed: a record that is being sent, and how much of it was.
     record: Option<(Vec<u8>, usize)>,
     frames: VecDeque<Outgoing>,
-    pages: Pages,
-    /// Sent by their pages, and not taken by the peer yet.
-    lent: VecDeque<Outgoing>,
     /// Reads that were requested and not answered yet.
     reads: HashMap<u64, PendingRead>,
     requests: u64,
-    /// The socket had no room for all; epoll says when it has.
+    /// Not all is sent; epoll says when the socket has room.
     is_full: bool,
     /// The connection is over; nothing may be queued any more.
     closed: bool,
@@ -101,14 +98,13 @@ impl QueuePair {
         suspicion: Suspicion,
     ) -> QueuePair {
         let credits = Credits::new(core.config().queue_depth);
+        raw_io::open_window(&connection.socket, WINDOW_BYTES);
         let Connection { socket, seals: Seals { sealer, opener } } = connection;
         let record = core.config().encrypt.then(|| (Vec::new(), 0));
         let sending = Sending {
             sealer,
             record: record.clone(),
             frames: VecDeque::new(),
-            pages: Pages::default(),
-            lent: VecDeque::new(),
             reads: HashMap::new(),
             requests: 0,
             is_full: false,
@@ -261,18 +257,10 @@ impl QueuePair {
     pub(super) fn fail(&self) {
         let mut sending = self.sending.lock();
         sending.closed = true;
-        let (frames, lent, reads) = (
-            std::mem::take(&mut sending.frames),
-            std::mem::take(&mut sending.lent),
-            std::mem::take(&mut sending.reads),
-        );
-        sending.pages.rest();
-        if lent.iter().chain(&frames).any(|frame| frame.header.is_lent) {
-            // what the system still has of their pages does not go: they may be written over once this is told
-            let _ = rustix::net::connect_unspec(&self.socket);
-        }
+        let (frames, reads) =
+            (std::mem::take(&mut sending.frames), std::mem::take(&mut sending.reads));
         drop(sending);
-        let written = lent.into_iter().chain(frames).filter_map(|frame| match frame.then {
+        let written = frames.into_iter().filter_map(|frame| match frame.then {
             Sent::Complete { token } => Some(token),
             Sent::Nothing | Sent::Raise(_) => None,
         });
@@ -306,7 +294,6 @@ impl QueuePair {
             at += HEADER_BYTES;
             let header = header?;
             receiving.payload = self.begin(header)?;
-            receiving.is_lent = header.is_lent && receiving.payload.is_some();
             at += receiving.payload_ahead(at);
             self.finish_payload(receiving);
         }
@@ -345,9 +332,6 @@ impl QueuePair {
                 signal.slot.0
             )));
         }
-        if header.is_lent && bytes < LENT_BYTES {
-            return Err(Broken::Refused(format!("it lends {bytes} bytes, which nobody does")));
-        }
         let find = || {
             let found = self.core.regions().check(key, offset, bytes);
             found.map(|region| Bytes { region, offset, bytes }).map_err(Broken::Refused)
@@ -385,17 +369,6 @@ impl QueuePair {
                 self.core.board().ring();
                 Ok(None)
             }
-            Kind::Taken => {
-                let mut sending = self.sending.lock();
-                if sending.closed {
-                    return Err(Broken::HungUp);
-                }
-                let taken = sending.lent.pop_front();
-                drop(sending);
-                let taken = taken.ok_or(Broken::Refused("it has taken what nobody lent".into()))?;
-                self.sent(taken.then);
-                Ok(None)
-            }
         }
     }
 
@@ -409,7 +382,7 @@ impl QueuePair {
         if sending.closed {
             return Err(Broken::HungUp);
         }
-        if sending.frames.len() + sending.lent.len() >= RESPONSES_MAX {
+        if sending.frames.len() >= RESPONSES_MAX {
             return Err(Broken::Refused("it reads and does not take the answers".into()));
         }
         let bytes = source.bytes;
@@ -429,9 +402,6 @@ impl QueuePair {
             }
             Received::Complete { token } => self.complete(token, Ok(())),
         }
-        if receiving.is_lent {
-            self.queue_bare(Kind::Taken);
-        }
     }
 
     fn queue_bare(&self, kind: Kind) -> bool {
@@ -444,56 +414,29 @@ impl QueuePair {
         open
     }
 
-    /// Queues a frame and, if it is the first, sends what the socket takes.
-    fn queue(&self, sending: &mut Sending, mut outgoing: Outgoing) {
-        if sending.record.is_none() && outgoing.may_be_lent() && sending.pages.are_lent() {
-            outgoing.lend();
-        }
-        match outgoing.header.kind {
-            // the peer waits for no more than that: it goes before all that is not sealed yet
-            Kind::Taken => {
-                let sealed = sending.frames.iter().take_while(|frame| frame.is_sealed()).count();
-                sending.frames.insert(sealed, outgoing);
-            }
-            _ => sending.frames.push_back(outgoing),
-        }
+    /// Queues a frame and, if it is the first, sends a piece of it.
+    fn queue(&self, sending: &mut Sending, outgoing: Outgoing) {
+        sending.frames.push_back(outgoing);
         if !sending.is_full {
             // an error is seen by the poller as well, which ends the connection with its cause
             let _ = self.flush(sending);
         }
     }
 
+    /// Sends a piece of what is queued, or what the socket takes of it; of the rest epoll says when it may go.
     fn flush(&self, sending: &mut Sending) -> Result<(), Broken> {
         let mut turn = 0;
-        while turn < TURN_BYTES
-            && let Sending { frames, sealer, record, pages, lent, .. } = sending
+        while turn < PIECE_BYTES
+            && let Sending { frames, sealer, record, .. } = sending
             && let Some(first) = frames.front_mut()
         {
             let sent = if let Some((record, done)) = &mut *record {
                 first.send_encrypted(&self.socket, sealer, record, done)
-            } else if first.goes_by_pages()
-                && let Some(pipe) = pages.pipe()
-            {
-                match first.send_pages(&self.socket, sealer, pipe) {
-                    Ok(count) => Ok(count),
-                    Err(PagesError::Refused) => {
-                        frames.iter_mut().for_each(Outgoing::copy);
-                        pages.refuse();
-                        continue;
-                    }
-                    Err(PagesError::Socket(error)) => {
-                        if ![Errno::AGAIN, Errno::INTR].contains(&error) {
-                            // of a pipe's errors the poller sees nothing, of this it does
-                            let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
-                        }
-                        Err(error)
-                    }
-                }
             } else {
                 Outgoing::send_first(frames, &self.socket, sealer)
             };
             match sent {
-                Ok(count) => turn += count,
+                Ok(count) => turn += count as u64, // fits: usize is 64 bits wide
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(Broken::Io(error)),
@@ -504,19 +447,14 @@ impl QueuePair {
                 if !frames.front().is_some_and(|first| first.is_sent(record.as_ref())) {
                     break;
                 }
-                match frames.pop_front() {
-                    Some(frame) if frame.header.is_lent => lent.push_back(frame),
-                    Some(frame) => self.sent(frame.then),
-                    None => {}
+                if let Some(frame) = frames.pop_front() {
+                    self.sent(frame.then);
                 }
             }
         }
         let unsent = !sending.frames.is_empty();
-        if !unsent {
-            sending.pages.rest();
-        }
-        if unsent != sending.is_full || unsent && turn >= TURN_BYTES {
-            // it may have room now; others have their turn before
+        if unsent != sending.is_full || unsent && turn >= PIECE_BYTES {
+            // it may have room now; what has come, and others, have their turn before
             sending.is_full = unsent;
             self.arm(unsent);
         }

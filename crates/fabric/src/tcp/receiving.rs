@@ -24,8 +24,6 @@ pub(super) struct Receiving {
     pub(super) ahead: Box<[u8; AHEAD_BYTES]>,
     pub(super) have: usize,
     pub(super) payload: Option<(Bytes, Received)>,
-    /// The peer wants to know when this payload was taken.
-    pub(super) is_lent: bool,
     /// Bytes that are to be there before the poller is woken.
     pub(super) wakes_at: usize,
     /// The connection is over: what comes behind that is not looked at.
@@ -47,7 +45,6 @@ impl Receiving {
             ahead: Box::new([0; AHEAD_BYTES]),
             have: 0,
             payload: None,
-            is_lent: false,
             wakes_at: 1,
             is_over: false,
         }
@@ -68,7 +65,7 @@ impl Receiving {
     /// Gives the payload what came of it ahead, from `at` on; how much that was.
     pub(super) fn payload_ahead(&mut self, at: usize) -> usize {
         let Some((bytes, _)) = &mut self.payload else { return 0 };
-        let part = bytes.part(0, self.have - at);
+        let part = bytes.part(0, (self.have - at) as u64);
         let count = part.bytes() as usize; // fits: at most what came
         part.write(&self.ahead[at..at + count]);
         bytes.advance(count as u64);

@@ -153,12 +153,10 @@ fn wrong_doing(does: impl FnOnce(&QueuePair)) -> PeerFault {
 #[cfg_attr(miri, ignore = "Miri has no poll")]
 fn garbage_on_a_queue_pair_is_refused() {
     let beyond = Some(Signal { slot: ArrivalSlot(u32::MAX), epoch: 1 });
-    let cases: [(&str, [u8; CLEAR_BYTES]); 6] = [
+    let cases: [(&str, [u8; CLEAR_BYTES]); 4] = [
         ("unknown kind", [0xee; CLEAR_BYTES]),
         ("signals slot", Header { signal: beyond, ..Header::bare(Kind::Write) }.encode()),
         ("nobody asked for", Header::bare(Kind::ReadResponse).encode()),
-        ("lends 0 bytes", Header { is_lent: true, ..Header::bare(Kind::Write) }.encode()),
-        ("nobody lent", Header::bare(Kind::Taken).encode()),
         (
             "no living region",
             Header { offset: u64::MAX, bytes: u64::MAX, ..Header::bare(Kind::Write) }.encode(),
@@ -260,11 +258,11 @@ fn completions(fabric: &Fabric, count: usize) -> Vec<Completion> {
     done
 }
 
-/// Large payloads go by their pages, which the receiver reads when it takes them: whoever writes over the source as soon as it is
-/// told that it may changes nothing of what comes.
+/// Large payloads go in pieces, while others wait: whoever writes over the source as soon as it is told that it may changes nothing
+/// of what comes.
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no poll")]
-fn the_source_of_a_large_payload_is_given_back_when_it_was_taken() {
+fn the_source_of_a_large_payload_is_given_back_when_all_of_it_has_gone() {
     const BYTES: u64 = 4 << 20;
     const ROUNDS: u64 = 40;
     let [zero, one] = pair(&Backend::Tcp);
@@ -290,13 +288,13 @@ fn the_source_of_a_large_payload_is_given_back_when_it_was_taken() {
     }
     until(&one, || (one.arrived(slot) == ROUNDS).then_some(()));
     let torn = (1..=ROUNDS).zip(&targets).filter(|(round, target)| !is_filled(target, *round));
-    assert_eq!(torn.count(), 0, "payloads that were written over before they were taken");
+    assert_eq!(torn.count(), 0, "payloads that were written over before they had gone");
 }
 
-/// Of a read, whoever is read from lends.
+/// Of a read, whoever is read from knows when its memory was read.
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no poll")]
-fn a_large_read_signals_its_source_when_it_was_taken() {
+fn a_large_read_signals_its_source_when_all_of_it_has_gone() {
     const BYTES: u64 = 4 << 20;
     let [zero, one] = pair(&Backend::Tcp);
     let source = zero.alloc_region(BYTES).unwrap();
@@ -320,14 +318,14 @@ fn a_large_read_signals_its_source_when_it_was_taken() {
         fill(&source, 1000);
         let done = completions(&one, 1);
         assert!(done[0].token == round && done[0].result.is_ok(), "{done:?}");
-        assert!(is_filled(&target, round), "round {round}: written over before it was taken");
+        assert!(is_filled(&target, round), "round {round}: written over before it had gone");
     }
 }
 
-/// What a peer has not taken when it is lost completes with that.
+/// What has not gone to a peer when it is lost completes with that.
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no poll")]
-fn what_was_lent_to_a_peer_that_is_lost_is_given_back() {
+fn what_was_to_go_to_a_peer_that_is_lost_is_given_back() {
     let [zero, one] = pair(&Backend::Tcp);
     let source = zero.alloc_region(64 << 20).unwrap();
     let target = one.alloc_region(64 << 20).unwrap();
@@ -401,17 +399,17 @@ proptest! {
             // what decodes means the same after another trip
             prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
         } else {
-            prop_assert!(kind == 0 || kind > 6);
+            prop_assert!(kind == 0 || kind > 5);
         }
     }
 
     #[test]
     fn headers_survive_the_wire(
-        key: u64, offset: u64, bytes: u64, request: u64, signal: Option<(u32, u64)>, is_lent: bool,
+        key: u64, offset: u64, bytes: u64, request: u64, signal: Option<(u32, u64)>,
     ) {
         let signal = signal.map(|(slot, epoch)| Signal { slot: ArrivalSlot(slot), epoch });
         for kind in [Kind::Write, Kind::ReadRequest, Kind::ReadResponse] {
-            let header = Header { kind, key, offset, bytes, request, signal, is_lent };
+            let header = Header { kind, key, offset, bytes, request, signal };
             prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
         }
     }
