@@ -40,7 +40,7 @@ pub const ALLREDUCE: &str = "allreduce";
 const REDUCED_BYTES: usize = 2 << 30;
 const QUICK_REDUCED_BYTES: usize = 64 << 20;
 /// So many bytes are reduced before, in at most so many repetitions: processes that have just started may share a core, until the
-/// system gives each its own, after some 40 ms.
+/// system gives each its own (two over loopback did for some 40 ms, in every other job).
 const WARM_UP_BYTES: usize = 64 << 20;
 const WARM_UP_MOST: usize = 2000;
 /// Slices of a tensor, where its design has some: the paper's two rings, and two more to hide the first and the last.

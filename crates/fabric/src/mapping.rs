@@ -172,7 +172,9 @@ impl Mapping {
             let hold =
                 || rustix::fs::fallocate(fd, FallocateFlags::empty(), at as u64, bytes as u64);
             rustix::io::retry_on_intr(hold)?;
-            gathers = gathers && (bytes < HUGE_PAGE || self.gather_pages(at, bytes));
+            if gathers && bytes >= HUGE_PAGE {
+                gathers = self.gather_pages(at, bytes);
+            }
             at += bytes;
         }
         Ok(())
@@ -308,7 +310,7 @@ impl SharedMapping {
         let mapped = whole_pages(bytes)? as u64;
         rustix::fs::ftruncate(&fd, mapped)?;
         let mapping = Mapping::map(fd.as_fd(), bytes, MapFlags::empty())?;
-        let gives = gives_large_pages("shmem_enabled");
+        let gives = gives_large_pages();
         if gives {
             // they come only by way of memory that is mapped; then those that did not come so
             mapping.take_pages()?;
@@ -376,10 +378,10 @@ fn check_peer_memory(
     Ok(())
 }
 
-/// True if the system gives large pages to memory that asks for them: the word in brackets of that setting says so.
-fn gives_large_pages(setting: &str) -> bool {
-    let settings = std::path::Path::new("/sys/kernel/mm/transparent_hugepage");
-    let words = std::fs::read_to_string(settings.join(setting)).unwrap_or_default();
+/// True if the system gives large pages to files in memory that ask for them: the word in brackets of that setting says so.
+fn gives_large_pages() -> bool {
+    let setting = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+    let words = std::fs::read_to_string(setting).unwrap_or_default();
     !words.is_empty() && !words.contains("[never]") && !words.contains("[deny]")
 }
 

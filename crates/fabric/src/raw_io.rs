@@ -65,10 +65,10 @@ impl<'a> Span<'a> {
     }
 }
 
-/// Has a socket of TCP take so many bytes that nobody has received yet, or as many as the system lets it (`tcp_rmem`). It may take more
-/// later.
-pub(crate) fn open_window(socket: &OwnedFd, bytes: usize) {
-    // whoever waits for so many has room for twice as many, and keeps it
+/// Gives a socket of TCP room for so many bytes that nobody has received yet, or for as many as the system lets it (`tcp_rmem`). It may
+/// have more later.
+pub(crate) fn make_room(socket: &OwnedFd, bytes: usize) {
+    // a socket that is to wait for so many makes room for them, and keeps it
     set_receive_low_water(socket, bytes);
     set_receive_low_water(socket, 1);
 }

@@ -75,8 +75,8 @@ impl Group {
     fn shape(self, me: usize, bytes: usize, hosts: &[usize]) -> GroupShape<'_> {
         let options = GroupOptions::default();
         let (size, window) = (self.size, options.window(self.size));
-        let GroupOptions { segment_bytes, rings, deterministic, .. } = options;
-        let (len, segment) = (bytes.div_ceil(ELEMENT), segment_bytes / ELEMENT);
+        let (len, segment) = (bytes.div_ceil(ELEMENT), options.segment(self.size) / ELEMENT);
+        let GroupOptions { rings, deterministic, .. } = options;
         GroupShape { size, me, len, segment, window, rings, deterministic, hosts }
     }
 

@@ -271,7 +271,7 @@ fn every_algorithm_is_verified_and_what_it_sends_counted() {
     let algorithms = "auto,shared,exchange,direct,ring,multi-ring,recursive-doubling,\
                       halving-doubling,reduce-broadcast";
     let lines = bench(&format!(
-        "allreduce --quick --ranks 2 --sizes 1MB --times 4 --dtype bf16 --algorithm {algorithms}"
+        "allreduce --quick --ranks 2 --sizes 1MB --times 4 --warm-up 3 --dtype bf16 --algorithm {algorithms}"
     ));
     // no shared memory over TCP
     assert_eq!(lines.len(), 17, "2 transports, 9 algorithms");
@@ -300,7 +300,7 @@ fn every_algorithm_is_verified_and_what_it_sends_counted() {
 fn every_collective_is_verified_and_what_it_sends_counted() {
     let collectives = "all-reduce,reduce-scatter,all-gather,broadcast,reduce";
     let lines = bench(&format!(
-        "allreduce --quick --ranks 3 --sizes 1200kB --times 2 --algorithm ring --deterministic \
+        "allreduce --quick --ranks 3 --sizes 1200kB --times 2 --warm-up 3 --algorithm ring --deterministic \
          --collective {collectives}"
     ));
     assert_eq!(lines.len(), 10, "2 transports, 5 collectives");
@@ -318,8 +318,9 @@ fn every_collective_is_verified_and_what_it_sends_counted() {
 
 #[test]
 fn tensors_are_verified_and_one_vector_of_them_goes_over_the_wire() {
-    let lines =
-        bench("allreduce --quick --ranks 2 --devices 3 --sizes 1200kB --times 2 --transport shm");
+    let lines = bench(
+        "allreduce --quick --ranks 2 --devices 3 --sizes 1200kB --times 2 --warm-up 3 --transport shm",
+    );
     let designs: Vec<&str> = lines.iter().map(|line| line["design"].as_str().unwrap()).collect();
     assert_eq!(designs, ["multi-ring", "single-ring", "omp-ring", "reg", "flat-ring"]);
     for line in &lines {

@@ -423,8 +423,8 @@ impl Group {
 
     /// What the operations of an algorithm need at most, with elements of any size.
     pub(super) fn landing_bytes_max(&self, algorithm: Algorithm, bytes: usize) -> usize {
-        let GroupOptions { segment_bytes, .. } = self.options;
         let size = self.size();
+        let segment_bytes = self.options.segment(size);
         // pieces and their slices are rounded up to elements, of 8 bytes at most
         let spare = 8 * (size + 1) * (MAX_SEQUENCES + 1) + 8 * usize::BITS as usize;
         // the last of a piece's segments has a whole place, however short it is

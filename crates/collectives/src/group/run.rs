@@ -169,7 +169,7 @@ impl Group {
             Some(_) => self.running.partition_point(|other| other.vector <= index),
             None => self.running.len(),
         };
-        let write_bytes = (bytes / size).min(self.options.segment_bytes);
+        let write_bytes = (bytes / size).min(self.options.segment(size));
         let running = Running {
             handle,
             vector: index,
@@ -225,7 +225,7 @@ impl Group {
             size: self.size(),
             me: self.me,
             len: key.bytes / key.element_bytes,
-            segment: (self.options.segment_bytes / key.element_bytes).max(1),
+            segment: (self.options.segment(self.size()) / key.element_bytes).max(1),
             window: self.options.window(self.size()),
             rings: self.options.rings(),
             deterministic: self.options.deterministic,

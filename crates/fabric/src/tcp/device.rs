@@ -12,6 +12,7 @@ use tensorwire_base::{Deadline, Rank};
 use super::progress::{Owner, PeerTable, Pollers};
 use super::queue_pair::QueuePair;
 use super::region;
+use crate::api::Posted;
 use crate::common::{self, Core, Peer};
 use crate::config::{Endpoint, FabricConfig, PeerAddress};
 use crate::control::{Attached, Control, Frame, Link, rank_list};
@@ -111,6 +112,12 @@ impl TcpDevice {
         })
     }
 
+    fn queue_pair(&self, peer: Rank, queue_pair: usize) -> Arc<QueuePair> {
+        let found = self.peers.read().get(&peer).map(|pairs| pairs[queue_pair].clone());
+        // channels exist only to peers that are connected, and peers are never removed
+        found.expect("a channel leads to a connected peer")
+    }
+
     /// Waits until every peer has taken all that was posted. Returns the ranks that have not.
     fn flush(&self, deadline: Deadline) -> Vec<Rank> {
         let queue_pairs: Vec<Arc<QueuePair>> =
@@ -170,9 +177,11 @@ impl Device for TcpDevice {
     }
 
     fn post(&self, peer: Rank, queue_pair: usize, work: Work) -> Result<(), PostError> {
-        let found = self.peers.read().get(&peer).map(|pairs| pairs[queue_pair].clone());
-        // channels exist only to peers that are connected, and peers are never removed
-        found.expect("a channel leads to a connected peer").post(work)
+        self.queue_pair(peer, queue_pair).post(work, false)
+    }
+
+    fn post_now(&self, peer: Rank, queue_pair: usize, work: Work) -> Result<Posted, PostError> {
+        self.queue_pair(peer, queue_pair).post(work, true).map(|()| Posted::Queued)
     }
 
     fn wait(&self, ticket: Ticket, deadline: Deadline) -> Wake {

@@ -32,7 +32,7 @@ pub(super) enum Kind {
     GoodbyeAck,
 }
 
-/// Of the word that says what else a header has.
+/// The bit of a header's second word that says that it signals.
 const SIGNALS: u32 = 1;
 
 /// A header that breaks the protocol.

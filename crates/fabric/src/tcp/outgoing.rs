@@ -21,10 +21,10 @@ const HEAD: u64 = HEADER_BYTES as u64;
 
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    pub(super) header: Header,
+    header: Header,
     /// The header as it goes, once it is this one's turn.
     sealed: Option<[u8; HEADER_BYTES]>,
-    pub(super) payload: Option<Bytes>,
+    payload: Option<Bytes>,
     /// Of the payload, and of the header before it where nothing is encrypted.
     sent: u64,
     pub(super) then: Sent,
@@ -54,7 +54,7 @@ impl Outgoing {
         Outgoing { header, sealed: None, payload, sent: 0, then }
     }
 
-    /// Sends of the first frames of a queue, in one call, as much as the socket takes, and about [`PIECE_BYTES`] at most: each goes
+    /// Sends of the first frames of a queue, in one call, as much as the socket takes, and [`PIECE_BYTES`] at most: each goes
     /// behind the one before it. Their headers are sealed in that order.
     pub(super) fn send_first(
         queue: &mut VecDeque<Outgoing>,
@@ -69,7 +69,13 @@ impl Outgoing {
                 break;
             }
         }
-        let count = raw_io::send_frames(socket, queue.iter().take(together).map(Outgoing::rest))?;
+        let mut room = PIECE_BYTES;
+        let parts = queue.iter().take(together).map(|frame| {
+            let rest = frame.rest(room);
+            room = room.saturating_sub(frame.left());
+            rest
+        });
+        let count = raw_io::send_frames(socket, parts)?;
         let mut taken = count as u64; // fits: usize is 64 bits wide
         for frame in queue.iter_mut().take(together) {
             let of_it = taken.min(frame.left());
@@ -79,15 +85,18 @@ impl Outgoing {
         Ok(count)
     }
 
-    /// What is left of a header that is sealed, and the next piece of the payload; nothing of both is encrypted.
-    fn rest(&self) -> (&[u8], Option<Span<'_>>) {
+    /// What is left of a header that is sealed, and of the payload, `most` bytes of both at most; nothing of both is encrypted.
+    fn rest(&self, most: u64) -> (&[u8], Option<Span<'_>>) {
         let sealed = self.sealed.as_ref();
         let head = sealed.and_then(|sealed| sealed.get(self.sent.min(HEAD) as usize..));
         let sent = self.sent.saturating_sub(HEAD);
-        (head.unwrap_or_default(), self.payload.as_ref().map(|bytes| bytes.part(sent, PIECE_BYTES)))
+        let head = head.unwrap_or_default();
+        // fits: usize is 64 bits wide
+        let most = most.saturating_sub(head.len() as u64);
+        (head, self.payload.as_ref().map(|bytes| bytes.part(sent, most)))
     }
 
-    /// How many bytes that are.
+    /// How many bytes of both are still to go.
     fn left(&self) -> u64 {
         HEAD + self.payload.as_ref().map_or(0, |bytes| bytes.bytes) - self.sent
     }
@@ -192,11 +201,16 @@ mod tests {
     fn calls(frames: u64, bytes: u64) -> usize {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let ours = OwnedFd::from(ours);
+        // room for more than a piece, where the system gives it
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&ours, 1 << 20);
         let (mut queue, mut sealer) = (queue(frames, bytes), Sealer::new(&KEY));
         let (mut calls, mut read, mut some) = (0, Vec::new(), vec![0; 1 << 20]);
         while !queue.is_empty() {
             match Outgoing::send_first(&mut queue, &ours, &mut sealer) {
-                Ok(_) => calls += 1,
+                Ok(count) => {
+                    assert!(count as u64 <= PIECE_BYTES, "{count} bytes at a time");
+                    calls += 1;
+                }
                 Err(Errno::AGAIN) => {
                     let count = theirs.read(&mut some).unwrap();
                     read.extend_from_slice(&some[..count]);

@@ -1,11 +1,12 @@
-//! Who moves what the posters could not: the threads of the completion queues, which sleep in one epoll, and whoever waits for
+//! Who moves what the posters did not: the threads of the completion queues, which sleep in one epoll, and whoever waits for
 //! something to happen, as long as it waits.
 //!
 //! **Whoever waits receives itself.** Handing what has come from a thread that received it to one that waits for it costs another
 //! waking of a thread, which takes longer than a small payload. So a thread that has nothing to do looks into the same epoll, and
 //! sleeps there (one at a time; others sleep at the doorbell). What it does not receive rings the doorbell, and [`Elsewhere`] has
 //! that end its sleep. The threads of the completion queues keep away meanwhile: waking them takes time as well. They look
-//! after [`AWAY`], and ever less often, whether somebody still waits, and receive whenever nobody does, or much is to be received.
+//! after [`AWAY`], and ever less often, whether somebody still waits, and receive and send whenever nobody does, or much is to be
+//! received: what a poster left that computes lies for [`AWAY`] and [`AWAY_MAX`] at most.
 //!
 //! A queue pair is watched for changes (`EPOLLET`): nothing is said to epoll for each that is served. Of two threads that find one
 //! at a time, the first serves both.
@@ -197,7 +198,7 @@ impl Shared {
             let roused = events.iter().any(|event| event.data.u64() == ROUSE);
             let elsewhere = self.core.board().elsewhere().filter(|_| roused);
             let was_meant_for_another = elsewhere.is_some_and(Elsewhere::rouse_once_more);
-            self.serve_all(events);
+            self.serve_all(events, true);
             if was_meant_for_another {
                 // who sleeps there, too
                 std::thread::sleep(AWAY);
@@ -272,7 +273,7 @@ impl Shared {
         }
         if deadline.passed() {
             // whoever only looks has what there is
-            self.serve_all(self.look(&mut space, Duration::ZERO));
+            self.serve_all(self.look(&mut space, Duration::ZERO), false);
             let has_rung = board.ticket() != ticket;
             return over(if has_rung { Wake::Event } else { Wake::TimedOut }, false);
         }
@@ -294,7 +295,7 @@ impl Shared {
                 events = self.look(&mut space, deadline.remaining().min(pulse::BEAT));
             }
             elsewhere.wakes_up();
-            self.serve_all(events);
+            self.serve_all(events, false);
             if has_rung || board.ticket() != ticket {
                 return over(Wake::Event, blocked);
             }
@@ -315,16 +316,18 @@ impl Shared {
         found.map_or(&[], |(events, _)| events)
     }
 
-    fn serve_all(&self, events: &[epoll::Event]) {
+    /// `many`: each has a long turn. One who waits looks between two pieces whether what it waits for is there, and the threads wake
+    /// each other for each turn.
+    fn serve_all(&self, events: &[epoll::Event], many: bool) {
         for event in events {
             let found = self.queue_pairs.read().get(&event.data.u64()).cloned();
             if let Some(queue_pair) = found {
-                self.serve(&queue_pair, event.flags);
+                self.serve(&queue_pair, event.flags, many);
             }
         }
     }
 
-    fn serve(&self, queue_pair: &QueuePair, flags: epoll::EventFlags) {
+    fn serve(&self, queue_pair: &QueuePair, flags: epoll::EventFlags, many: bool) {
         let ends = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
         let mut result = Ok(());
         if flags.intersects(ends | epoll::EventFlags::IN) {
@@ -339,7 +342,7 @@ impl Shared {
             });
         }
         if result.is_ok() && flags.contains(epoll::EventFlags::OUT) {
-            result = queue_pair.send_turn();
+            result = queue_pair.send_turn(many);
         }
         if let Err(broken) = result {
             let _ = epoll::delete(&self.epoll, &queue_pair.socket);

@@ -27,10 +27,11 @@ use crate::seal::{Sealer, Seals};
 #[cfg(loom)]
 mod loom_tests;
 
-/// Bytes received of one socket before the next one has its turn.
+/// Bytes moved for one socket before the next one has its turn.
 const TURN_BYTES: usize = 4 << 20;
-/// Whoever sends may have so many bytes under way from the start: until a socket has seen that many come, it makes room for few.
-const WINDOW_BYTES: usize = 2 << 20;
+/// Room for what has come to a socket: several pieces of each of its queue pairs. By itself the system gives it as more and more comes, up to
+/// more than that.
+const ROOM_BYTES: usize = 2 << 20;
 /// Of a payload, at most so many bytes gather before the poller is woken: more would leave the caches.
 const WAKE_BYTES: u64 = 256 << 10;
 /// Reads of the peer that wait for the socket; its own queue depth keeps it far below.
@@ -98,7 +99,7 @@ impl QueuePair {
         suspicion: Suspicion,
     ) -> QueuePair {
         let credits = Credits::new(core.config().queue_depth);
-        raw_io::open_window(&connection.socket, WINDOW_BYTES);
+        raw_io::make_room(&connection.socket, ROOM_BYTES);
         let Connection { socket, seals: Seals { sealer, opener } } = connection;
         let record = core.config().encrypt.then(|| (Vec::new(), 0));
         let sending = Sending {
@@ -128,7 +129,9 @@ impl QueuePair {
         }
     }
 
-    pub(super) fn post(&self, work: Work) -> Result<(), PostError> {
+    /// Takes work, and sends of it and of what was queued before it what the socket takes; `waits`: a piece of it, for whoever posts
+    /// waits next, and whoever waits sends and receives in turns.
+    pub(super) fn post(&self, work: Work, waits: bool) -> Result<(), PostError> {
         let peer = self.link.rank();
         self.link.peer.check()?;
         work.check_slot(peer, self.peer_slots)?;
@@ -139,7 +142,8 @@ impl QueuePair {
         self.credits.take()?;
         self.core.counters().posted(work.direction, work.bytes);
         let outgoing = sending.frame(work);
-        self.queue(&mut sending, outgoing);
+        // fits: 4 MiB
+        self.queue(&mut sending, outgoing, if waits { PIECE_BYTES } else { TURN_BYTES as u64 });
         Ok(())
     }
 
@@ -177,10 +181,25 @@ impl QueuePair {
         self.suspicion.report(self.link.rank(), detail);
     }
 
-    /// Sends for one turn what had no room; for the poller, when the socket has some.
-    pub(super) fn send_turn(&self) -> Result<(), Broken> {
-        let mut sending = self.sending.lock();
-        if sending.is_full { self.flush(&mut sending) } else { Ok(()) }
+    /// Sends the next piece of what has not gone, when the socket has room; `many`: all that the socket takes, for one turn, and between
+    /// two pieces receives what has come.
+    pub(super) fn send_turn(&self, many: bool) -> Result<(), Broken> {
+        let most = if many { TURN_BYTES as u64 } else { PIECE_BYTES }; // fits: 4 MiB
+        let mut turn = 0;
+        loop {
+            let mut sending = self.sending.lock();
+            if !sending.is_full {
+                return Ok(());
+            }
+            let sent = self.send_piece(&mut sending)?;
+            turn += sent;
+            if sent < PIECE_BYTES || turn >= most || sending.frames.is_empty() {
+                self.rests(&mut sending, sent >= PIECE_BYTES);
+                return Ok(());
+            }
+            drop(sending);
+            self.receive_turn(false)?;
+        }
     }
 
     /// Receives what has come, for one turn; returns how many bytes. Where another thread does already, that one receives this too.
@@ -387,7 +406,8 @@ impl QueuePair {
         }
         let bytes = source.bytes;
         let header = Header { request, bytes, ..Header::bare(Kind::ReadResponse) };
-        self.queue(&mut sending, Outgoing::new(header, Some(source), Sent::Raise(signal)));
+        let response = Outgoing::new(header, Some(source), Sent::Raise(signal));
+        self.queue(&mut sending, response, PIECE_BYTES);
         Ok(())
     }
 
@@ -409,34 +429,47 @@ impl QueuePair {
         let open = !sending.closed;
         if open {
             let bare = Outgoing::new(Header::bare(kind), None, Sent::Nothing);
-            self.queue(&mut sending, bare);
+            self.queue(&mut sending, bare, PIECE_BYTES);
         }
         open
     }
 
-    /// Queues a frame and, if it is the first, sends a piece of it.
-    fn queue(&self, sending: &mut Sending, outgoing: Outgoing) {
+    /// Queues a frame and, if it is the first, sends about `most` bytes of it.
+    fn queue(&self, sending: &mut Sending, outgoing: Outgoing, most: u64) {
         sending.frames.push_back(outgoing);
-        if !sending.is_full {
+        // one who does not wait leaves to the threads what the socket has no room for, and not what a piece left
+        if !sending.is_full || most > PIECE_BYTES {
             // an error is seen by the poller as well, which ends the connection with its cause
-            let _ = self.flush(sending);
+            let _ = self.flush(sending, most);
         }
     }
 
-    /// Sends a piece of what is queued, or what the socket takes of it; of the rest epoll says when it may go.
-    fn flush(&self, sending: &mut Sending) -> Result<(), Broken> {
+    /// Sends about `most` bytes of what is queued, in pieces, or what the socket takes; of the rest epoll says when it may go.
+    fn flush(&self, sending: &mut Sending, most: u64) -> Result<(), Broken> {
         let mut turn = 0;
-        while turn < PIECE_BYTES
+        loop {
+            let sent = self.send_piece(sending)?;
+            turn += sent;
+            if sent < PIECE_BYTES || turn >= most || sending.frames.is_empty() {
+                self.rests(sending, sent >= PIECE_BYTES);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sends about a piece of what is queued; less if there is no more, or the socket takes no more.
+    fn send_piece(&self, sending: &mut Sending) -> Result<u64, Broken> {
+        let mut piece = 0;
+        while piece < PIECE_BYTES
             && let Sending { frames, sealer, record, .. } = sending
             && let Some(first) = frames.front_mut()
         {
-            let sent = if let Some((record, done)) = &mut *record {
-                first.send_encrypted(&self.socket, sealer, record, done)
-            } else {
-                Outgoing::send_first(frames, &self.socket, sealer)
+            let sent = match &mut *record {
+                Some((record, done)) => first.send_encrypted(&self.socket, sealer, record, done),
+                None => Outgoing::send_first(frames, &self.socket, sealer),
             };
             match sent {
-                Ok(count) => turn += count as u64, // fits: usize is 64 bits wide
+                Ok(count) => piece += count as u64, // fits: usize is 64 bits wide
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(Broken::Io(error)),
@@ -452,13 +485,16 @@ impl QueuePair {
                 }
             }
         }
+        Ok(piece)
+    }
+
+    /// Has epoll say when what is left may go; `has_room`: at once, behind what has come and what others have.
+    fn rests(&self, sending: &mut Sending, has_room: bool) {
         let unsent = !sending.frames.is_empty();
-        if unsent != sending.is_full || unsent && turn >= PIECE_BYTES {
-            // it may have room now; what has come, and others, have their turn before
+        if unsent != sending.is_full || unsent && has_room {
             sending.is_full = unsent;
             self.arm(unsent);
         }
-        Ok(())
     }
 
     fn sent(&self, then: Sent) {

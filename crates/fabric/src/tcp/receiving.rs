@@ -65,7 +65,7 @@ impl Receiving {
     /// Gives the payload what came of it ahead, from `at` on; how much that was.
     pub(super) fn payload_ahead(&mut self, at: usize) -> usize {
         let Some((bytes, _)) = &mut self.payload else { return 0 };
-        let part = bytes.part(0, (self.have - at) as u64);
+        let part = bytes.part(0, (self.have - at) as u64); // fits: as below
         let count = part.bytes() as usize; // fits: at most what came
         part.write(&self.ahead[at..at + count]);
         bytes.advance(count as u64);

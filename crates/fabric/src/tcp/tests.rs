@@ -1,5 +1,7 @@
 //! What only a peer that breaks the rules can do: requests that the API would never post.
 
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -13,6 +15,7 @@ use crate::api::{ArrivalSlot, Signal};
 use crate::common::Core;
 use crate::device::Device;
 use crate::pulse;
+use crate::raw_io;
 use crate::region::Access;
 use crate::{
     Backend, Completion, Direction, Fabric, FabricConfig, FaultCause, Identity, JobCredentials,
@@ -258,7 +261,7 @@ fn completions(fabric: &Fabric, count: usize) -> Vec<Completion> {
     done
 }
 
-/// Large payloads go in pieces, while others wait: whoever writes over the source as soon as it is told that it may changes nothing
+/// Large payloads go in pieces: whoever writes over the source as soon as it is told that it may changes nothing
 /// of what comes.
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no poll")]
@@ -347,6 +350,20 @@ fn what_was_to_go_to_a_peer_that_is_lost_is_given_back() {
     let done = completions(&zero, 8);
     let in_order = done.iter().map(|completion| completion.token).eq(0..8);
     assert!(in_order && done.last().unwrap().result.is_err(), "{done:?}");
+}
+
+/// Until a socket has seen much come it makes room for little, and whoever sends much stops in between.
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no sockets")]
+fn a_socket_is_given_room_from_the_start() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let socket = OwnedFd::from(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+    let room = || rustix::net::sockopt::socket_recv_buffer_size(&socket).unwrap();
+    let limits = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_rmem").unwrap();
+    let most: usize = limits.split_whitespace().next_back().unwrap().parse().unwrap();
+    let before = room();
+    raw_io::make_room(&socket, 2 << 20);
+    assert!(room() >= (2 << 20).min(most / 2).max(before), "{} of {most}", room());
 }
 
 #[test]

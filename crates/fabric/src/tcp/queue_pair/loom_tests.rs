@@ -75,7 +75,7 @@ impl Ends {
     fn post(&self, posts: &[Post]) -> Vec<u64> {
         let accepted = posts.iter().filter(|(token, bytes, direction)| {
             let descriptor = RegionDescriptor { key: 1, bytes: BYTES };
-            let posted = self.queue_pair.post(Work {
+            let work = Work {
                 local: self.memory.memory().clone(),
                 local_offset: 0,
                 remote: RemoteRegion::new(Rank(1), descriptor, Access::Asked),
@@ -84,7 +84,8 @@ impl Ends {
                 direction: *direction,
                 signal: None,
                 token: *token,
-            });
+            };
+            let posted = self.queue_pair.post(work, false);
             assert!(matches!(posted, Ok(()) | Err(PostError::PeerLost { .. })), "{posted:?}");
             posted.is_ok()
         });
