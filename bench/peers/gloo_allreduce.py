@@ -127,8 +127,9 @@ def watch(members: list[Any], end: float) -> None:
     """Until all have ended well."""
     while waiting := [member for member in members if member.exitcode != 0]:
         for member in waiting:
-            if member.exitcode is not None:
-                sys.exit(f"a process of gloo ended with status {member.exitcode}")
+            # asked once: it may end well between two looks
+            if (status := member.exitcode) not in (None, 0):
+                sys.exit(f"a process of gloo ended with status {status}")
         if time.monotonic() > end:
             sys.exit(f"{len(waiting)} processes of gloo are not done in time")
         time.sleep(0.02)
