@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -283,5 +284,17 @@ proptest! {
         let found = Hello::decode(&hello.encode()).unwrap();
         prop_assert_eq!((found.job_id, found.me, found.target), (JobId(job_id), me, target));
         prop_assert_eq!((found.purpose, found.nonce), (purpose, [5; 32]));
+    }
+}
+
+/// Fuzzers begin at what is in the tree: of an older version nothing behind the version would be reached.
+#[test]
+#[cfg_attr(miri, ignore = "Miri reads no files")]
+fn the_corpus_of_the_fuzzer_is_of_this_version() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/fabric_handshake");
+    for name in ["hello", "challenge"] {
+        let bytes = std::fs::read(folder.join(name)).unwrap();
+        assert!(bytes.starts_with(&MAGIC), "{name}");
+        assert_eq!(le_u16(&bytes, MAGIC.len()), VERSION, "{name}");
     }
 }

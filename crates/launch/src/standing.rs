@@ -162,17 +162,23 @@ impl StandWatch {
                 stand.what
             ));
         }
+        // whatever waits beats, and so does what computes between two operators
+        let turning = self.lookout.silent().filter(|thread| thread.silent >= STOPPED_MIN);
         if let Some(patience) =
             stand.patience.filter(|patience| !stand.waits && silent >= *patience)
         {
+            // who stands may need what another thread holds
+            let besides = turning.filter(|turning| turning.thread != "main").map(|turning| {
+                let (thread, silent) = (turning.thread, turning.silent.as_secs_f64());
+                format!("; its thread '{thread}' has made no progress for {silent:.0} s")
+            });
             return Movement::Stopped(format!(
-                "it {} for {} s, and does nothing else; {RAISE}",
+                "it {} for {} s, and does nothing else{}; {RAISE}",
                 stand.what,
-                patience.as_secs()
+                patience.as_secs(),
+                besides.unwrap_or_default()
             ));
         }
-        // whatever waits beats, and so does what computes between two operators
-        let turning = self.lookout.silent().filter(|thread| thread.silent >= STOPPED_MIN);
         if let (Some(turning), Some(patience)) = (&turning, self.whereabouts.thread_patience())
             && turning.silent >= patience.max(STOPPED_MIN)
         {
@@ -275,6 +281,7 @@ mod tests {
         let of_threads = Some(Duration::from_secs(20));
         let place = Place { turns: AtomicU64::new(0), waits: true, patience: None, of_threads };
         let mut watch = StandWatch::new(Arc::new(place), Duration::from_secs(60));
+        let (_, mut of_one_that_stands) = self::watch(false, Some(1100));
         let end = Arc::new(AtomicBool::new(false));
         let turns = {
             let end = end.clone();
@@ -293,8 +300,17 @@ mod tests {
                 Movement::Stopped(why) => break why,
             }
             assert!(begin.elapsed() < Duration::from_secs(120), "it is never stopped");
+            of_one_that_stands.since = Instant::now();
+            assert!(!matches!(of_one_that_stands.look(), Movement::Stopped(_)));
             std::thread::sleep(Duration::from_millis(50));
         };
+        stands_for(&mut of_one_that_stands, Duration::from_millis(1100));
+        let Movement::Stopped(needs) = of_one_that_stands.look() else {
+            panic!("it stood too long")
+        };
+        let both =
+            ["it computes 'x' for 1 s, and does", "; its thread 'turns' has made no progress"];
+        assert!(both.iter().all(|said| needs.contains(said)), "{needs}");
         end.store(true, Ordering::Relaxed);
         turns.join().unwrap();
         assert!(!waited, "it was taken for one that waits");

@@ -200,7 +200,7 @@ fn many_members_on_few_cores_take_the_fewest_messages() {
     for bytes in [256 * KIB, MIB] {
         assert_eq!(on(Some(2), false, 8, bytes), HalvingDoubling, "{bytes} bytes");
     }
-    // parts of a segment and more keep cores busy
+    // parts of more than 256 KiB keep cores busy
     for (members, bytes) in [(4, 2 * MIB), (8, 4 * MIB), (8, 256 * MIB)] {
         assert_eq!(on(Some(2), false, members, bytes), Direct, "{members} members, {bytes} bytes");
     }
@@ -264,8 +264,8 @@ fn of_a_long_vector_the_longer_of_wire_and_cores_counts() {
         let link = LinkCost { wire_ps_per_byte, overlaps, ..FREE };
         link.hierarchical_ps(&crowd, bytes, &options)
     };
-    // lanes of 64 segments and of 8
-    for (bytes, segments) in [(32 * MIB, 64), (MIB, 8)] {
+    // lanes of 32 segments and of 8
+    for (bytes, segments) in [(32 * MIB, 32), (MIB, 8)] {
         let wire = 8000 * bytes as u128;
         let cores = of(0, true, bytes);
         assert_eq!(of(8000, false, bytes), wire + cores);

@@ -14,7 +14,7 @@ use crate::seal::Sealer;
 
 /// Payload of a sealed record, but for the last of a frame: it stays in the caches between one pass and the next.
 pub(super) const RECORD_BYTES: u64 = 64 << 10;
-/// What goes at a time, of a payload or of several frames. Whoever sends receives what has come before it sends the next piece, so that
+/// What goes at a time, of a payload or of several frames. Whoever waits receives what has come before it sends the next piece, so that
 /// what two members send each other is taken while it is in the caches.
 pub(super) const PIECE_BYTES: u64 = 256 << 10;
 const HEAD: u64 = HEADER_BYTES as u64;
@@ -54,7 +54,7 @@ impl Outgoing {
         Outgoing { header, sealed: None, payload, sent: 0, then }
     }
 
-    /// Sends of the first frames of a queue, in one call, as much as the socket takes, and [`PIECE_BYTES`] at most: each goes
+    /// Sends of the first frames of a queue, in one call, as much as the socket takes, and [`PIECE_BYTES`] and a header at most: each goes
     /// behind the one before it. Their headers are sealed in that order.
     pub(super) fn send_first(
         queue: &mut VecDeque<Outgoing>,
@@ -208,7 +208,7 @@ mod tests {
         while !queue.is_empty() {
             match Outgoing::send_first(&mut queue, &ours, &mut sealer) {
                 Ok(count) => {
-                    assert!(count as u64 <= PIECE_BYTES, "{count} bytes at a time");
+                    assert!(count as u64 <= PIECE_BYTES + HEAD, "{count} bytes at a time");
                     calls += 1;
                 }
                 Err(Errno::AGAIN) => {

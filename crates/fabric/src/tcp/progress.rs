@@ -198,7 +198,7 @@ impl Shared {
             let roused = events.iter().any(|event| event.data.u64() == ROUSE);
             let elsewhere = self.core.board().elsewhere().filter(|_| roused);
             let was_meant_for_another = elsewhere.is_some_and(Elsewhere::rouse_once_more);
-            self.serve_all(events, true);
+            self.serve_all(events, false);
             if was_meant_for_another {
                 // who sleeps there, too
                 std::thread::sleep(AWAY);
@@ -273,7 +273,7 @@ impl Shared {
         }
         if deadline.passed() {
             // whoever only looks has what there is
-            self.serve_all(self.look(&mut space, Duration::ZERO), false);
+            self.serve_all(self.look(&mut space, Duration::ZERO), true);
             let has_rung = board.ticket() != ticket;
             return over(if has_rung { Wake::Event } else { Wake::TimedOut }, false);
         }
@@ -295,7 +295,7 @@ impl Shared {
                 events = self.look(&mut space, deadline.remaining().min(pulse::BEAT));
             }
             elsewhere.wakes_up();
-            self.serve_all(events, false);
+            self.serve_all(events, true);
             if has_rung || board.ticket() != ticket {
                 return over(Wake::Event, blocked);
             }
@@ -316,18 +316,17 @@ impl Shared {
         found.map_or(&[], |(events, _)| events)
     }
 
-    /// `many`: each has a long turn. One who waits looks between two pieces whether what it waits for is there, and the threads wake
-    /// each other for each turn.
-    fn serve_all(&self, events: &[epoll::Event], many: bool) {
+    /// `waits`: for one who waits for something.
+    fn serve_all(&self, events: &[epoll::Event], waits: bool) {
         for event in events {
             let found = self.queue_pairs.read().get(&event.data.u64()).cloned();
             if let Some(queue_pair) = found {
-                self.serve(&queue_pair, event.flags, many);
+                self.serve(&queue_pair, event.flags, waits);
             }
         }
     }
 
-    fn serve(&self, queue_pair: &QueuePair, flags: epoll::EventFlags, many: bool) {
+    fn serve(&self, queue_pair: &QueuePair, flags: epoll::EventFlags, waits: bool) {
         let ends = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
         let mut result = Ok(());
         if flags.intersects(ends | epoll::EventFlags::IN) {
@@ -342,7 +341,7 @@ impl Shared {
             });
         }
         if result.is_ok() && flags.contains(epoll::EventFlags::OUT) {
-            result = queue_pair.send_turn(many);
+            result = queue_pair.send_turn(waits);
         }
         if let Err(broken) = result {
             let _ = epoll::delete(&self.epoll, &queue_pair.socket);

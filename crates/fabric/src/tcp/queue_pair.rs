@@ -129,8 +129,8 @@ impl QueuePair {
         }
     }
 
-    /// Takes work, and sends of it and of what was queued before it what the socket takes; `waits`: a piece of it, for whoever posts
-    /// waits next, and whoever waits sends and receives in turns.
+    /// Takes work, and sends of it and of what was queued before it what the socket takes, for a turn; `waits`: a piece of it, for whoever
+    /// posts waits next, and whoever waits sends and receives in turns.
     pub(super) fn post(&self, work: Work, waits: bool) -> Result<(), PostError> {
         let peer = self.link.rank();
         self.link.peer.check()?;
@@ -142,8 +142,7 @@ impl QueuePair {
         self.credits.take()?;
         self.core.counters().posted(work.direction, work.bytes);
         let outgoing = sending.frame(work);
-        // fits: 4 MiB
-        self.queue(&mut sending, outgoing, if waits { PIECE_BYTES } else { TURN_BYTES as u64 });
+        self.queue(&mut sending, outgoing, most(waits));
         Ok(())
     }
 
@@ -181,25 +180,11 @@ impl QueuePair {
         self.suspicion.report(self.link.rank(), detail);
     }
 
-    /// Sends the next piece of what has not gone, when the socket has room; `many`: all that the socket takes, for one turn, and between
-    /// two pieces receives what has come.
-    pub(super) fn send_turn(&self, many: bool) -> Result<(), Broken> {
-        let most = if many { TURN_BYTES as u64 } else { PIECE_BYTES }; // fits: 4 MiB
-        let mut turn = 0;
-        loop {
-            let mut sending = self.sending.lock();
-            if !sending.is_full {
-                return Ok(());
-            }
-            let sent = self.send_piece(&mut sending)?;
-            turn += sent;
-            if sent < PIECE_BYTES || turn >= most || sending.frames.is_empty() {
-                self.rests(&mut sending, sent >= PIECE_BYTES);
-                return Ok(());
-            }
-            drop(sending);
-            self.receive_turn(false)?;
-        }
+    /// Sends of what has not gone, when the socket has room; `waits`: a piece, for whoever waits looks between two of them whether what it
+    /// waits for is there.
+    pub(super) fn send_turn(&self, waits: bool) -> Result<(), Broken> {
+        let mut sending = self.sending.lock();
+        if sending.is_full { self.flush(&mut sending, most(waits)) } else { Ok(()) }
     }
 
     /// Receives what has come, for one turn; returns how many bytes. Where another thread does already, that one receives this too.
@@ -434,10 +419,10 @@ impl QueuePair {
         open
     }
 
-    /// Queues a frame and, if it is the first, sends about `most` bytes of it.
+    /// Queues a frame, and sends about `most` bytes of what is queued where the socket may have room.
     fn queue(&self, sending: &mut Sending, outgoing: Outgoing, most: u64) {
         sending.frames.push_back(outgoing);
-        // one who does not wait leaves to the threads what the socket has no room for, and not what a piece left
+        // whoever computes next leaves to the threads what the socket has no room for, and not what somebody else's piece left
         if !sending.is_full || most > PIECE_BYTES {
             // an error is seen by the poller as well, which ends the connection with its cause
             let _ = self.flush(sending, most);
@@ -447,20 +432,7 @@ impl QueuePair {
     /// Sends about `most` bytes of what is queued, in pieces, or what the socket takes; of the rest epoll says when it may go.
     fn flush(&self, sending: &mut Sending, most: u64) -> Result<(), Broken> {
         let mut turn = 0;
-        loop {
-            let sent = self.send_piece(sending)?;
-            turn += sent;
-            if sent < PIECE_BYTES || turn >= most || sending.frames.is_empty() {
-                self.rests(sending, sent >= PIECE_BYTES);
-                return Ok(());
-            }
-        }
-    }
-
-    /// Sends about a piece of what is queued; less if there is no more, or the socket takes no more.
-    fn send_piece(&self, sending: &mut Sending) -> Result<u64, Broken> {
-        let mut piece = 0;
-        while piece < PIECE_BYTES
+        while turn < most
             && let Sending { frames, sealer, record, .. } = sending
             && let Some(first) = frames.front_mut()
         {
@@ -469,7 +441,7 @@ impl QueuePair {
                 None => Outgoing::send_first(frames, &self.socket, sealer),
             };
             match sent {
-                Ok(count) => piece += count as u64, // fits: usize is 64 bits wide
+                Ok(count) => turn += count as u64, // fits: usize is 64 bits wide
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(Broken::Io(error)),
@@ -485,16 +457,13 @@ impl QueuePair {
                 }
             }
         }
-        Ok(piece)
-    }
-
-    /// Has epoll say when what is left may go; `has_room`: at once, behind what has come and what others have.
-    fn rests(&self, sending: &mut Sending, has_room: bool) {
         let unsent = !sending.frames.is_empty();
-        if unsent != sending.is_full || unsent && has_room {
+        if unsent != sending.is_full || unsent && turn >= most {
+            // it may have room now; what has come, and others, have their turn before
             sending.is_full = unsent;
             self.arm(unsent);
         }
+        Ok(())
     }
 
     fn sent(&self, then: Sent) {
@@ -529,6 +498,11 @@ impl QueuePair {
         let data = epoll::EventData::new_u64(self.id);
         let _ = epoll::modify(&self.epoll, &self.socket, data, QueuePair::events(is_full));
     }
+}
+
+/// What is sent at a time by one who waits, or by one who does not.
+fn most(waits: bool) -> u64 {
+    if waits { PIECE_BYTES } else { TURN_BYTES as u64 } // fits: 4 MiB
 }
 
 impl Sending {

@@ -16,6 +16,7 @@ use crate::control::Requests;
 use crate::error::FaultCause;
 use crate::mapping::Mapping;
 use crate::region::{Access, Exposure, Region, RegionDescriptor, RemoteRegion};
+use crate::seal::Opener;
 
 const DEPTH: usize = 4;
 const BYTES: u64 = 16 << 10;
@@ -226,7 +227,7 @@ fn what_the_socket_does_not_take_is_sent_once_it_has_room() {
         let poster = thread::spawn(move || first.post(&[(1, 8, Direction::Write)]));
         let poller = thread::spawn(move || {
             let taken = second.take(4096);
-            second.queue_pair.send_turn().unwrap();
+            second.queue_pair.send_turn(false).unwrap();
             taken
         });
         let mut accepted = ends.post(&[(0, BYTES, Direction::Write)]);
@@ -237,7 +238,7 @@ fn what_the_socket_does_not_take_is_sent_once_it_has_room() {
             if !ends.poller_is_to_send() {
                 break;
             }
-            ends.queue_pair.send_turn().unwrap();
+            ends.queue_pair.send_turn(true).unwrap();
         }
         assert_eq!(taken as u64, 2 * HEADER_BYTES as u64 + BYTES + 8);
         assert!(ends.completed_once(accepted).iter().all(|done| done.result.is_ok()));
