@@ -92,8 +92,9 @@ impl GroupOptions {
     }
 
     /// Bytes of a segment in a group of `size`. Where cores move the bytes and many send at a time it is a power of two, 128 KiB at
-    /// least, of which one from each is about what is to be in flight, so that all of them are in the caches when they are reduced. Of eight members on two cores, over loopback, an
-    /// all-reduce of 4 to 64 MiB in segments of 128 KiB took 0.89 of what it did in segments of 512 KiB.
+    /// least, of which one from each is about what is to be in flight, so that all of them are in the caches when they are
+    /// reduced. Of eight members on two cores, over loopback, an all-reduce of 4 to 64 MiB in segments of 128 KiB took 0.89 of
+    /// what it did in segments of 512 KiB.
     pub fn segment(&self, size: usize) -> usize {
         if self.link.overlaps {
             return self.segment_bytes;

@@ -186,9 +186,7 @@ impl LinkCost {
         let moved = 2 * (hosts - 1) * bytes / hosts;
         let wire = moved.saturating_mul(self.wire_ps_per_byte as u128);
         let (alone, segments) = match self.overlaps {
-            true => {
-                hierarchical::before_the_first(lane_bytes, options.segment(crowd.by_member.len()))
-            }
+            true => hierarchical::before_the_first(lane_bytes, options.segment_bytes),
             false => (1, 1),
         };
         // fits: saturated prices of bytes are far from the end, and 3 segments are few
