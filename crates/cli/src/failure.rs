@@ -20,7 +20,7 @@ pub(crate) struct Failure {
     /// It was told to end, and nothing went wrong.
     pub(crate) interrupted: bool,
     /// It was `tensorwire stop` that told it so.
-    stopped: bool,
+    pub(crate) stopped: bool,
 }
 
 impl Failure {
@@ -74,7 +74,10 @@ impl Failure {
     }
 
     /// The same failure, of a job that `tensorwire stop` had end, or not.
-    pub(crate) fn stopped_if(self, stopped: bool) -> Failure {
+    pub(crate) fn stopped_if(mut self, stopped: bool) -> Failure {
+        if stopped && self.interrupted {
+            self.message = self.message.replacen("interrupted", "stopped", 1);
+        }
         Failure { stopped, ..self }
     }
 

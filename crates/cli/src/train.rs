@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tensorwire::program::Lead;
-use tensorwire_base::{human_bytes, human_seconds};
+use tensorwire_base::{human_bytes, human_seconds, number_of};
 use tensorwire_bench::ByName;
 use tensorwire_launch::{JobSpec, Movement};
 use tensorwire_train::{
@@ -177,7 +177,7 @@ fn run_job(
     let outcome = outcome.map_err(|failure| Failure::from(failure).stopped_if(stopped))?;
     if !display.is_finished() {
         // nothing is lost but what was to be shown
-        return Err(Failure::other("interrupted").stopped_if(stopped));
+        return Err(Failure::interrupted().stopped_if(stopped));
     }
     let watcher = display.join().map_err(|_| Failure::other("the display failed"))?;
     Ok((outcome, watcher))
@@ -209,8 +209,9 @@ fn show(prepared: &Prepared, summary: &Summary, outcome: &TrainOutcome) -> Resul
     if summary.resizes > 0 {
         let times =
             if summary.resizes == 1 { "once" } else { &format!("{} times", summary.resizes) };
+        let workers = number_of(summary.workers_finished, "worker");
         print_text(format_args!(
-            "went on with other workers {times}; all this is of the steps since"
+            "went on with other workers {times}, with {workers} at the end; all this is of the steps since"
         ))?;
     }
     if summary.steps < prepared.steps() {

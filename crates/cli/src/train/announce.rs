@@ -3,9 +3,11 @@
 use console::Term;
 use tensorwire_base::human_bytes;
 use tensorwire_graph::Op;
-use tensorwire_launch::{RanksByHost, Transport};
+use tensorwire_launch::{Hosts, RanksByHost, Transport};
 use tensorwire_nn::Program;
-use tensorwire_train::{Averaging, DeviceDesign, Exchange, Prepared, Strategy, TrainConfig};
+use tensorwire_train::{
+    Averaging, DeviceDesign, Exchange, Prepared, Strategy, Topology, TrainConfig,
+};
 
 use crate::table::partition_table;
 
@@ -157,6 +159,24 @@ fn traffic_of_store(config: &TrainConfig, bytes: u64) -> String {
     }
 }
 
+/// Returns a warning where a group's workers are on several hosts that workers of other groups are on, too: what a host could reduce
+/// by itself crosses the network then.
+fn parted_groups(topology: &Topology, hosts: &Hosts) -> Option<String> {
+    let together =
+        |worker, other| hosts.together(topology.rank_of(worker), topology.rank_of(other));
+    let workers = || 0..topology.workers;
+    let is_of = |worker, other| topology.client_of(worker) == topology.client_of(other);
+    let strangers = |one| workers().any(|other| together(one, other) && !is_of(one, other));
+    let parted = |one: u32| workers().find(|other| is_of(one, *other) && !together(one, *other));
+    let (one, other) = workers().find_map(|one| Some((one, parted(one)?)))?;
+    (topology.groups > 1 && strangers(one)).then(|| {
+        format!(
+            "warning: worker {one} and worker {other} are of one group and on two hosts, so that their gradients cross the network twice; \
+             a group is on one host where each host is named once (--hosts a,b), and there are as many groups as hosts, and servers"
+        )
+    })
+}
+
 /// What is in the store, and where.
 fn announcement_of_store(prepared: &Prepared, transport: &str) -> Vec<String> {
     let Prepared { config, program, .. } = prepared;
@@ -175,6 +195,9 @@ fn announcement_of_store(prepared: &Prepared, transport: &str) -> Vec<String> {
         if store.elastic { "; elastic" } else { "" },
         snapshot.unwrap_or_default(),
     )];
+    if let Some(warning) = parted_groups(&config.topology(), &config.hosts) {
+        said.push(warning);
+    }
     let steps = prepared.steps();
     if let Some(interval) = config.topology().averaging.map(|averaging| averaging.interval)
         && steps <= interval
@@ -186,4 +209,30 @@ fn announcement_of_store(prepared: &Prepared, transport: &str) -> Vec<String> {
     }
     said.push(partition_table(Term::stderr(), &prepared.store_table().unwrap_or_default()));
     said
+}
+
+#[cfg(test)]
+mod tests {
+    use tensorwire_train::ClientConfig;
+
+    use super::*;
+
+    #[test]
+    fn a_group_on_several_hosts_is_told_of_where_it_could_be_on_one() {
+        let told = |hosts: &str, workers: u32, servers: u32, clients: u32| {
+            let clients = ClientConfig { clients: Some(clients), ..ClientConfig::default() };
+            let strategy = Strategy::MpiSgd;
+            let config =
+                TrainConfig { strategy, workers, servers, clients, ..TrainConfig::default() };
+            parted_groups(&config.topology(), &hosts.parse().unwrap())
+        };
+        let parted = told("a:2,b:2", 4, 4, 2).unwrap();
+        assert!(parted.contains("worker 0 and worker 2 are of one group"), "{parted}");
+        // a group a host; one worker a host; one group of all; none
+        for (hosts, workers, servers, clients) in
+            [("a,b", 4, 2, 2), ("a,b,c,d", 4, 4, 2), ("a:2,b:2", 4, 4, 1), ("a:2,b:2", 4, 4, 4)]
+        {
+            assert_eq!(told(hosts, workers, servers, clients), None, "{hosts} {clients}");
+        }
+    }
 }

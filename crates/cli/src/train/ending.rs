@@ -72,7 +72,8 @@ impl Ending {
     pub(super) fn told(&self, mut failure: Failure) -> Failure {
         let at_once = failure.interrupted && self.at_once.load(Ordering::Relaxed);
         if at_once {
-            failure.message = "interrupted, and ended at once".to_string();
+            let why = if failure.stopped { "stopped" } else { "interrupted" };
+            failure.message = format!("{why}, and ended at once");
         }
         // where the command itself is wrong, nothing has run
         if failure.user_error {

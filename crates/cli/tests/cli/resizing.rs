@@ -379,6 +379,10 @@ fn a_host_that_a_job_cannot_do_without_is_waited_for() {
         assert!(comes != Comes::Stop || said.contains(says), "{said}");
         let ended = resizing.job.end(LIMIT);
         assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
+        // where it waits, what it waits for is what it ends with
+        let says =
+            if comes == Comes::Stop { "error: first to fail: worker 1" } else { "error: stopped" };
+        assert!(ended.last_line().starts_with(says), "{}", ended.stderr);
         let awaits = "; other does not answer, and the job waits for it";
         assert!(ended.stderr.contains(awaits), "{}", ended.stderr);
         let restarts = usize::from(workers.contains("restarts") && comes == Comes::Host);

@@ -108,6 +108,7 @@ fn a_job_ends_when_it_is_asked_to_and_keeps_its_steps() {
     assert!(stop(&[&name, "--now"]).status.success());
     let ended = job.end(LIMIT);
     assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
+    assert!(ended.last_line().starts_with("error: stopped"), "{}", ended.stderr);
     // one that does ends behind its step
     let (job, name, step) = start(&format!("--checkpoint {}", kept.display()));
     let stopped = stop(&[&name, "--json"]);
@@ -116,7 +117,12 @@ fn a_job_ends_when_it_is_asked_to_and_keeps_its_steps() {
     assert_eq!((&said["job"], &said["has_ended"]), (&name.as_str().into(), &true.into()));
     let ended = job.end(LIMIT);
     assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
-    for said in ["stopped: all end behind step ", "is written\n", "--resume"] {
+    for said in [
+        "stopped: all end behind step ",
+        "is written\n",
+        "error: stopped; the newest checkpoint is of step ",
+        "--resume",
+    ] {
         assert!(ended.stderr.contains(said), "{said}: {}", ended.stderr);
     }
     let mut last = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
