@@ -76,7 +76,7 @@ impl Failure {
     /// The same failure, of a job that `tensorwire stop` had end, or not.
     pub(crate) fn stopped_if(mut self, stopped: bool) -> Failure {
         if stopped && self.interrupted {
-            self.message = self.message.replacen("interrupted", "stopped", 1);
+            self.message = "stopped".to_string();
         }
         Failure { stopped, ..self }
     }

@@ -1,9 +1,14 @@
 //! One process of a job: told what to do through standard input, or by the one that it joined.
 
+use std::fs::File;
+use std::io::{BufReader, ErrorKind, Read};
+use std::os::fd::AsFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use tensorwire_base::Deadline;
@@ -25,20 +30,54 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// may be the end of all, with nothing said.
 const FAILED: Duration = Duration::from_secs(5);
 
+/// How long a member waits for a word of its assignment, twice: after the whole job was suspended and continued, the first time means
+/// nothing.
+const TOLD_WITHIN: Duration = Duration::from_secs(30);
+
 /// Reads the assignment of a process that a launcher started. It ends when the launcher does, however that ends, unless it may wait
 /// for another.
 ///
 /// # Errors
-/// When standard input holds none.
+/// When standard input holds none, or its launcher, which may be stopped, writes none within a minute.
 pub fn read_assignment() -> Result<Assignment, ProgramError> {
     // even a stopped member ends with its launcher; one that runs is told why by its control connection
     tie_to_launcher(true)?;
+    let read = |source| failed("to read standard input", source);
+    // without the library's buffer, whose bytes nobody can be asked for
+    let input = std::io::stdin().as_fd().try_clone_to_owned().map_err(read)?;
+    let input = BufReader::new(InTime { input: File::from(input), patience: TOLD_WITHIN });
     let assignment: Assignment =
-        serde_json::from_reader(std::io::stdin()).map_err(ProgramError::Assignment)?;
+        serde_json::from_reader(input).map_err(ProgramError::Assignment)?;
     if assignment.takeover_ms.is_some() {
         tie_to_launcher(false)?;
     }
     Ok(assignment)
+}
+
+/// What is read from there, where something comes within twice this time.
+struct InTime<T> {
+    input: T,
+    patience: Duration,
+}
+
+impl<T: Read + AsFd> Read for InTime<T> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let patience = Timespec::try_from(self.patience).map_err(std::io::Error::other)?;
+        for _ in 0..2 {
+            let mut input = [PollFd::new(&self.input, PollFlags::IN)];
+            match poll(&mut input, Some(&patience)) {
+                Ok(0) => {}
+                // it has come, or its end has
+                Ok(_) => return self.input.read(into),
+                // it was stopped, and runs again
+                Err(Errno::INTR) => return Err(ErrorKind::Interrupted.into()),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        let for_s = 2.0 * self.patience.as_secs_f64();
+        let why = format!("nothing came for {for_s} s; is its launcher stopped?");
+        Err(std::io::Error::new(ErrorKind::TimedOut, why))
+    }
 }
 
 fn tie_to_launcher(ends: bool) -> Result<(), ProgramError> {
@@ -166,4 +205,25 @@ fn stay_for_a_moment(farewell: Option<&(Farewell, bool)>) {
     };
     until(UNTIL_HELD, &|| farewell.is_winding_down());
     until(WINDS_DOWN, &|| !farewell.is_winding_down());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn what_a_stopped_launcher_does_not_write_is_not_waited_for_for_ever() {
+        let (input, mut launcher) = std::io::pipe().unwrap();
+        let mut input = InTime { input, patience: Duration::from_millis(20) };
+        launcher.write_all(b"{").unwrap();
+        let mut told = String::new();
+        let error = input.read_to_string(&mut told).unwrap_err();
+        assert_eq!((error.kind(), told.as_str()), (ErrorKind::TimedOut, "{"));
+        assert!(error.to_string().contains("is its launcher stopped?"), "{error}");
+        launcher.write_all(b"}").unwrap();
+        drop(launcher);
+        assert_eq!((input.read_to_string(&mut told).unwrap(), told.as_str()), (1, "{}"));
+    }
 }

@@ -64,6 +64,14 @@ fn names(folder: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
+/// What processes hold that may outlive their launcher, from before the first step on.
+const PROCESSES: &str = ".processes";
+
+/// True once the first checkpoint or snapshot is being written.
+pub(super) fn has_begun(folder: &Path) -> bool {
+    names(folder).iter().any(|name| name != PROCESSES)
+}
+
 /// True for the name of a checkpoint that is there; others are being written.
 fn is_checkpoint(name: &str) -> bool {
     let step = name.strip_prefix("step-").unwrap_or_default();
@@ -107,6 +115,18 @@ mod tests {
     use safetensors::tensor::TensorView;
 
     use super::*;
+
+    #[test]
+    fn what_processes_hold_is_no_checkpoint_that_is_being_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let reached = |name: &str| {
+            std::fs::write(folder.path().join(name), "").unwrap();
+            has_begun(folder.path())
+        };
+        assert!(!has_begun(&folder.path().join("missing")) && !has_begun(folder.path()));
+        assert!(!reached(PROCESSES));
+        assert!(reached("step-00000004.partial"));
+    }
 
     /// Of one tensor, and of what the protocol has.
     fn snapshot(sha256: &str) -> Vec<u8> {

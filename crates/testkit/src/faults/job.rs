@@ -36,7 +36,8 @@ pub(super) const OUTPUT: [&str; 2] = ["out", "err"];
 /// After a fault, a job that goes on may take so long to make all of its steps again, beside what it may take to notice: thirty times as
 /// long as on an idle machine, so that only one that waits for what never comes takes longer.
 const ANEW: Duration = Duration::from_secs(60);
-/// A launcher waits so long for a process that it started to run its program, which one that is stopped at once may not have done.
+/// A launcher waits so long for a process that it started to run its program, which one that is stopped at once may not have done; and
+/// that process so long to be told what it is, by a launcher that may be stopped before it has told it.
 const START: Duration = Duration::from_secs(60);
 
 /// It waits so long for one that it started on another host to call it.
@@ -188,7 +189,8 @@ impl Running {
             self.launchers.push(self.child.id());
         } else if (cell.role, cell.fault) == (Victim::Launcher, Fault::Stop) {
             // its processes give it up; then it learns of it
-            while !self.others().is_empty() && since.elapsed() < self.runner.deadline * 2 {
+            let patience = self.runner.deadline * 2 + cell.untold();
+            while !self.others().is_empty() && since.elapsed() < patience {
                 std::thread::sleep(Duration::from_millis(10));
             }
             outlived = self.others();
@@ -221,8 +223,17 @@ impl Running {
         let damage = files::damage(&self.runner.program, self.folder());
         // where logging in takes long a process of another host is waited for
         let is_login = cell.is_on_unequal_hosts() && cell.is_early() && cell.fault == Fault::Stop;
-        let limit = self.runner.deadline * 2 + if is_login { LOGIN } else { Duration::ZERO };
+        let login = if is_login { LOGIN } else { Duration::ZERO };
+        let limit = self.runner.deadline * 2 + login + cell.untold();
         Ended { status, stdout, stderr, took, outlived, left, damage, litter, limit }
+    }
+}
+
+impl FaultCell {
+    /// For how long a process may wait to be told what it is, by a launcher that is stopped.
+    fn untold(&self) -> Duration {
+        let is_stopped = (self.role, self.fault) == (Victim::Launcher, Fault::Stop);
+        if is_stopped && self.is_early() { START } else { Duration::ZERO }
     }
 }
 

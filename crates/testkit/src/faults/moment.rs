@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 
+use super::files::has_begun;
 use super::job::{CHECKPOINTS, METRICS, Running, STEPS};
 use super::{Fault, FaultCell, Heal, HostLink, Phase, Victim};
 use crate::machine::send;
@@ -118,10 +119,7 @@ impl Moment<'_> {
             Phase::FirstStep => lines() > 0,
             Phase::Training | Phase::Evaluation => lines() >= IN_THE_MIDDLE,
             Phase::Checkpoint if self.fills_disk() => lines() >= IN_THE_MIDDLE,
-            Phase::Checkpoint => {
-                let in_folder = std::fs::read_dir(folder.join(CHECKPOINTS));
-                in_folder.is_ok_and(|mut entries| entries.next().is_some())
-            }
+            Phase::Checkpoint => has_begun(&folder.join(CHECKPOINTS)),
             Phase::End => lines() >= STEPS,
         }
     }
