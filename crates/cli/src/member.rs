@@ -11,7 +11,7 @@ use super::Failure;
 
 pub(crate) fn run() -> Result<(), Failure> {
     let assignment = read_assignment().map_err(|error| match error {
-        ProgramError::Assignment(error) => {
+        ProgramError::Assignment(error) if !error.is_io() => {
             Failure::user(format!("members are started by a launcher: {error}"))
         }
         error => Failure::other(error),

@@ -177,7 +177,9 @@ fn run_job(
     let outcome = outcome.map_err(|failure| Failure::from(failure).stopped_if(stopped))?;
     if !display.is_finished() {
         // nothing is lost but what was to be shown
-        return Err(Failure::interrupted().stopped_if(stopped));
+        return Err(
+            Failure::other(if stopped { "stopped" } else { "interrupted" }).stopped_if(stopped)
+        );
     }
     let watcher = display.join().map_err(|_| Failure::other("the display failed"))?;
     Ok((outcome, watcher))

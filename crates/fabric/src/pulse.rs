@@ -211,6 +211,13 @@ impl Lookout {
         longest.map(|(_, silent)| silent)
     }
 
+    /// Returns the thread that was silent for the longest at the last look beside this one, whether or not it runs.
+    pub fn silent_beside(&self, thread: &str) -> Option<Silent> {
+        let others =
+            self.silences().map(|(_, silent)| silent).filter(|other| other.thread != thread);
+        others.max_by_key(|other| other.silent)
+    }
+
     /// The threads that were silent at the last look, and whether they serve.
     fn silences(&self) -> impl Iterator<Item = (bool, Silent)> {
         self.seen.values().filter_map(|seen| {

@@ -155,11 +155,17 @@ impl StandWatch {
         let silent = self.since.elapsed();
         let stand = self.whereabouts.stand();
         if let Some(stopped) = self.lookout.look().first() {
+            // that may hold what the stopped one waits for
+            let besides = self.lookout.silent_beside(&stopped.thread).map(|other| {
+                let (thread, silent) = (other.thread, other.silent.as_secs_f64());
+                format!("; its thread '{thread}' has made no progress for {silent:.1} s")
+            });
             return Movement::Stopped(format!(
-                "its thread '{}' stands still: it has done nothing and used no processor for {:.1} s; the process {}",
+                "its thread '{}' stands still: it has done nothing and used no processor for {:.1} s; the process {}{}",
                 stopped.thread,
                 stopped.silent.as_secs_f64(),
-                stand.what
+                stand.what,
+                besides.unwrap_or_default()
             ));
         }
         // whatever waits beats, and so does what computes between two operators

@@ -159,22 +159,23 @@ fn traffic_of_store(config: &TrainConfig, bytes: u64) -> String {
     }
 }
 
-/// Returns a warning where a group's workers are on several hosts that workers of other groups are on, too: what a host could reduce
-/// by itself crosses the network then.
+/// Returns a warning where a group's workers are on two hosts, and a worker of another group on either of them: what a host could
+/// reduce by itself crosses the network then.
 fn parted_groups(topology: &Topology, hosts: &Hosts) -> Option<String> {
     let together =
         |worker, other| hosts.together(topology.rank_of(worker), topology.rank_of(other));
     let workers = || 0..topology.workers;
     let is_of = |worker, other| topology.client_of(worker) == topology.client_of(other);
-    let strangers = |one| workers().any(|other| together(one, other) && !is_of(one, other));
-    let parted = |one: u32| workers().find(|other| is_of(one, *other) && !together(one, *other));
+    let has_others = |one| workers().any(|other| together(one, other) && !is_of(one, other));
+    let is_parted = |one, other| {
+        is_of(one, other) && !together(one, other) && (has_others(one) || has_others(other))
+    };
+    let parted = |one: u32| workers().find(|other| is_parted(one, *other));
     let (one, other) = workers().find_map(|one| Some((one, parted(one)?)))?;
-    (topology.groups > 1 && strangers(one)).then(|| {
-        format!(
-            "warning: worker {one} and worker {other} are of one group and on two hosts, so that their gradients cross the network twice; \
-             a group is on one host where each host is named once (--hosts a,b), and there are as many groups as hosts, and servers"
-        )
-    })
+    Some(format!(
+        "warning: worker {one} and worker {other} are of one group and on two hosts, so that their gradients cross the network twice; \
+         a group is on one host where each host is named once (--hosts a,b), and there are as many groups as hosts, and servers"
+    ))
 }
 
 /// What is in the store, and where.
@@ -226,8 +227,14 @@ mod tests {
                 TrainConfig { strategy, workers, servers, clients, ..TrainConfig::default() };
             parted_groups(&config.topology(), &hosts.parse().unwrap())
         };
-        let parted = told("a:2,b:2", 4, 4, 2).unwrap();
-        assert!(parted.contains("worker 0 and worker 2 are of one group"), "{parted}");
+        for (hosts, workers, servers, clients, parted) in [
+            ("a:2,b:2", 4, 4, 2, "worker 0 and worker 2"),
+            ("a:1,b:4", 4, 1, 2, "worker 0 and worker 2"),
+            ("a,b,c", 6, 2, 2, "worker 0 and worker 2"),
+        ] {
+            let said = told(hosts, workers, servers, clients).unwrap();
+            assert!(said.contains(&format!("{parted} are of one group")), "{hosts}: {said}");
+        }
         // a group a host; one worker a host; one group of all; none
         for (hosts, workers, servers, clients) in
             [("a,b", 4, 2, 2), ("a,b,c,d", 4, 4, 2), ("a:2,b:2", 4, 4, 1), ("a:2,b:2", 4, 4, 4)]

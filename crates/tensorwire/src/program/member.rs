@@ -8,7 +8,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use tensorwire_base::Deadline;
@@ -30,9 +29,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// may be the end of all, with nothing said.
 const FAILED: Duration = Duration::from_secs(5);
 
-/// How long a member waits for a word of its assignment, twice: after the whole job was suspended and continued, the first time means
-/// nothing.
-const TOLD_WITHIN: Duration = Duration::from_secs(30);
+/// How long a member waits for a word of its assignment: as long as its launcher waits for it to read that. Time in which this process is
+/// stopped does not count.
+const TOLD_WITHIN: Duration = Duration::from_secs(60);
 
 /// Reads the assignment of a process that a launcher started. It ends when the launcher does, however that ends, unless it may wait
 /// for another.
@@ -54,7 +53,7 @@ pub fn read_assignment() -> Result<Assignment, ProgramError> {
     Ok(assignment)
 }
 
-/// What is read from there, where something comes within twice this time.
+/// What is read from there, where something comes within this time.
 struct InTime<T> {
     input: T,
     patience: Duration,
@@ -63,19 +62,13 @@ struct InTime<T> {
 impl<T: Read + AsFd> Read for InTime<T> {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         let patience = Timespec::try_from(self.patience).map_err(std::io::Error::other)?;
-        for _ in 0..2 {
-            let mut input = [PollFd::new(&self.input, PollFlags::IN)];
-            match poll(&mut input, Some(&patience)) {
-                Ok(0) => {}
-                // it has come, or its end has
-                Ok(_) => return self.input.read(into),
-                // it was stopped, and runs again
-                Err(Errno::INTR) => return Err(ErrorKind::Interrupted.into()),
-                Err(errno) => return Err(errno.into()),
-            }
+        let mut input = [PollFd::new(&self.input, PollFlags::IN)];
+        // it has come, or its end has
+        if poll(&mut input, Some(&patience))? > 0 {
+            return self.input.read(into);
         }
-        let for_s = 2.0 * self.patience.as_secs_f64();
-        let why = format!("nothing came for {for_s} s; is its launcher stopped?");
+        let why =
+            format!("nothing came for {} s; is its launcher stopped?", self.patience.as_secs_f64());
         Err(std::io::Error::new(ErrorKind::TimedOut, why))
     }
 }
