@@ -89,6 +89,9 @@ class Alone(unittest.TestCase):
             (ValueError, "'adam' has no parameter 'momentum'", lambda: kv.set_optimizer("adam", lr=1, momentum=0)),
             (ValueError, "beta1 is 1.5, not from 0 to below 1", lambda: kv.set_optimizer("adam", lr=1, beta1=1.5)),
             (ValueError, "'sgd' needs learning_rate", lambda: kv.set_optimizer("sgd")),
+            (ValueError, "no compression '2bit'", lambda: kv.set_gradient_compression({"type": "2bit"})),
+            (ValueError, "share is above 0", lambda: kv.set_gradient_compression({"type": "top-k", "share": 2.0})),
+            (ValueError, "a compression has a type", lambda: kv.set_gradient_compression({"threshold": 0.5})),
             (ValueError, "there is no store 'dist_fast'", lambda: tensorwire.kv.create("dist_fast")),
             (ValueError, "max_delay is of dist_async", lambda: tensorwire.kv.create("dist_sync", max_delay=1)),
         ]:
@@ -121,6 +124,28 @@ class Alone(unittest.TestCase):
                 torch.testing.assert_close(kv.pull("w").torch(), parameter.detach())
         with self.assertRaisesRegex(ValueError, "servers have Adam without amsgrad"):
             self.kv.set_optimizer(torch.optim.Adam([parameter], amsgrad=True))
+
+    def test_less_of_what_is_pushed_crosses_and_nothing_is_lost(self):
+        kv, rows = self.kv, np.random.default_rng(3)
+        for number, compression in enumerate([{"type": "int8"}, {"type": "top-k", "share": 0.1}]):
+            with self.subTest(**compression):
+                kv.set_gradient_compression(compression)
+                small, large = f"small{number}", f"large{number}"
+                kv.init([small, large], [np.zeros(5, np.float32), np.zeros((30, 20), np.float32)])
+                given, found = np.zeros((30, 20)), np.zeros((30, 20))
+                for _ in range(40):
+                    pushed = rows.standard_normal((30, 20)).astype(np.float32)
+                    given += pushed
+                    kv.push(small, pushed[0, :5])
+                    self.assertTrue((kv.pull(small).numpy() == pushed[0, :5]).all())
+                    found += kv.pushpull(large, pushed, out=kv.empty((30, 20))).numpy()
+                # what is left is of the last few
+                left = np.abs(given - found).max()
+                self.assertLess(left, 0.1 if number == 0 else 12)
+                self.assertGreater(left, 0)
+        kv.set_gradient_compression(None)
+        kv.push("large0", pushed)
+        self.assertTrue((kv.pull("large0").numpy() == pushed).all())
 
     def test_a_store_of_several_needs_a_launcher(self):
         command = [sys.executable, "-c", "import tensorwire.kv; tensorwire.kv.create()"]

@@ -63,6 +63,8 @@ pub struct AllreduceSpec {
     pub ranks: u32,
     /// Of a vector: whole elements.
     pub bytes: usize,
+    /// So many vectors of each process at once; those of devices one.
+    pub vectors: usize,
     /// By which table an algorithm is chosen where none is named; none: the built-in one.
     pub table: Option<Table>,
     /// What the model chooses by where the table has no row; none: what suits the transport.
@@ -147,6 +149,9 @@ pub struct AllreduceResult {
     /// Of a tensor's devices.
     pub design: Option<&'static str>,
     pub bytes: usize,
+    /// So many at once; not told where there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vectors: Option<usize>,
     /// The one that was taken, and whether the table chose it.
     pub algorithm: Algorithm,
     pub by_table: bool,
@@ -154,7 +159,7 @@ pub struct AllreduceResult {
     pub median_s: f64,
     pub p10_s: f64,
     pub p90_s: f64,
-    /// Bytes of the vector over the median.
+    /// Bytes of all vectors of a process over the median.
     pub algorithm_bytes_per_s: f64,
     pub bus_bytes_per_s: f64,
     /// By the process that sent most, in one operation; what others read of its memory does not count.
@@ -196,6 +201,7 @@ impl AllreduceSpec {
             deterministic: false,
             ranks,
             bytes,
+            vectors: 1,
             table: None,
             link: None,
             rounds,
@@ -244,6 +250,7 @@ pub fn allreduce(
         let counts = [
             ("--iterations", spec.repetitions),
             ("--ranks", spec.ranks as usize),
+            ("--vectors", spec.vectors),
             ("--devices", way.devices() as usize),
         ];
         if let Some((what, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
@@ -303,7 +310,7 @@ fn summarise(spec: &AllreduceSpec, way: Way, rounds: &[Round]) -> Option<Allredu
     let first = rounds.first()?;
     let vectors_verified = members().map(|member| member.vectors_verified).sum();
     // fits: a figure for people
-    let bytes_per_s = spec.bytes as f64 / median;
+    let bytes_per_s = spec.bytes as f64 * spec.vectors as f64 / median;
     Some(AllreduceResult {
         bench: ALLREDUCE,
         system: "tensorwire",
@@ -316,6 +323,7 @@ fn summarise(spec: &AllreduceSpec, way: Way, rounds: &[Round]) -> Option<Allredu
         devices: way.devices(),
         design: way.tensor.map(|tensor| tensor.design.name()),
         bytes: spec.bytes,
+        vectors: (spec.vectors > 1).then_some(spec.vectors),
         algorithm: members().next()?.algorithm,
         by_table: way.algorithm.is_none(),
         repetitions: count,

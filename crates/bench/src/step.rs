@@ -132,7 +132,7 @@ pub fn step(
     job: &JobSpec,
     on_event: &mut dyn FnMut(StepEvent),
 ) -> Result<Vec<StepResult>, BenchError> {
-    let none = || BenchError::Zero { what: "--repetitions" };
+    let none = || BenchError::Zero { what: "--iterations" };
     if options.repetitions == 0 {
         return Err(none());
     }

@@ -219,7 +219,7 @@ fn transfer_row(result: &TransferResult) -> Vec<String> {
 }
 
 fn run_step(args: StepArgs) -> Result<(), Failure> {
-    let (repetitions, overlap, json) = (args.repetitions, args.overlap, args.json.clone());
+    let (repetitions, overlap, json) = (args.iterations, args.overlap, args.json.clone());
     let warm_up = args.warm_up;
     let against = args.against();
     let config = args.config()?;

@@ -13,6 +13,10 @@ use crate::wire::{Direct, Outgoing, RemotePlace, SendStatus, Wire};
 /// Room for what one entry says beside its blocks, in bytes: more than any but a user's own call takes.
 pub(crate) const ENTRY_BYTES: usize = 128;
 
+/// A message goes behind the values that bypass it. Once these are so many bytes, others go with the next message: what is said of the
+/// first does not wait for them.
+pub(crate) const BYPASS_BYTES: usize = 256 << 10;
+
 /// Bytes of a block.
 #[derive(Clone, Debug)]
 pub(crate) enum Bytes {
@@ -63,6 +67,12 @@ impl Batch {
     pub(crate) fn bytes(&self) -> usize {
         // a block's size takes 8 bytes
         self.meta.len() + self.block_bytes + 8 * self.blocks.len()
+    }
+
+    /// True if no more values are to bypass it.
+    pub(crate) fn is_behind_much(&self) -> bool {
+        let bytes: usize = self.bypassing.iter().map(|bypass| bypass.bytes).sum();
+        bytes >= BYPASS_BYTES
     }
 
     /// Of the values that bypass it.

@@ -88,6 +88,14 @@ pub enum Ask {
     Load {
         path: String,
     },
+    /// As [`Ask::Push`] of a whole shard, from round 1 on, of which `value` is so many bytes that the update rule makes it of
+    /// ([`crate::Updater::apply_encoded`]): no more than a slot has.
+    PushEncoded {
+        shard: ShardKey,
+        round: u64,
+        value: Carried,
+        bytes: u64,
+    },
 }
 
 /// A server to a worker.

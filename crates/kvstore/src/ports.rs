@@ -155,6 +155,18 @@ pub trait Updater: Send {
         pushes: &[&[u8]],
     ) -> Result<(), String>;
 
+    /// As [`Updater::apply`], of pushes that are less than a value each: what a worker gave to
+    /// [`crate::KvWorker::push_encoded`]. It may be anything, as long as a slot is.
+    fn apply_encoded(
+        &mut self,
+        shard: ShardKey,
+        weights: &mut [u8],
+        pushes: &[&[u8]],
+    ) -> Result<(), String> {
+        let _ = (weights, pushes);
+        Err(format!("shard {}: whole values are pushed to servers of this rule", shard.0))
+    }
+
     /// As [`Updater::apply`], of memory of a device, which may have room for more: starts it. It is over once [`StoreDevice::mark`] says so that comes behind;
     /// until then the buffers stay as they are.
     ///

@@ -12,6 +12,7 @@ mod shares;
 mod tensors;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -251,9 +252,35 @@ impl KvWorker {
         rows: &Buffer,
         priority: i32,
     ) -> Result<KvHandle, StoreError> {
-        let pushing = Pushing { priority, rows: Some(indices), is_first: false };
+        let pushing = Pushing { priority, rows: Some(indices), ..Pushing::default() };
         let rows = std::slice::from_ref(rows);
         self.fill(|store, handle| store.push_one(handle, key, rows, pushing))
+    }
+
+    /// Returns which rows of a value its servers have, in their order.
+    ///
+    /// # Errors
+    /// When a key is unknown.
+    pub fn shards(&self, key: Key) -> Result<Vec<Range<usize>>, StoreError> {
+        let (_, shards) = self.core.value(key)?;
+        Ok(shards.into_iter().map(|shard| shard.rows).collect())
+    }
+
+    /// Pushes less than a value, of which its servers' rule makes one ([`crate::Updater::apply_encoded`]): a buffer for each of
+    /// [`KvWorker::shards`], no longer than that shard is. In one round, all workers do or none.
+    ///
+    /// # Errors
+    /// As [`KvWorker::push`].
+    pub fn push_encoded(
+        &mut self,
+        key: Key,
+        encoded: &[Buffer],
+        priority: i32,
+    ) -> Result<KvHandle, StoreError> {
+        self.fill(|store, handle| {
+            let KvWorker { core, wire, .. } = store;
+            core.push_encoded(wire.as_mut(), handle, key, encoded, priority)
+        })
     }
 
     /// Pulls some rows of a value into the first rows of `into`; indices as in [`KvWorker::push_rows`].

@@ -17,13 +17,14 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tensorwire::base::Deadline;
-use tensorwire::kvstore::Key;
 use tensorwire::kvstore::proto::Mode;
+use tensorwire::kvstore::{Key, KvHandle, KvWorker};
 use tensorwire::launch::Transport;
 use tensorwire::memory::{Buffer, Copies, CopyPurpose};
+use tensorwire::nn::Compression;
 use tensorwire::store::{OpenStore, OpenedStore, StoreFailure, StoreMember};
 use tensorwire::tensor::DType;
-use tensorwire::train::StoreRules;
+use tensorwire::train::{GradientCompression, StoreRules};
 
 use crate::dlpack::Borrowed;
 use end::{WorkerEnd, interruptibly};
@@ -54,6 +55,8 @@ struct Store {
     rank: u32,
     workers: u32,
     known: Mutex<Known>,
+    /// Less crosses of what is pushed; none: all of it.
+    compression: Mutex<Option<GradientCompression>>,
 }
 
 /// What this process knows of the values that it uses.
@@ -131,7 +134,8 @@ fn local_store() -> PyResult<Store> {
 impl Store {
     fn new(member: StoreMember) -> Store {
         let (rank, workers) = (member.rank(), member.workers());
-        Store { end: WorkerEnd::new(member), rank, workers, known: Mutex::default() }
+        let (known, compression) = Default::default();
+        Store { end: WorkerEnd::new(member), rank, workers, known, compression }
     }
 
     /// Returns until when a call may wait that begins now.
@@ -367,8 +371,13 @@ impl Store {
         let copies = self.with(py, deadline, |member, go_on| {
             let mut staged = Copies::default();
             let from = stage(member.store(), &places, &mut staged)?;
-            let handle = member.store().push(&keys, &from, priority)?;
-            member.wait_sent(handle, deadline, go_on)?;
+            let pushed = match &mut *self.compression.lock() {
+                None => vec![member.store().push(&keys, &from, priority)?],
+                Some(less) => push_less(less, member.store(), &keys, &from, priority)?,
+            };
+            for handle in pushed {
+                member.wait_sent(handle, deadline, go_on)?;
+            }
             Ok(staged)
         })?;
         self.known.lock().copies.merge(&copies);
@@ -413,8 +422,17 @@ impl Store {
             let mut copies = Copies::default();
             let from = stage(member.store(), &pushed, &mut copies)?;
             let into = rooms(member.store(), &pulled)?;
-            let handle = member.store().pushpull(&keys, &from, &into, priority)?;
-            member.wait(handle, deadline, go_on)?;
+            let asked = match &mut *self.compression.lock() {
+                None => vec![member.store().pushpull(&keys, &from, &into, priority)?],
+                Some(less) => {
+                    let mut asked = push_less(less, member.store(), &keys, &from, priority)?;
+                    asked.push(member.store().pull(&keys, &into, priority)?);
+                    asked
+                }
+            };
+            for handle in asked {
+                member.wait(handle, deadline, go_on)?;
+            }
             copies.merge(&unstage(&into, &pulled)?);
             Ok(copies)
         })?;
@@ -494,6 +512,34 @@ impl Store {
         })
     }
 
+    /// Has less cross of what is pushed from now on: `kind` is int8, or top-k with a share of the elements; none: all of it.
+    #[pyo3(signature = (kind, share))]
+    fn set_gradient_compression(&self, kind: Option<&str>, share: Option<f64>) -> PyResult<()> {
+        self.end.check_process()?;
+        let compression = match (kind, share) {
+            (None, None) => None,
+            (Some("int8"), None) => Some(Compression::Int8),
+            (Some("top-k"), share) => {
+                let share = share.unwrap_or(0.01);
+                if !(share > 0.0 && share <= 1.0) {
+                    let wrong = format!("share is above 0 and at most 1, not {share}");
+                    return Err(PyValueError::new_err(wrong));
+                }
+                Some(Compression::TopK { share })
+            }
+            (kind, _) => {
+                let kind = kind.unwrap_or("none");
+                return Err(PyValueError::new_err(format!(
+                    "no compression '{kind}' of these parameters; there are int8, and top-k with share"
+                )));
+            }
+        };
+        let opened = compression.map(GradientCompression::new).transpose();
+        *self.compression.lock() =
+            opened.map_err(|error| StoreError::new_err(error.to_string()))?;
+        Ok(())
+    }
+
     /// Has every server write its state to a file whose name begins with `path`.
     fn save(&self, py: Python<'_>, path: &str, timeout: f64) -> PyResult<()> {
         let deadline = self.begin(timeout)?;
@@ -550,6 +596,19 @@ impl Store {
     fn fail(&self, py: Python<'_>, why: &str, timeout: f64) -> PyResult<bool> {
         self.leave(py, timeout, |member, deadline, go_on| member.fail(why, deadline, go_on))
     }
+}
+
+/// Pushes each value by itself, less of it where it is worth it.
+fn push_less(
+    less: &mut GradientCompression,
+    store: &mut KvWorker,
+    keys: &[Key],
+    tensors: &[Vec<Buffer>],
+    priority: i32,
+) -> Result<Vec<KvHandle>, StoreFailure> {
+    let each = keys.iter().zip(tensors);
+    let pushed = each.map(|(key, tensors)| less.push(store, *key, tensors, priority));
+    Ok(pushed.collect::<Result<_, _>>()?)
 }
 
 fn deadline(timeout: f64) -> PyResult<Deadline> {

@@ -31,7 +31,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Clock, Deadline, Rank};
 use tensorwire_kernels::{KernelChoice, Kernels};
-use tensorwire_kvstore::proto::Mode;
+use tensorwire_kvstore::proto::{Mode, Role};
 use tensorwire_kvstore::{BIG_ELEMENTS, KvHandle, KvServer, KvWorker, StoreError};
 use tensorwire_launch::rendezvous::{
     Detected, Gathering, Joined, LaunchedAs, RendezvousError, SignOfLife, join,
@@ -150,7 +150,7 @@ impl OpenStore {
     /// # Errors
     /// When there are no kernels to update with.
     pub fn alone() -> Result<StoreMember, StoreFailure> {
-        let (update, reduce) = (Arithmetic::new(kernels()?), Arithmetic::new(kernels()?));
+        let (update, reduce) = (Arithmetic::new(kernels(1)?), Arithmetic::new(kernels(1)?));
         let store = KvWorker::local(Box::new(update), Box::new(SnapshotFiles), Box::new(reduce));
         Ok(StoreMember { store, job: None })
     }
@@ -326,15 +326,24 @@ fn end(member: &Member, options: &OpenStore) -> Result<StoreEnd, StoreFailure> {
         big_elements,
         elastic,
         checkpoint: None,
-        kernels: kernels()?,
+        kernels: kernels(threads_of(member))?,
         rates: Rates::default(),
         digest: KIND.to_string(),
     };
     Ok(open_store(member, options)?)
 }
 
-fn kernels() -> Result<Arc<Kernels>, StoreFailure> {
-    let kernels = Kernels::open(KernelChoice::Cpu, 1);
+/// A server has all cores that it may run on, as in a job that trains: when it has work, workers wait for it. What a worker adds
+/// up is of its own thread.
+fn threads_of(member: &Member) -> usize {
+    match member.store().map(|place| place.role) {
+        Some(Role::Server(_)) => std::thread::available_parallelism().map_or(1, usize::from),
+        _ => 1,
+    }
+}
+
+fn kernels(threads: usize) -> Result<Arc<Kernels>, StoreFailure> {
+    let kernels = Kernels::open(KernelChoice::Cpu, threads);
     Ok(Arc::new(kernels.map_err(|error| StoreFailure::Kernels(error.to_string()))?))
 }
 

@@ -46,6 +46,7 @@ use computing::described;
 use keeping::shard;
 use resuming::resumed;
 use shape::JobShape;
+use strategy::values::check_encoded;
 use strategy::{Connected, strategy};
 use whereabouts::{Phase, ProcessStanding};
 
@@ -300,6 +301,7 @@ fn build(
     };
     let program = Program::new(model, &shape.samples, &spec)?;
     check_pins(&program, config, topology)?;
+    check_encoded(config, topology, &program)?;
     let names_none = |pattern: &&String| {
         let names = |variable: &tensorwire_nn::Variable| is_named(pattern, &variable.name);
         !program.variables.iter().any(names)

@@ -73,8 +73,8 @@ pub use report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport, 
 pub use run::{JobFailure, MemberRecord, TRAIN, TrainOutcome, TrainUpdate, launch_train};
 pub use steps::{FinishedStep, PollingFigures, StepAggregator, StepEvaluation};
 pub use store::{
-    Arithmetic, OpenStoreError, SnapshotFiles, StoreEnd, StoreOptions, StoreRule, StoreRules,
-    StoreWire, open_store,
+    Arithmetic, GradientCompression, OpenStoreError, SnapshotFiles, StoreEnd, StoreOptions,
+    StoreRule, StoreRules, StoreWire, open_store,
 };
 pub use strategy::Strategy;
 pub use summary::{Summary, SummaryError};

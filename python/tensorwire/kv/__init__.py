@@ -221,6 +221,21 @@ class KVStore:
             self._store.set_optimizer(rule, list(others.items()), self.timeout)
         self.barrier()
 
+    def set_gradient_compression(self, compression: Mapping[str, Any] | None) -> None:
+        """Has less cross of what is pushed; what that leaves of a tensor is added to the next one (error feedback). Every worker calls it::
+
+            kv.set_gradient_compression({"type": "int8"})                   # a byte for each element, a scale for every 256
+            kv.set_gradient_compression({"type": "top-k", "share": 0.01})   # the largest hundredth of the elements
+            kv.set_gradient_compression(None)                               # all of it again
+
+        Of tensors of float32 with 256 elements or more, of one device; others are pushed as they are. What is left is not saved.
+        """
+        given = dict(compression or {})
+        kind, share = given.pop("type", None), given.pop("share", None)
+        if given or (compression is not None and kind is None):
+            raise ValueError(f"a compression has a type, and top-k a share, not {sorted(dict(compression or {}))}")
+        self._store.set_gradient_compression(kind, share)
+
     def save_optimizer_states(self, path: str) -> None:
         """Has every server write its values and the state of its optimizer to a file whose name begins with ``path``."""
         self._store.save(path, self.timeout)

@@ -13,7 +13,7 @@ use tensorwire_collectives::{
 };
 use tensorwire_kernels::{FoldKind, NoFold};
 use tensorwire_launch::{Blame, JoinError, Member, MemberError, Peers, WireOptions};
-use tensorwire_memory::{Arena, ArenaError, Buffer, LoanError, Place};
+use tensorwire_memory::{ALIGNMENT, Arena, ArenaError, Buffer, LoanError, Place};
 use tensorwire_tensor::DType;
 use tensorwire_train::{VectorReducer, link_cost};
 
@@ -49,9 +49,9 @@ pub enum AllreduceError {
     #[error(transparent)]
     Fold(#[from] NoFold),
     #[error(
-        "step {step}, device {device}: byte {at} of {bytes} after {collective} is not what was given: wrong data"
+        "step {step}, vector {vector}: byte {at} of {bytes} after {collective} is not what was given: wrong data"
     )]
-    Wrong { step: u64, device: usize, at: usize, bytes: usize, collective: &'static str },
+    Wrong { step: u64, vector: usize, at: usize, bytes: usize, collective: &'static str },
     #[error("telling the launcher: {0}")]
     Control(#[from] std::io::Error),
 }
@@ -178,7 +178,7 @@ struct Subject {
 }
 
 enum SubjectKind {
-    Vector { group: Box<Group>, id: VectorId },
+    Vectors { group: Box<Group>, ids: Vec<VectorId> },
     Tensor { group: TensorGroup, id: TensorId },
 }
 
@@ -190,16 +190,18 @@ impl Subject {
             Way { tensor: Some(tensor), .. } if tensor.design != Design::FlatRing => {
                 Subject::of_tensor(group, *tensor, spec.bytes)
             }
-            _ => Subject::of_vector(group, spec.bytes),
+            _ => Subject::of_vectors(group, spec.bytes, spec.vectors),
         }
     }
 
-    fn of_vector(mut group: Group, bytes: usize) -> Result<Subject, AllreduceError> {
-        let slab = group.alloc(bytes)?;
-        let vectors = Arena::new(&slab, &[Place { offset: 0, bytes }])?.into_buffers();
+    fn of_vectors(mut group: Group, bytes: usize, count: usize) -> Result<Subject, AllreduceError> {
+        let room = bytes.next_multiple_of(ALIGNMENT);
+        let slab = group.alloc(room * count)?;
+        let places = (0..count).map(|at| Place { offset: at * room, bytes });
+        let vectors = Arena::new(&slab, &places.collect::<Vec<_>>())?.into_buffers();
         let algorithm = group.algorithm(bytes);
         let ids = group.bind(&vectors, soon())?;
-        let kind = SubjectKind::Vector { group: Box::new(group), id: ids[0] };
+        let kind = SubjectKind::Vectors { group: Box::new(group), ids };
         Ok(Subject { vectors, algorithm, kind })
     }
 
@@ -221,9 +223,10 @@ impl Subject {
     /// Does it, and comes back when this process is done.
     fn run(&mut self, call: &CollectiveCall) -> Result<(), GroupError> {
         match &mut self.kind {
-            SubjectKind::Vector { group, id } => {
-                let handle = group.start(*id, call.clone())?;
-                group.wait(handle, soon())
+            SubjectKind::Vectors { group, ids } => {
+                let start = |id: &VectorId| group.start(*id, call.clone());
+                let handles = ids.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+                handles.into_iter().try_for_each(|handle| group.wait(handle, soon()))
             }
             SubjectKind::Tensor { group, id } => group.run(*id, call, soon()),
         }
@@ -231,7 +234,7 @@ impl Subject {
 
     fn members(&mut self) -> &mut dyn Collectives {
         match &mut self.kind {
-            SubjectKind::Vector { group, .. } => group.as_mut(),
+            SubjectKind::Vectors { group, .. } => group.as_mut(),
             SubjectKind::Tensor { group, .. } => group.members(),
         }
     }
@@ -247,7 +250,7 @@ impl Subject {
         element_bytes: usize,
     ) -> Result<Vec<Range<usize>>, GroupError> {
         match &mut self.kind {
-            SubjectKind::Vector { group, .. } => {
+            SubjectKind::Vectors { group, .. } => {
                 let (size, len) = (group.size(), self.vectors[0].bytes() / element_bytes);
                 let at = |member: usize| member * len / size * element_bytes;
                 Ok(once(at(member)..at(member + 1)).collect())
@@ -314,8 +317,8 @@ impl Case {
     /// Compares every vector as far as it is defined; how many there were.
     fn verify(&mut self, subject: &Subject, step: u64) -> Result<u64, AllreduceError> {
         let mut count = 0;
-        for (device, vector) in subject.vectors.iter().enumerate() {
-            let bytes = vector.read()?;
+        for (vector, buffer) in subject.vectors.iter().enumerate() {
+            let bytes = buffer.read()?;
             let all = || once(0..bytes.len()).collect();
             let sum = self.payload.weight(None);
             let of_first = |member| self.payload.weight(Some(self.contributor(member, 0, subject)));
@@ -335,7 +338,7 @@ impl Case {
                 for range in ranges {
                     if let Some(at) = self.payload.first_difference(&bytes, range, weight, step) {
                         let (bytes, collective) = (bytes.len(), self.collective.name());
-                        return Err(AllreduceError::Wrong { step, device, at, bytes, collective });
+                        return Err(AllreduceError::Wrong { step, vector, at, bytes, collective });
                     }
                 }
             }
@@ -344,10 +347,14 @@ impl Case {
         Ok(count)
     }
 
-    /// The number of a device of a member among all.
+    /// The number of a device of a member among all. Vectors of a member without devices are alike.
     fn contributor(&self, member: usize, device: usize, subject: &Subject) -> u32 {
+        let at = match subject.kind {
+            SubjectKind::Vectors { .. } => member,
+            SubjectKind::Tensor { .. } => member * subject.vectors.len() + device,
+        };
         // fits: far fewer than 2^32 devices
-        (member * subject.vectors.len() + device) as u32
+        at as u32
     }
 }
 

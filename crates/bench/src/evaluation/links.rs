@@ -189,7 +189,7 @@ impl LinkSteps {
         let mut all = vec!["bench", "step", "--model", &model, "--data", &data, "--batch", &batch];
         all.extend(["--servers", &servers, "--threads", "1", "--transport", "tcp"]);
         all.extend(["--steps", &steps]);
-        all.extend(["--repetitions", &repetitions, "--exchange", first]);
+        all.extend(["--iterations", &repetitions, "--exchange", first]);
         if !others.is_empty() {
             all.extend(["--against", &against]);
         }

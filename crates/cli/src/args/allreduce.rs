@@ -1,5 +1,6 @@
 //! The arguments of `tensorwire bench allreduce`.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::builder::RangedI64ValueParser;
@@ -49,6 +50,12 @@ pub(crate) struct AllreduceArgs {
     /// [default: 4 KiB to 256 MiB by fours; with --quick to 16 MiB]
     #[arg(long, value_name = "LIST", help_heading = MEASUREMENT, value_delimiter = ',', value_parser = parse_size)]
     pub(crate) sizes: Vec<usize>,
+    /// Vectors of a size at once
+    ///
+    /// As a model's gradients are: beside one of as many bytes, what buckets would save.
+    #[arg(long, value_name = "N", help_heading = MEASUREMENT, default_value = "1",
+          conflicts_with_all = ["devices", "device", "tune", "link"])]
+    pub(crate) vectors: NonZeroUsize,
     /// What is done
     #[arg(long, value_name = "LIST", help_heading = MEASUREMENT, value_enum, value_delimiter = ',',
           default_values = ["all-reduce"])]

@@ -22,8 +22,8 @@ pub(crate) struct StepArgs {
     /// Measurements; the median counts
     ///
     /// Of each kind.
-    #[arg(long, value_name = "N", help_heading = MEASUREMENT, default_value_t = 5)]
-    pub(crate) repetitions: usize,
+    #[arg(long, value_name = "N", alias = "repetitions", help_heading = MEASUREMENT, default_value_t = 5)]
+    pub(crate) iterations: usize,
     /// Measurements before those
     ///
     /// Of each kind. Their times do not count; the first step of every measurement never does.

@@ -111,7 +111,7 @@ pub(super) fn spec_of(args: &AllreduceArgs, ranks: u32, bytes: usize) -> Allredu
         spec = spec.with_repetitions(iterations.get());
     }
     spec.warm_up = args.repeat.warm_up.unwrap_or(spec.warm_up);
-    AllreduceSpec { dtype: args.dtype.into(), ..spec }
+    AllreduceSpec { dtype: args.dtype.into(), vectors: args.vectors.get(), ..spec }
 }
 
 /// The ways between processes over each transport, kept in a file.
@@ -271,7 +271,7 @@ fn write(path: &Path, results: &[AllreduceResult]) -> Result<(), Failure> {
 fn show(rows: &[Vec<String>]) -> Result<(), Failure> {
     print(table_by(7, &HEADER, rows, &[0, 1, 6, 7, 8, 9, 10, 11, 12, 13, 14]))?;
     print_text(
-        "medians of the slowest process's time, from a barrier on; GB/s: bytes of the vector over it; bus: times \
+        "medians of the slowest process's time, from a barrier on; GB/s: bytes of a process's vectors over it; bus: times \
          2(n-1)/n of an all-reduce, (n-1)/n of a reduce-scatter or all-gather, as nccl-tests count it; sent: by the \
          process that sent most, in one operation; over wire: of all processes of a host together, to those that share \
          no memory with them; registered: of the process with most. After every operation all vectors were compared whole.",
@@ -289,7 +289,10 @@ fn row(result: &AllreduceResult) -> Vec<String> {
         result.collective.to_string(),
         result.design.unwrap_or_default().to_string(),
         if result.by_table { format!("auto: {algorithm}") } else { algorithm.to_string() },
-        human_bytes(result.bytes as u64),
+        match result.vectors {
+            None => human_bytes(result.bytes as u64),
+            Some(vectors) => format!("{vectors} x {}", human_bytes(result.bytes as u64)),
+        },
         human_seconds(result.median_s),
         human_seconds(result.p10_s),
         human_seconds(result.p90_s),

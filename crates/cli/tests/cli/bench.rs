@@ -117,7 +117,7 @@ fn a_step_gives_the_same_weights_with_and_without_communication() {
     let baselines: &[&str] = if BASELINES { &["grpc-rdma"] } else { &[] };
     let against =
         format!("--against {}", [baselines, &["zero-copy,write,write"]].concat().join(","));
-    let lines = bench(&format!("step --steps 3 --repetitions 2 --batch 8 {against}"));
+    let lines = bench(&format!("step --steps 3 --iterations 2 --batch 8 {against}"));
     let exchanges: Vec<&str> =
         lines.iter().map(|line| line["exchange"].as_str().unwrap()).collect();
     assert_eq!(exchanges, [&["zero-copy"], baselines, &["write"]].concat(), "each once");
@@ -127,7 +127,7 @@ fn a_step_gives_the_same_weights_with_and_without_communication() {
         let copies = line["exchange"] == "grpc-rdma";
         assert_eq!(line["bytes_copied"].as_u64().unwrap() > 0, copies, "{line}");
     }
-    let lines = bench("step --steps 3 --warm-up 1 --repetitions 1 --batch 8");
+    let lines = bench("step --steps 3 --warm-up 1 --iterations 1 --batch 8");
     assert_eq!(lines.len(), 1);
     let line = &lines[0];
     assert_eq!(
@@ -144,7 +144,7 @@ fn a_step_gives_the_same_weights_with_and_without_communication() {
 /// What crosses may be rounded; the one process that it is held against has nothing that crosses.
 #[test]
 fn a_step_may_round_what_crosses() {
-    let step = "step --steps 3 --repetitions 1 --batch 8 --strategy allreduce --transport tcp";
+    let step = "step --steps 3 --iterations 1 --batch 8 --strategy allreduce --transport tcp";
     let [whole, rounded] = ["f32", "bf16"].map(|wire| bench(&format!("{step} --wire {wire}")));
     for (lines, wire) in [(&whole, "f32"), (&rounded, "bf16")] {
         assert_eq!((lines.len(), &lines[0]["wire"]), (1, &wire.into()), "{lines:?}");
@@ -294,6 +294,20 @@ fn every_algorithm_is_verified_and_what_it_sends_counted() {
     }
     let by_table = lines.iter().filter(|line| line["by_table"] == true).count();
     assert_eq!(by_table, 2);
+}
+
+#[test]
+fn several_vectors_at_once_are_verified_each() {
+    let lines = bench(
+        "allreduce --quick --ranks 3 --vectors 40 --sizes 2kB --times 4 --warm-up 1 --transport tcp",
+    );
+    let [line] = &lines[..] else { panic!("{lines:?}") };
+    let number = |field: &str| line[field].as_f64().unwrap();
+    assert_eq!((number("vectors"), number("bytes")), (40.0, 2000.0), "{line}");
+    // one for warming up, and four, at each of three
+    assert_eq!(number("vectors_verified"), 40.0 * 5.0 * 3.0, "{line}");
+    let rate = number("algorithm_bytes_per_s") * number("median_s");
+    assert!((rate / 80e3 - 1.0).abs() < 1e-9, "{line}");
 }
 
 #[test]
@@ -488,7 +502,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_measured() {
         ("modes --interval 0", "--interval must be at least 1"),
         ("modes --iterations 0", "invalid value '0'"),
         ("evaluation --only fig8", "transfer, transfer-links, throughput"),
-        ("step --repetitions 0", "--repetitions must be at least 1"),
+        ("step --iterations 0", "--iterations must be at least 1"),
         ("step --steps 0", "--steps must be at least 1"),
         #[cfg(feature = "baselines")]
         ("evaluation --json /dev/null --report page.html", "no page can be made of /dev/null"),

@@ -85,7 +85,7 @@ fn a_step_is_held_against_its_halves_and_shown_in_a_trace() {
     let trace = folder.path().join("t.json");
     for strategy in ["allreduce", "ps"] {
         let (lines, ended) = bench(&format!(
-            "step --strategy {strategy} --overlap --steps 3 --repetitions 1 --batch 8 --trace {}",
+            "step --strategy {strategy} --overlap --steps 3 --iterations 1 --batch 8 --trace {}",
             trace.display()
         ));
         let line = &lines[0];

@@ -392,7 +392,7 @@ fn a_step_is_measured_on_two_hosts_and_says_over_what() {
     let rsh = Rsh::new(IN_PLACE);
     // no machine has such a NIC
     let job =
-        rsh.start("bench step --servers 2 --steps 3 --repetitions 2 --nic nonesuch --json r.jsonl");
+        rsh.start("bench step --servers 2 --steps 3 --iterations 2 --nic nonesuch --json r.jsonl");
     let ended = job.end(LONG_LIMIT);
     assert!(ended.status.success(), "{}", ended.stderr);
     assert_eq!(warnings(&ended).len(), 1, "two jobs, one warning: {}", ended.stderr);

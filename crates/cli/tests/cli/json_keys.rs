@@ -194,7 +194,7 @@ fn what_is_measured_is_documented() {
     for bench in [
         "bench transfer --transport shm --exchange write --kind static --sizes 4KiB --quick",
         "bench write --transport shm --sizes 4KiB --quick",
-        "bench step --model mlp --steps 2 --repetitions 1 --threads 1 --batch 4",
+        "bench step --model mlp --steps 2 --iterations 1 --threads 1 --batch 4",
         "bench allreduce --transport shm --ranks 2 --sizes 4KiB --quick",
         "bench kvstore --transport shm --workers 1 --sizes 4KiB --quick",
         "bench modes --modes dist-sgd --epochs 1 --workers 2",

@@ -95,7 +95,7 @@ fn benchmarks_keep_to_the_terminal() {
     let link = folder.path().join("link").display().to_string();
     let link = format!("bench allreduce --transport tcp --ranks 2 --times 1 --quick --link {link}");
     for (arguments, said, least) in [
-        ("bench step --steps 2 --repetitions 1 --batch 8 --threads 1", "the same weights in", 70),
+        ("bench step --steps 2 --iterations 1 --batch 8 --threads 1", "the same weights in", 70),
         (
             "bench write --quick --transport shm --sizes 4KiB --iterations 3",
             "The last write of every measurement was compared whole.",

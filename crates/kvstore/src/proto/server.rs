@@ -228,6 +228,9 @@ impl Server {
             Ask::Push { shard, round, rows, .. } => {
                 self.on_push(worker, id, *shard, (*round, rows.is_some()))
             }
+            Ask::PushEncoded { shard, round, .. } => {
+                self.on_push(worker, id, *shard, (*round, false))
+            }
             Ask::Pull { shard, round, priority, into, rows, wide } => {
                 let sparse = rows.is_some() || *wide;
                 let pull = Pull { id, round: *round, priority: *priority, into: *into, sparse };

@@ -89,8 +89,9 @@ pub struct Worker {
 /// What is to go to one server.
 #[derive(Debug, Default)]
 struct Link {
-    /// Shards whose next request may go.
-    ready: BinaryHeap<Turn>,
+    /// Shards whose next request may go: one that carries no value, or a push.
+    asks: BinaryHeap<Turn>,
+    pushes: BinaryHeap<Turn>,
     controls: VecDeque<(RequestId, u64, Control)>,
     /// A control request waits for its answer.
     is_asked: bool,
@@ -98,6 +99,15 @@ struct Link {
     due: VecDeque<(u64, RequestId)>,
     /// How many requests to this server wait for their answers.
     waiting: usize,
+}
+
+impl Link {
+    fn takes(&mut self, turn: Option<(Turn, bool)>) {
+        if let Some((turn, is_push)) = turn {
+            let of = if is_push { &mut self.pushes } else { &mut self.asks };
+            of.push(turn);
+        }
+    }
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -176,9 +186,18 @@ impl Worker {
         link.controls.front().filter(|_| !link.is_asked).map(|(_, _, what)| what)
     }
 
-    /// The next request that may go to this server now: what is due again first, then by priority (larger
+    /// The next request that may go to this server now: what is due again first, then what carries no value, each by priority (larger
     /// first), and in order within a shard.
     pub fn poll(&mut self, server: usize, now_ms: u64) -> Option<ToSend> {
+        self.next_of(server, now_ms, true)
+    }
+
+    /// As [`Worker::poll`], of what carries no value or is due again.
+    pub fn poll_without_value(&mut self, server: usize, now_ms: u64) -> Option<ToSend> {
+        self.next_of(server, now_ms, false)
+    }
+
+    fn next_of(&mut self, server: usize, now_ms: u64, may_push: bool) -> Option<ToSend> {
         if let Some(id) = self.next_due(server, now_ms) {
             let UnderWay { op, what, priority, .. } = self.under_way.get(&id)?;
             let (op, what, priority) = (*op, what.clone(), *priority);
@@ -193,7 +212,9 @@ impl Worker {
                 UnderWay { server, op: Some(op), priority: 0, what: RequestBody::Control(what) };
             return Some(self.start(server, id, asked, now_ms));
         }
-        let key = link.ready.pop()?.shard;
+        let turn = link.asks.pop();
+        let turn = turn.or_else(|| may_push.then(|| link.pushes.pop()).flatten());
+        let key = turn?.shard;
         let shard = self.shards.get_mut(&key)?;
         let Queued { op, task, priority, .. } = shard.start()?;
         let what = match task {
@@ -276,7 +297,8 @@ impl Worker {
         let mut unanswered: Vec<(RequestId, UnderWay)> = gone.collect();
         unanswered.sort_unstable_by_key(|(id, _)| *id);
         let link = &mut self.links[server];
-        link.ready.clear();
+        link.asks.clear();
+        link.pushes.clear();
         link.due.clear();
         (link.is_asked, link.waiting) = (false, 0);
         for shard in self.shards.values_mut().filter(|shard| shard.server == server) {
@@ -302,7 +324,7 @@ impl Worker {
         }
         for (key, shard) in self.shards.iter_mut().filter(|(_, shard)| shard.server == server) {
             shard.tell_of();
-            self.links[server].ready.extend(shard.turn(*key));
+            self.links[server].takes(shard.turn(*key));
         }
     }
 
@@ -345,7 +367,7 @@ impl Worker {
     /// The shard's next request takes its turn, if it may go now.
     fn wake(&mut self, key: ShardKey) {
         if let Some(shard) = self.shards.get_mut(&key) {
-            self.links[shard.server].ready.extend(shard.turn(key));
+            self.links[shard.server].takes(shard.turn(key));
         }
     }
 

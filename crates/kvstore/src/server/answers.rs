@@ -313,7 +313,8 @@ impl Core {
             };
             let is_direct = matches!(entry.value, Some((_, Sent::Direct { .. })));
             let is_full = batch.bytes() + bytes + 2 * ENTRY_BYTES > room;
-            let is_busy = is_direct && (direct_bytes >= WINDOW_BYTES || directs > 64);
+            let has_enough = direct_bytes >= WINDOW_BYTES || directs > 64;
+            let is_busy = is_direct && (has_enough || batch.is_behind_much());
             if (is_full && !batch.is_empty()) || is_busy {
                 break;
             }

@@ -79,6 +79,8 @@ pub(super) struct Slot {
     pub(super) mapped: Option<RemotePlace>,
     /// How many rows lie there; none: the whole shard.
     pub(super) rows: Option<usize>,
+    /// Of how many bytes the rule makes the whole shard; none: it lies there.
+    pub(super) encoded: Option<usize>,
     /// The rows that this worker waits for, i32.
     pub(super) pulled: Option<Vec<u8>>,
     /// What the device has done once it has read what was pushed last.
@@ -203,7 +205,9 @@ impl Shards {
         for has_slot in has_slot {
             let buffer = has_slot.then(|| of_slots.alloc(wire, spec.slot_bytes())).transpose()?;
             let read_by = Behind::default();
-            slots.push(Slot { buffer, mapped: None, rows: None, pulled: None, read_by });
+            let slot =
+                Slot { buffer, mapped: None, rows: None, encoded: None, pulled: None, read_by };
+            slots.push(slot);
         }
         self.shards.insert(shard, ShardMemory { spec, weights, copy, slots });
         Ok(())
@@ -369,6 +373,14 @@ impl Shards {
             .zip(&pushed)
             .map(|(slot, bytes)| slot.rows.map(|count| pushed_rows(spec, bytes, count)))
             .collect();
+        if slots.iter().any(|slot| slot.encoded.is_some()) {
+            let each = slots.iter().zip(&pushed);
+            let encoded = each.map(|(slot, bytes)| bytes.get(..slot.encoded?));
+            return Ok(match encoded.collect::<Option<Vec<&[u8]>>>() {
+                Some(pushes) => update.apply_encoded(shard, &mut weights, &pushes),
+                None => Err("in one round, all workers push encoded values or none".to_string()),
+            });
+        }
         Ok(match sparse {
             Some(rows) => update.apply_rows(shard, &mut weights, &rows),
             None => {

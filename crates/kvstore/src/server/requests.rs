@@ -51,7 +51,8 @@ impl Core {
         let mut places = Vec::new();
         for request in &requests {
             if let Ask::Pull { into: Some(place), .. }
-            | Ask::Push { value: Carried::There(place), .. } = &request.what
+            | Ask::Push { value: Carried::There(place), .. }
+            | Ask::PushEncoded { value: Carried::There(place), .. } = &request.what
             {
                 let (_, bytes) = place.region;
                 match self.opened.get(&(worker, place.key())) {
@@ -108,15 +109,23 @@ impl Core {
         match request.what {
             Ask::Push { shard, value: Carried::There(place), .. } => {
                 self.count_push(shard, None);
-                if let Some(memory) = self.shards.get_mut(shard) {
-                    memory.slots[worker].rows = None;
-                    memory.slots[worker].mapped = Some(place);
-                }
+                self.shown(worker, shard, place, None);
                 Ok(())
             }
             Ask::Push { shard, rows, .. } => {
                 self.count_push(shard, rows);
-                self.store(worker, shard, rows, carried)
+                self.store(worker, shard, (rows, None), carried)
+            }
+            Ask::PushEncoded { shard, value, bytes, .. } => {
+                self.counters.pushes += 1;
+                self.counters.bytes_pushed += bytes;
+                // fits: checked against a slot; so below
+                let encoded = Some(bytes as usize);
+                match value {
+                    Carried::There(place) => self.shown(worker, shard, place, encoded),
+                    _ => self.store(worker, shard, (None, encoded), carried)?,
+                }
+                Ok(())
             }
             Ask::Pull { shard, .. } => {
                 if let Some(memory) = self.shards.get_mut(shard) {
@@ -139,12 +148,26 @@ impl Core {
         self.counters.bytes_pushed += (count * memory.spec.row_bytes()) as u64;
     }
 
+    /// A worker shows what it pushes: of so many bytes the rule makes a whole shard, or that lies there.
+    fn shown(
+        &mut self,
+        worker: usize,
+        shard: ShardKey,
+        place: RemotePlace,
+        encoded: Option<usize>,
+    ) {
+        if let Some(memory) = self.shards.get_mut(shard) {
+            let slot = &mut memory.slots[worker];
+            (slot.rows, slot.encoded, slot.mapped) = (None, encoded, Some(place));
+        }
+    }
+
     /// Puts what was pushed into the worker's slot, unless it was written there.
     fn store(
         &mut self,
         worker: usize,
         shard: ShardKey,
-        rows: Option<Rows>,
+        (rows, encoded): (Option<Rows>, Option<usize>),
         carried: CarriedBytes<'_>,
     ) -> Result<(), StoreError> {
         let Some(memory) = self.shards.get_mut(shard) else { return Ok(()) };
@@ -152,7 +175,7 @@ impl Core {
         let slot = &mut memory.slots[worker];
         // fits: checked against the shard's rows
         slot.rows = rows.map(|rows| rows.count as usize);
-        slot.mapped = None;
+        (slot.encoded, slot.mapped) = (encoded, None);
         let is_here = carried.value.is_some() || carried.indices.is_some();
         let Some(buffer) = slot.buffer.as_ref().filter(|_| is_here) else { return Ok(()) };
         let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
@@ -194,6 +217,7 @@ impl Core {
         };
         let (shard, value, rows) = match request.what {
             Ask::Push { shard, value, rows, .. } => (shard, Some(value), rows),
+            Ask::PushEncoded { shard, value, .. } => (shard, Some(value), None),
             Ask::Pull { shard, rows, .. } => (shard, None, rows),
             _ => return Ok(CarriedBytes::default()),
         };
@@ -206,7 +230,8 @@ impl Core {
         let is_on_device = memory.slots[from].buffer.as_ref().is_some_and(|slot| {
             slot.space().is_device() && (rows.is_some() || value != Some(Carried::InPlace))
         });
-        if is_on_device && matches!(request.what, Ask::Push { .. }) {
+        let is_push = value.is_some();
+        if is_on_device && is_push {
             return Err(wrong(
                 "whole values of this size are written where they belong".to_string(),
             ));
@@ -218,8 +243,23 @@ impl Core {
         // the device may still read what was pushed before, which is not answered then
         let read_by = memory.slots[from].read_by;
         let reads = self.on_device.as_ref().is_some_and(|device| !device.has_passed(read_by));
-        if reads && matches!(request.what, Ask::Push { .. }) {
+        if reads && is_push {
             return Err(RequestRefusal::TooSoon { shard });
+        }
+        if let (Ask::PushEncoded { round, bytes, .. }, Some(value)) = (&request.what, value) {
+            // fits: usize is 64 bits wide
+            let room = spec.slot_bytes() as u64;
+            return match () {
+                () if self.on_device.is_some() => {
+                    Err(wrong("values on a device are pushed as they are".to_string()))
+                }
+                () if *round == 0 => Err(wrong("a first value is pushed as it is".to_string())),
+                () if *bytes > room => Err(wrong(format!("{bytes} bytes for a slot of {room}"))),
+                () => {
+                    let value = block(value, *bytes as usize)?;
+                    Ok(CarriedBytes { value, indices: None })
+                }
+            };
         }
         // what is in the slot has as many rows as the shard; a pull may name one row again and again
         let is_in_slot =

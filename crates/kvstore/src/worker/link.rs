@@ -105,16 +105,18 @@ impl Core {
         let largest = ENTRY_BYTES + wire.direct_from().unwrap_or(0);
         let now_ms = Core::now_ms();
         while batch.is_empty() || batch.bytes() + 2 * largest <= room {
-            let under_way: usize = self.links[server].leaving.iter().map(|(_, bytes)| bytes).sum();
-            if under_way >= WINDOW_BYTES {
-                break;
-            }
             // what a user asks may fill a message: it fits one of its own
             let asked = self.proto.next_control(server).map_or(0, Control::payload_bytes);
             if !batch.is_empty() && batch.bytes() + asked + ENTRY_BYTES > room {
                 break;
             }
-            let Some(next) = self.proto.poll(server, now_ms) else { break };
+            let under_way: usize = self.links[server].leaving.iter().map(|(_, bytes)| bytes).sum();
+            // what carries no value waits for none: a value that is asked for comes the other way meanwhile
+            let next = match under_way >= WINDOW_BYTES || batch.is_behind_much() {
+                true => self.proto.poll_without_value(server, now_ms),
+                false => self.proto.poll(server, now_ms),
+            };
+            let Some(next) = next else { break };
             let request = self.request(wire, &mut batch, server, next)?;
             batch.entry(&request)?;
         }
@@ -140,20 +142,20 @@ impl Core {
             },
             RequestBody::Push { shard, round } => {
                 let from_op = op.and_then(|op| self.operations.get(&op));
-                let (from, bytes, indices) = match from_op {
+                let (from, bytes, indices, is_encoded) = match from_op {
                     // what has left once may have been written over since: then the log has it
                     Some(Operation { work: Work::Push(pushed), .. }) if pushed.loan.is_some() => {
-                        let Pushed { from, bytes, indices, .. } = pushed;
-                        (from.clone(), bytes.clone(), indices.clone())
+                        let Pushed { from, bytes, indices, is_encoded, .. } = pushed;
+                        (from.clone(), bytes.clone(), indices.clone(), *is_encoded)
                     }
                     _ => {
                         let logged = self.log.get(&(shard, round)).cloned();
-                        let Some(Logged { from, indices }) = logged else {
+                        let Some(Logged { from, indices, is_encoded }) = logged else {
                             let what = format!("round {round} of shard {} is not kept", shard.0);
                             return Err(StoreError::Update(what));
                         };
                         let bytes = 0..from.bytes();
-                        (from, bytes, indices)
+                        (from, bytes, indices, is_encoded)
                     }
                 };
                 let bytes = Bytes::Of { buffer: from, offset: bytes.start, bytes: bytes.len() };
@@ -161,7 +163,7 @@ impl Core {
                     wire,
                     batch,
                     server,
-                    Push { shard, round, op, again, bytes, indices },
+                    Push { shard, round, op, again, bytes, indices, is_encoded },
                 )
             }
             RequestBody::Pull { shard, round } => {
@@ -180,16 +182,24 @@ impl Core {
         server: usize,
         push: Push,
     ) -> Ask {
-        let Push { shard, round, op, again, bytes, indices } = push;
+        let Push { shard, round, op, again, bytes, indices, is_encoded } = push;
         let here = &self.shards[&shard];
         let (slot, at_indices) = (here.slot, here.spec.slot_indices() as u64);
         let (sizes, by_rows) = (wire.sizes(self.links[server].rank), indices.is_some());
         let count = indices.as_ref().map_or(0, Bytes::len) / size_of::<i32>();
-        let is_mapped = sizes.mode(bytes.len(), by_rows) == TransferMode::PeerMapped;
+        // where there is no slot for the whole, less is shown, too
+        let size = if is_encoded { here.spec.bytes() } else { bytes.len() };
+        let is_mapped = sizes.mode(size, by_rows) == TransferMode::PeerMapped;
+        // fits: a size in memory
+        let encoded = is_encoded.then_some(bytes.len() as u64);
+        let asked = |value, rows| match encoded {
+            Some(bytes) => Ask::PushEncoded { shard, round, value, bytes },
+            None => Ask::Push { shard, round, value, rows },
+        };
         // the server reads it where it is: it leaves when it is applied
         let place = self.place_of(&bytes).filter(|place| place.on_device || is_mapped);
         if let Some(place) = place {
-            return Ask::Push { shard, round, value: Carried::There(place), rows: None };
+            return asked(Carried::There(place), None);
         }
         let sent = TransferThresholds { mapped_from: None, ..sizes };
         let mut carried = |this: &mut Core, bytes: Bytes, offset: u64| match (slot, bytes) {
@@ -216,7 +226,7 @@ impl Core {
         }
         // fits: a count of rows in memory
         let rows = indices.map(|indices| Rows { count: count as u64, indices });
-        Ask::Push { shard, round, value, rows }
+        asked(value, rows)
     }
 
     /// How a server finds bytes that it can read where they are.
@@ -309,4 +319,5 @@ struct Push {
     again: bool,
     bytes: Bytes,
     indices: Option<Bytes>,
+    is_encoded: bool,
 }

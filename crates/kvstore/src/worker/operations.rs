@@ -20,6 +20,8 @@ pub(super) struct Pushing<'a> {
     pub(super) rows: Option<&'a [i32]>,
     /// It is the first value.
     pub(super) is_first: bool,
+    /// Servers make the value of it.
+    pub(super) is_encoded: bool,
 }
 
 /// How a pull goes.
@@ -71,6 +73,8 @@ pub(super) struct Pushed {
     pub(super) bytes: Range<usize>,
     /// The rows that it is about, i32.
     pub(super) indices: Option<Bytes>,
+    /// Its server makes the shard of it.
+    pub(super) is_encoded: bool,
     /// Taken back when the value has left; by address, for it may lie on a device.
     pub(super) loan: Option<DeviceLoan>,
     /// Direct writes that are under way.
@@ -98,6 +102,7 @@ pub(super) struct Pulled {
 pub(super) struct Logged {
     pub(super) from: Buffer,
     pub(super) indices: Option<Bytes>,
+    pub(super) is_encoded: bool,
 }
 
 /// A value that is read where its server has it.

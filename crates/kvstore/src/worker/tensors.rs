@@ -14,21 +14,21 @@ use crate::transfer::{TransferMode, TransferThresholds};
 use crate::wire::{Incoming, Wire};
 
 impl Core {
-    /// One tensor in registered memory where the value is to be written directly: the only one, or the sum
-    /// of all devices'.
+    /// One tensor in registered memory where a value of `size` bytes is written directly or shown: the only one, or the sum of all
+    /// devices'.
     pub(super) fn merged(
         &mut self,
         wire: &mut dyn Wire,
         key: Key,
         spec: &ValueSpec,
         devices: &[Buffer],
-        bytes: usize,
+        (bytes, size): (usize, usize),
     ) -> Result<Buffer, StoreError> {
         let [first, rest @ ..] = devices else {
             return Err(StoreError::Count { keys: 1, found: 0 });
         };
         let mut sizes = self.links.iter().map(|link| wire.sizes(link.rank));
-        let is_reached = sizes.any(|sizes| sizes.mode(bytes, false) != TransferMode::InMessages);
+        let is_reached = sizes.any(|sizes| sizes.mode(size, false) != TransferMode::InMessages);
         if rest.is_empty() && (!is_reached || self.is_registered(first)) {
             return Ok(first.clone());
         }
@@ -106,7 +106,8 @@ impl Core {
         let from = pushed.from.read().map_err(lent)?;
         copy.write().map_err(lent)?.copy_from_slice(&from[pushed.bytes.clone()]);
         self.copies.add(CopyPurpose::Store, pushed.bytes.len() as u64);
-        Ok(Logged { from: copy, indices: pushed.indices.clone() })
+        let (indices, is_encoded) = (pushed.indices.clone(), pushed.is_encoded);
+        Ok(Logged { from: copy, indices, is_encoded })
     }
 
     /// An error of memory that is short, with how much of it is the log's.

@@ -58,6 +58,9 @@ fn ask() -> impl Strategy<Value = Ask> {
         any::<u64>().prop_map(|of| Ask::Taken { of: RequestId(of) }),
         ".{0,9}".prop_map(|path| Ask::Save { path }),
         ".{0,9}".prop_map(|path| Ask::Load { path }),
+        (shard(), round(), carried(), any::<u64>()).prop_map(|(shard, round, value, bytes)| {
+            Ask::PushEncoded { shard, round, value, bytes }
+        }),
     ]
 }
 

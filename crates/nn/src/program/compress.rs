@@ -4,10 +4,6 @@
 use tensorwire_graph::{Gradient, Graph, GraphError, Hint, Init, NARROWED_FROM, Op, Output};
 use tensorwire_tensor::{DType, TensorSpec};
 
-/// Elements that have one scale. A scale of 4 bytes is 1.6 % of them; where one element is much larger than the others, these
-/// 256 are what it costs.
-const BLOCK: usize = 256;
-
 /// What crosses of gradients of f32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Compression {
@@ -18,6 +14,16 @@ pub enum Compression {
 }
 
 impl Compression {
+    /// Elements that have one scale. A scale of 4 bytes is 1.6 % of them; where one element is much larger than the others, these
+    /// 256 are what it costs.
+    pub const BLOCK: usize = 256;
+
+    /// Returns how many of so many elements a share is, one at least.
+    pub fn chosen(share: f64, elements: usize) -> usize {
+        // fits: between 1 and the elements
+        ((elements as f64 * share).round() as usize).clamp(1, elements.max(1))
+    }
+
     /// Puts what crosses, and what is made of it, behind a replica's gradient of a variable. Returns that gradient, and the name of the
     /// variable that has what is left; none where the gradient is of rows, too small or of another type: it stays as it is.
     pub(super) fn add(
@@ -40,11 +46,11 @@ impl Compression {
         let residual = graph.add(&name, hint, op, &[])?.into();
         let (less, all) = match self {
             Compression::Int8 => {
-                (Op::Quantize { block: BLOCK }, Op::Dequantize { block: BLOCK, first: 0 })
+                let block = Compression::BLOCK;
+                (Op::Quantize { block }, Op::Dequantize { block, first: 0 })
             }
             Compression::TopK { share } => {
-                // fits: between 1 and the elements
-                let count = ((elements as f64 * share).round() as usize).clamp(1, elements);
+                let count = Compression::chosen(share, elements);
                 (Op::TopK { count }, Op::ScatterElements { to, first: 0 })
             }
         };

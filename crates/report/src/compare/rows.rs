@@ -152,6 +152,7 @@ const SETTINGS: &[(&str, &str)] = &[
     ("clients", "clients"),
     ("ranks", "ranks"),
     ("devices", "devices"),
+    ("vectors", "vectors at once"),
     ("devices_per_worker", "devices a worker"),
     ("hosts", "hosts"),
     ("threads", "threads"),

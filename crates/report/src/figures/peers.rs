@@ -150,9 +150,13 @@ fn all_reduce(line: &Line) -> Result<Vec<Point>, Lacks> {
         let ours = at.point(Role::Ours, CHOSEN, line.quantiles("tensorwire_s.median")?);
         return Ok(vec![theirs, ours]);
     }
-    let subject = match line.optional_text("collective") {
+    let among = match line.optional_text("collective") {
         None | Some("all-reduce") => ranks,
         Some(other) => format!("{other}, {ranks}"),
+    };
+    let subject = match line.optional_number("vectors").filter(|vectors| *vectors > 1.0) {
+        Some(vectors) => format!("{among}, {vectors} vectors at once"),
+        None => among,
     };
     let at = At::x(subject, place, bytes);
     let seconds = line.seconds("median_s")?;

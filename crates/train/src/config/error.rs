@@ -113,10 +113,20 @@ pub enum ConfigError {
     )]
     TooManyProcesses { processes: u64, most: u64, host: String },
     #[error(
-        "--wire {wire} needs gradients to go straight to who reduces them, and {strategy} sends them to a store or through groups; \
-         take --strategy ps or allreduce, or --wire bf16"
+        "--wire {wire} needs gradients to go straight to who reduces them, and {strategy} reduces them in groups first; take \
+         --strategy ps, allreduce or dist-sgd, or --wire bf16"
     )]
     WireOfStrategy { wire: &'static str, strategy: &'static str },
+    #[error(
+        "--wire {wire} to a store is for workers and servers that compute on processors; take --device cpu, --strategy ps or \
+         allreduce, or --wire bf16"
+    )]
+    WireOnDevice { wire: &'static str },
+    #[error(
+        "with --wire {wire} and {servers} servers more than a server has room for may be pushed of its share of '{variable}'; take \
+         a smaller share, fewer servers, or --wire int8 or bf16"
+    )]
+    WireTooLarge { wire: String, servers: u32, variable: String },
     #[error("{option} changes nothing here: it is for {used_by}; leave it out")]
     Unused { option: &'static str, used_by: &'static str },
     #[error(

@@ -10,7 +10,6 @@ use tensorwire_tensor::DType;
 
 use super::{CollectivesChoice, ConfigError, FloatType, TrainConfig};
 use crate::strategy::Strategy;
-use crate::topology::Weights;
 
 /// What tensors of f32 cross as (`--wire`). Those of fewer than 256 elements, gradients of rows, and the variables that these change
 /// cross as they are.
@@ -163,8 +162,8 @@ impl TrainConfig {
             return Ok(());
         }
         let wire = self.wire.name();
-        let is_one_graph = matches!(topology.weights, Weights::Servers | Weights::Replicated);
-        if !is_one_graph || topology.has_store() {
+        // a group's mean is made before its master pushes
+        if topology.has_store() && topology.is_grouped() {
             return Err(ConfigError::WireOfStrategy { wire, strategy: self.strategy.name() });
         }
         let own = [
@@ -218,7 +217,9 @@ mod tests {
         for strategy in Strategy::ALL {
             let checked = TrainConfig { strategy, wire: WireType::Int8, ..config() }.check();
             match strategy {
-                Strategy::Ps | Strategy::AllReduce => checked.unwrap(),
+                Strategy::Ps | Strategy::AllReduce | Strategy::DistSgd | Strategy::DistAsgd => {
+                    checked.unwrap()
+                }
                 _ => {
                     let said = checked.unwrap_err().to_string();
                     assert!(said.contains("--wire"), "{strategy:?}: {said}");

@@ -114,10 +114,8 @@ pub(super) fn shard(
         (true, Role::Worker(worker)) if topology.averaging.is_some() => worker < topology.groups,
         (true, Role::Server(_)) => !topology.reduces_in_store,
         // of averages of weights the first one's count
-        (store, Role::Worker(worker)) if worker > 0 && (store || topology.plans_one_worker()) => {
-            false
-        }
-        (false, Role::Worker(worker)) => {
+        (false, Role::Worker(worker)) if worker > 0 && topology.plans_one_worker() => false,
+        (_, Role::Worker(worker)) => {
             let part = &plan.parts[topology.part(rank)].graph;
             let own = checkpoint::own_variables(part, program, topology, None);
             own.iter().any(|own| is_written(topology, worker, own))
@@ -133,7 +131,8 @@ pub(super) fn shard(
 /// True if a worker writes a variable of its own: where each has all, the first one's are everybody's, but for what nobody else has.
 pub(super) fn is_written(topology: &Topology, worker: u32, own: &OwnVariable) -> bool {
     // clients that meet at a centre in a store have each their own
-    !topology.is_replicated() || topology.has_store() || worker == 0 || own.is_residual()
+    let has_clients = topology.has_store() && topology.averaging.is_some();
+    !topology.is_replicated() || has_clients || worker == 0 || own.is_residual()
 }
 
 impl JobShape {

@@ -7,84 +7,20 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tensorwire_base::{Clock, Deadline};
-use tensorwire_graph::{Edge, EdgeId, Node, NodeId, Op, Output, Plan, Transfer};
+use tensorwire_graph::{EdgeId, NodeId, Op, Output, Plan, Transfer};
 use tensorwire_kvstore::{Key, KvHandle, KvProgress, KvWorker, StoreError, ValueSpec};
 use tensorwire_memory::{Buffer, Slab};
-use tensorwire_nn::Program;
 use tensorwire_runtime::{
     DeviceWay, Events, ExchangeError, Ports, Sending, Storage, TensorExchange,
 };
 use tensorwire_tensor::{DType, TensorSpec};
 
+use super::encoded::{Less, encoded};
+use super::keys::{Sent, StoreKeys, carried_value};
 use super::rows::sorted_rows;
 use crate::carried::Carried;
 use crate::config::SendOrder;
 use crate::mover::Mover;
-
-/// The tensors of a job by the names of its variables: a variable's key is its place in this list.
-#[derive(Clone, Debug)]
-pub(crate) struct StoreKeys {
-    keys: HashMap<String, Key>,
-}
-
-impl StoreKeys {
-    pub(crate) fn new<'a>(variables: impl Iterator<Item = &'a str>) -> StoreKeys {
-        StoreKeys { keys: variables.map(str::to_string).zip((0..).map(Key)).collect() }
-    }
-
-    /// Those of a job whose store makes the means of what is pushed.
-    pub(crate) fn of_means<'a>(variables: impl Iterator<Item = &'a str>) -> StoreKeys {
-        let names = variables.map(Program::mean_of);
-        StoreKeys { keys: names.zip((0..).map(Key)).collect() }
-    }
-
-    pub(crate) fn key(&self, variable: &str) -> Option<Key> {
-        self.keys.get(variable).copied()
-    }
-
-    /// The variable whose update takes what comes over an edge, and which of a row gradient's two tensors it is.
-    fn updated_by(&self, plan: &Plan, edge: &Edge) -> Option<(Key, Sent)> {
-        let graph = &plan.parts[edge.to].graph;
-        // what comes rounded is widened first
-        let widens =
-            |node: &Node| matches!(node.op, Op::Cast { .. }) && node.inputs[0].node == edge.recv;
-        let widened = graph.nodes().find(|(_, node)| widens(node)).map(|(id, _)| id);
-        let comes = |input: &Output| input.node == edge.recv || Some(input.node) == widened;
-        graph.nodes().find_map(|(_, node)| {
-            let at = node.inputs.iter().position(comes)?;
-            let state = node.op.mutated_inputs();
-            if node.op == Op::Mean {
-                return self.key(&node.name).map(|key| (key, Sent::Whole));
-            }
-            let key = self.key(&graph.node(node.inputs.first()?.node).name)?;
-            match node.op {
-                Op::Apply { .. } | Op::ApplyAverage { .. } => Some((key, Sent::Whole)),
-                Op::ApplyRows { .. } if (at - state).is_multiple_of(2) => {
-                    Some((key, Sent::Indices))
-                }
-                Op::ApplyRows { .. } => Some((key, Sent::Rows)),
-                _ => None,
-            }
-        })
-    }
-}
-
-/// The name of what an edge carries, rounded or not.
-pub(crate) fn carried_value<'p>(plan: &'p Plan, edge: &'p Edge) -> &'p str {
-    let graph = &plan.parts[edge.from].graph;
-    let made = graph.node(edge.send).inputs.first().map(|input| graph.node(input.node));
-    let rounded = made.filter(|node| matches!(node.op, Op::Cast { .. }));
-    rounded.map_or(&edge.name, |node| &graph.node(node.inputs[0].node).name)
-}
-
-/// What an edge brings to a variable's update.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sent {
-    Whole,
-    /// A gradient by rows: which, and what.
-    Indices,
-    Rows,
-}
 
 /// A [`TensorExchange`] over a store.
 #[derive(Debug)]
@@ -98,10 +34,14 @@ pub(crate) struct StoreExchange {
     /// By edge: the last that was asked for.
     pulls: HashMap<EdgeId, Asked>,
     pushes: HashMap<KvHandle, EdgeId>,
-    /// Of variables that are read where their servers have them.
+    /// Of variables that are asked for ahead.
     progressed: HashMap<Key, Progressed>,
+    /// Values that are pulled into memory of this process are asked for ahead, too.
+    asks_ahead: bool,
     /// Halves of gradients by rows.
     halves: HashMap<Key, (EdgeId, Sent, TensorSpec, Buffer)>,
+    /// Halves of what servers make gradients of.
+    parts: HashMap<Key, (EdgeId, Buffer)>,
     over: Vec<EdgeId>,
     failed: Option<StoreError>,
     news: Vec<KvProgress>,
@@ -166,8 +106,7 @@ struct Asked {
     at_ns: u64,
 }
 
-/// How far a step is with a variable that is read where its server has it. Once it is pushed and nothing
-/// reads it any more, the next step's is asked for.
+/// How far a step is with a variable. Once it is pushed and nothing reads it any more, the next step's is asked for.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progressed {
     is_pushed: bool,
@@ -255,7 +194,9 @@ impl StoreExchange {
             pulls: HashMap::new(),
             pushes: HashMap::new(),
             progressed: HashMap::new(),
+            asks_ahead: false,
             halves: HashMap::new(),
+            parts: HashMap::new(),
             over: Vec::new(),
             failed: None,
             news: Vec::new(),
@@ -268,6 +209,12 @@ impl StoreExchange {
     /// It with pushes and pulls in this order.
     pub(crate) fn in_order(self, order: SendOrder) -> StoreExchange {
         StoreExchange { order, ..self }
+    }
+
+    /// It with the next step's values asked for as soon as this step is done with a variable: of workers that make the same steps
+    /// all of them have that step's pushes, whenever they are asked for.
+    pub(crate) fn asking_ahead(self, asks_ahead: bool) -> StoreExchange {
+        StoreExchange { asks_ahead, ..self }
     }
 
     /// What happens at its worker.
@@ -320,6 +267,34 @@ impl StoreExchange {
 }
 
 impl StoreExchange {
+    /// Pushes what servers make a gradient of, once both tensors are there.
+    fn push_less(
+        &mut self,
+        edge: EdgeId,
+        (key, less, is_second): (Key, Less, bool),
+        tensor: &Buffer,
+    ) -> Result<Sending, ExchangeError> {
+        let Some((other_edge, other)) = self.parts.remove(&key) else {
+            self.parts.insert(key, (edge, tensor.clone()));
+            return Ok(Sending::Started);
+        };
+        let parts = if is_second { [&other, tensor] } else { [tensor, &other] };
+        let priority = self.priority(key);
+        let mut worker = self.worker.lock();
+        let encoded = encoded((&mut worker, &self.carried), key, less, parts);
+        let encoded = encoded.map_err(store_error)?;
+        worker.push_encoded(key, &encoded, priority).map_err(store_error)?;
+        drop(worker);
+        self.carried.to_store(encoded.iter().map(Buffer::bytes).sum());
+        // what is pushed is a copy
+        self.over.extend([other_edge, edge]);
+        self.progressed.entry(key).or_default().is_pushed = true;
+        self.ask_ahead(key);
+        self.progress();
+        self.check()?;
+        Ok(Sending::Started)
+    }
+
     /// Asks for the tensor of an epoch.
     fn ask(&mut self, edge: EdgeId, epoch: u64) {
         let Some(Inbound { key, bytes, into, wide, .. }) = self.inbound.get(&edge) else { return };
@@ -355,10 +330,17 @@ impl StoreExchange {
             return;
         }
         self.progressed.remove(&key);
-        let its = |(_, inbound): &(&EdgeId, &Inbound)| {
-            inbound.key == key && inbound.into.is_none() && inbound.is_read_where_pushed
+        let mut its = self.inbound.iter().filter(|(_, inbound)| inbound.key == key);
+        let is_ahead = |(edge, inbound): &(&EdgeId, &Inbound)| {
+            let is_free = match inbound.into {
+                None => true,
+                // what a device copies from may be read still, and what was released may be another's
+                Some(_) => self.asks_ahead && !self.staged.contains_key(*edge),
+            };
+            is_free && inbound.is_read_where_pushed && !inbound.follows && inbound.wide.is_none()
         };
-        let edge = self.inbound.iter().find(its).map(|(edge, _)| *edge);
+        let edge = its.next().filter(|_| its.next().is_none()).filter(is_ahead);
+        let edge = edge.map(|(edge, _)| *edge);
         let asked = edge.and_then(|edge| Some((edge, self.pulls.get(&edge)?.epoch)));
         if let Some((edge, epoch)) = asked {
             self.ask(edge, epoch + 1);
@@ -378,9 +360,17 @@ impl TensorExchange for StoreExchange {
         tensor: Option<&Buffer>,
     ) -> Result<Sending, ExchangeError> {
         match (self.outbound.get(&edge), tensor) {
-            (Some((_, key, Sent::Whole)), Some(tensor)) => {
+            (Some((_, key, sent @ (Sent::Whole | Sent::Less { .. }))), Some(tensor)) => {
                 let key = *key;
-                let sending = self.push(edge, key, tensor)?;
+                let sending = match *sent {
+                    Sent::Less { less, is_second } => {
+                        self.push_less(edge, (key, less, is_second), tensor)?
+                    }
+                    _ => self.push(edge, key, tensor)?,
+                };
+                if self.parts.contains_key(&key) {
+                    return Ok(sending);
+                }
                 let made =
                     |(_, inbound): &(&EdgeId, &Inbound)| inbound.follows && inbound.key == key;
                 if let Some(made) = self.inbound.iter().find(made).map(|(edge, _)| *edge) {
@@ -497,9 +487,13 @@ impl TensorExchange for StoreExchange {
     }
 
     fn released(&mut self, edge: EdgeId) {
-        let Some(Inbound { key, into: None, .. }) = self.inbound.get(&edge) else { return };
+        let Some(Inbound { key, into, .. }) = self.inbound.get(&edge) else { return };
         let key = *key;
-        self.worker.lock().release(key);
+        match into {
+            None => self.worker.lock().release(key),
+            Some(_) if self.asks_ahead => {}
+            Some(_) => return,
+        }
         self.progressed.entry(key).or_default().is_released = true;
         self.ask_ahead(key);
         self.progress();

@@ -187,6 +187,71 @@ fn what_an_evaluation_alone_reads_keeps_no_later_push_from_its_server() {
     serving.join().unwrap();
 }
 
+/// What is pulled into memory of this process is asked for while the step that pushed it goes on, once nothing reads it there.
+#[test]
+fn the_next_values_are_asked_for_before_the_step_is_over() {
+    let (worker, serving) = store(|| Backend::Tcp);
+    let (exchange, tensors) = exchange(&worker);
+    let mut exchange = exchange.asking_ahead(true);
+    let (push, pull, other) = (EdgeId(0), EdgeId(PIECES), EdgeId(PIECES + 1));
+    let into = worker.lock().alloc(&ValueSpec::dense(DType::F32, ELEMENTS)).unwrap();
+    let inbound = |into: &Buffer, follows| Inbound {
+        name: String::new(),
+        key: Key(0),
+        bytes: 4 * ELEMENTS,
+        into: Some(vec![into.clone()]),
+        follows,
+        is_read_where_pushed: true,
+        wide: None,
+    };
+    exchange.inbound.insert(pull, inbound(&into, false));
+    let late = soon();
+    let value = |exchange: &mut StoreExchange, epoch: u64| {
+        while !exchange.arrived(pull, epoch).unwrap() {
+            assert!(!late.passed(), "pull {epoch}: {}", worker.lock().missing());
+        }
+        bytemuck::cast_slice::<u8, f32>(&into.read().unwrap())[ELEMENTS - 1]
+    };
+    let pushes = |exchange: &mut StoreExchange, epoch: u64, number: f32| {
+        bytemuck::cast_slice_mut(&mut tensors[0].write().unwrap()).fill(number);
+        exchange.send(push, epoch, Some(&tensors[0])).unwrap();
+        let mut finished = Vec::new();
+        while finished.is_empty() {
+            exchange.finished(&mut finished).unwrap();
+            assert!(!late.passed(), "push {epoch}: {}", worker.lock().missing());
+        }
+    };
+    assert_eq!(value(&mut exchange, 1), 0.0);
+    // it is read still
+    pushes(&mut exchange, 1, 3.0);
+    assert_eq!(exchange.pulls[&pull].epoch, 1);
+    exchange.released(pull);
+    assert_eq!(exchange.pulls[&pull].epoch, 2);
+    assert_eq!(value(&mut exchange, 2), 3.0);
+    // an evaluation reads it, and the next step asks anew
+    exchange.released(pull);
+    assert_eq!(exchange.pulls[&pull].epoch, 2);
+    assert_eq!(value(&mut exchange, 3), 3.0);
+    exchange.released(pull);
+    pushes(&mut exchange, 2, 4.0);
+    assert_eq!(exchange.pulls[&pull].epoch, 4);
+    assert_eq!(value(&mut exchange, 4), 4.0);
+    // what is made of the same step's pushes is not there before, and of two readers none knows of the other
+    exchange.inbound.insert(pull, inbound(&into, true));
+    exchange.released(pull);
+    pushes(&mut exchange, 3, 5.0);
+    assert_eq!(exchange.pulls[&pull].epoch, 3);
+    exchange.inbound.insert(pull, inbound(&into, false));
+    exchange.inbound.insert(other, inbound(&into, false));
+    assert_eq!(value(&mut exchange, 5), 5.0);
+    exchange.released(pull);
+    pushes(&mut exchange, 4, 6.0);
+    assert_eq!(exchange.pulls[&pull].epoch, 5);
+    drop(exchange);
+    worker.lock().close(soon()).unwrap();
+    serving.join().unwrap();
+}
+
 #[test]
 fn what_the_thread_meets_is_told_to_whoever_moves_the_store_next() {
     let (worker, serving) = store(|| Backend::Tcp);

@@ -1,6 +1,7 @@
 //! How servers change what they hold, computed by the kernels that train: the rule of a key, the state that
 //! it keeps beside a shard, and sums. The rules travel as JSON.
 
+mod integers;
 mod on_device;
 
 use std::collections::{BTreeMap, HashMap};
@@ -16,6 +17,8 @@ use tensorwire_memory::{Arena, Buffer, Place, Slab, TensorMut, TensorRef};
 use tensorwire_nn::Optimizer;
 use tensorwire_tensor::{DType, TensorSpec};
 
+use self::integers::add_integers;
+use super::encoded::expand;
 use super::on_device::DeviceOfStore;
 use crate::rates::Rates;
 
@@ -204,6 +207,29 @@ impl Arithmetic {
         self.kernels.run(&Op::Add, &inputs, &mut [into]).map_err(|error| text(&error))
     }
 
+    /// One update by what is made of the pushes: f32.
+    fn apply_widened(
+        &mut self,
+        shard: ShardKey,
+        weights: &mut [u8],
+        (op, pushes): (&Op, &[&[u8]]),
+        widen: impl Fn(&Kernels, (&TensorSpec, &[u8]), (&TensorSpec, &mut [u8])) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let Arithmetic { kernels, shards, widened, .. } = self;
+        let Some(state) = shards.get_mut(&shard) else { return Ok(()) };
+        let text = |error: String| format!("key {}: {error}", state.key.0);
+        let wide = TensorSpec::new(DType::F32, state.spec.dims());
+        let wide = wide.map_err(|error| text(error.to_string()))?;
+        widened.resize_with(pushes.len().max(widened.len()), Vec::new);
+        for (push, into) in pushes.iter().zip(&mut *widened) {
+            // of the largest shard
+            into.resize(wide.elements().max(into.len()), 0.0);
+            let into = &mut bytemuck::cast_slice_mut(into)[..wide.bytes()];
+            widen(kernels, (&state.spec, push), (&wide, into)).map_err(text)?;
+        }
+        state.change_widened(kernels, op, weights, (&wide, &widened[..pushes.len()]))
+    }
+
     fn shard(&self, shard: ShardKey) -> Result<&ShardState, String> {
         self.shards.get(&shard).ok_or_else(|| format!("shard {} is unknown", shard.0))
     }
@@ -246,33 +272,28 @@ impl ShardState {
         kernels.run(op, inputs, &mut outputs).map_err(|error| text(&error))
     }
 
-    /// As [`ShardState::change`], of a shard that has a master: what was pushed is widened, and the shard rounded again.
-    fn change_master(
+    /// As [`ShardState::change`], by what was pushed as f32: of a shard's master, where it has one, which is rounded again.
+    fn change_widened(
         &mut self,
         kernels: &Kernels,
         op: &Op,
         weights: &mut [u8],
-        (pushes, widened): (&[&[u8]], &mut Vec<Vec<f32>>),
+        (wide, widened): (&TensorSpec, &[Vec<f32>]),
     ) -> Result<(), String> {
-        let Some(master) = &self.kept.master else { return Ok(()) };
         let text = |error: &dyn std::fmt::Display| format!("key {}: {error}", self.key.0);
-        let (wide, narrow) = (&master.slot.spec, &self.spec);
+        let narrow = &self.spec;
+        let inputs: Result<Vec<TensorRef<'_>>, _> = widened
+            .iter()
+            .map(|from| TensorRef::new(wide, &bytemuck::cast_slice(from)[..wide.bytes()]))
+            .collect();
+        let inputs = inputs.map_err(|error| text(&error))?;
+        let Some(master) = &self.kept.master else {
+            return self.change(kernels, op, (narrow, weights), &inputs);
+        };
         let mut guard = master.slot.buffer.write().map_err(|error| text(&error))?;
         if !master.is_known {
             cast(kernels, (narrow, weights), (wide, &mut guard))?;
         }
-        widened.resize_with(pushes.len().max(widened.len()), Vec::new);
-        for (push, into) in pushes.iter().zip(&mut *widened) {
-            // of the largest shard
-            into.resize(wide.elements().max(into.len()), 0.0);
-            let into = &mut bytemuck::cast_slice_mut(into)[..wide.bytes()];
-            cast(kernels, (narrow, push), (wide, into))?;
-        }
-        let widened = widened[..pushes.len()].iter();
-        let inputs: Result<Vec<TensorRef<'_>>, _> = widened
-            .map(|from| TensorRef::new(wide, &bytemuck::cast_slice(from)[..wide.bytes()]))
-            .collect();
-        let inputs = inputs.map_err(|error| text(&error))?;
         self.change(kernels, op, (wide, &mut guard), &inputs)?;
         cast(kernels, (wide, &guard), (narrow, weights))?;
         drop(guard);
@@ -343,16 +364,42 @@ impl Updater for Arithmetic {
             return rest.iter().try_for_each(|push| self.add(dtype, weights, push));
         };
         if state.kept.master.is_some() {
-            let Arithmetic { kernels, shards, widened, .. } = self;
-            let state = shards.get_mut(&shard);
-            let pushes = (pushes, widened);
-            return state
-                .map_or(Ok(()), |state| state.change_master(kernels, &op, weights, pushes));
+            return self.apply_widened(shard, weights, (&op, pushes), cast);
         }
         let inputs: Result<Vec<TensorRef<'_>>, _> =
             pushes.iter().map(|push| TensorRef::new(&state.spec, push)).collect();
         let inputs = inputs.map_err(|error| error.to_string())?;
         state.change(&self.kernels, &op, (&state.spec, weights), &inputs)
+    }
+
+    fn apply_encoded(
+        &mut self,
+        shard: ShardKey,
+        weights: &mut [u8],
+        pushes: &[&[u8]],
+    ) -> Result<(), String> {
+        let factor = self.count(shard);
+        let state = self.shard(shard)?;
+        let Some(op) = state.op(factor, pushes.len()) else {
+            let (key, spec) = (state.key.0, state.spec.clone());
+            if spec.dtype != DType::F32 {
+                return Err(format!(
+                    "key {key}: sums of less than a value are of f32, not {}",
+                    spec.dtype
+                ));
+            }
+            let mut whole = vec![0f32; spec.elements()];
+            weights.fill(0);
+            return pushes.iter().try_for_each(|push| {
+                let whole = bytemuck::cast_slice_mut(&mut whole);
+                expand(&self.kernels, push, &spec, whole)
+                    .map_err(|error| format!("key {key}: {error}"))?;
+                self.add(DType::F32, weights, whole)
+            });
+        };
+        self.apply_widened(shard, weights, (&op, pushes), |kernels, (_, push), (spec, into)| {
+            expand(kernels, push, spec, into)
+        })
     }
 
     fn start(
@@ -544,26 +591,6 @@ impl Slot {
         let buffer = buffers.into_iter().next().ok_or("an arena of no place")?;
         Ok(Slot { name, spec, buffer })
     }
-}
-
-fn add_integers(dtype: DType, into: &mut [u8], from: &[u8]) -> Result<(), String> {
-    macro_rules! add {
-        ($int:ty) => {{
-            let (into, _) = into.as_chunks_mut::<{ size_of::<$int>() }>();
-            let (from, _) = from.as_chunks::<{ size_of::<$int>() }>();
-            for (into, from) in into.iter_mut().zip(from) {
-                let sum = <$int>::from_le_bytes(*into).wrapping_add(<$int>::from_le_bytes(*from));
-                *into = sum.to_le_bytes();
-            }
-        }};
-    }
-    match dtype {
-        DType::I32 => add!(i32),
-        DType::I64 => add!(i64),
-        DType::U8 => add!(u8),
-        DType::F32 | DType::F64 | DType::BF16 => return Err(format!("{dtype} is no integer")),
-    }
-    Ok(())
 }
 
 #[cfg(test)]

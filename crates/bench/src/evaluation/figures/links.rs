@@ -108,7 +108,7 @@ pub(super) fn store_training(scope: &FigureScope, data: &str, workers: u32) -> O
     let job = ["step", "--model", "mlp", "--data", data, "--strategy", "dist-sgd"];
     let size =
         ["--workers", &workers, "--servers", &workers, "--batch", "64", "--threads", &threads];
-    let much = ["--steps", steps, "--repetitions", repetitions, "--transport", "tcp"];
+    let much = ["--steps", steps, "--iterations", repetitions, "--transport", "tcp"];
     let against: &[&str] = match scope.exchanges.contains(&Exchange::Zmq) {
         true => &["--against", "zmq"],
         false => &[],

@@ -75,8 +75,8 @@ impl Shard {
         }
     }
 
-    /// The turn of the first operation, if it may go and has none yet.
-    pub(super) fn turn(&mut self, shard: ShardKey) -> Option<Turn> {
+    /// The turn of the first operation, if it may go and has none yet, and whether it is a push.
+    pub(super) fn turn(&mut self, shard: ShardKey) -> Option<(Turn, bool)> {
         let first = self.queue.front()?;
         let may_go = match first.task {
             Task::Init => matches!(self.stage, Stage::New | Stage::Placed),
@@ -87,7 +87,8 @@ impl Shard {
             return None;
         }
         self.has_turn = true;
-        Some(Turn { priority: first.priority, turn: Reverse(first.turn), shard })
+        let turn = Turn { priority: first.priority, turn: Reverse(first.turn), shard };
+        Some((turn, matches!(first.task, Task::Push(_))))
     }
 
     /// Takes the operation whose turn it is.

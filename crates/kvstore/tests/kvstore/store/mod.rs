@@ -7,6 +7,7 @@ mod controls;
 mod copies;
 mod counts;
 mod deaths;
+mod encoded;
 mod late;
 mod modes;
 mod places;

@@ -131,6 +131,22 @@ impl Updater for Sum {
         pushes.iter().try_for_each(|push| self.add(dtype, weights, push))
     }
 
+    /// Every element of a push is the one number that came.
+    fn apply_encoded(
+        &mut self,
+        shard: ShardKey,
+        weights: &mut [u8],
+        pushes: &[&[u8]],
+    ) -> Result<(), String> {
+        if pushes.iter().any(|push| push.len() != size_of::<f32>()) {
+            return Err("one number is what values are made of".to_string());
+        }
+        let whole: Vec<Vec<u8>> =
+            pushes.iter().map(|push| push.repeat(weights.len() / push.len())).collect();
+        let whole: Vec<&[u8]> = whole.iter().map(Vec::as_slice).collect();
+        self.apply(shard, weights, &whole)
+    }
+
     fn apply_rows(
         &mut self,
         shard: ShardKey,

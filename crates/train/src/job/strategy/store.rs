@@ -134,7 +134,8 @@ fn open_master<'a>(
         false => StoreKeys::new(names),
     };
     let exchange = StoreExchange::new(store.clone(), plan, here, &storage, &keys, carried.clone())?
-        .in_order(config.send_order);
+        .in_order(config.send_order)
+        .asking_ahead(false);
     let ports = match (in_group, &group) {
         (InGroup::Edges(edges), _) => BesideGroup::new(plan, *edges, exchange).ports(),
         (InGroup::Vectors(Some(bound)), Some(group)) => {

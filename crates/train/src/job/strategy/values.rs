@@ -9,12 +9,12 @@ use tensorwire_kvstore::{
     TransferThresholds, ValueSpec,
 };
 use tensorwire_launch::Transport;
-use tensorwire_nn::{Program, Variable, rule_of};
+use tensorwire_nn::{Compression, Program, Variable, rule_of};
 use tensorwire_tensor::DType;
 
-use crate::config::{Averaging, Exchange, StoreConfig, TrainConfig};
+use crate::config::{Averaging, ConfigError, DeviceChoice, Exchange, StoreConfig, TrainConfig};
 use crate::job::Prepared;
-use crate::store::{StoreRule, StoreRules, StoredShard};
+use crate::store::{Less, StoreRule, StoreRules, StoredShard};
 use crate::strategy::Strategy;
 use crate::topology::Topology;
 
@@ -195,6 +195,43 @@ pub(super) fn values(
         }
     };
     (0..).map(Key).zip(program.weights().map(value)).collect()
+}
+
+/// Refuses less of a gradient where no server could take it, or has no room for it.
+pub(in crate::job) fn check_encoded(
+    config: &TrainConfig,
+    topology: &Topology,
+    program: &Program,
+) -> Result<(), ConfigError> {
+    let Some(compression) = config.wire.compression().filter(|_| topology.trains_over_store())
+    else {
+        return Ok(());
+    };
+    if config.device != DeviceChoice::Cpu {
+        return Err(ConfigError::WireOnDevice { wire: config.wire.name() });
+    }
+    let partition = Partition::new(config.servers.max(1), config.big_elements());
+    for (variable, (key, spec)) in program.weights().zip(values(config, topology, program)) {
+        if config.wire.narrow() != Some(spec.dtype) {
+            continue;
+        }
+        let less = match compression {
+            Compression::Int8 => Less::Int8 { block: Compression::BLOCK },
+            Compression::TopK { share } => {
+                Less::TopK { count: Compression::chosen(share, spec.elements()) }
+            }
+        };
+        // a key that has no place is said where the store is made
+        for shard in partition.shards(key, &spec).unwrap_or_default() {
+            let room = ValueSpec { rows: shard.rows.len(), ..spec }.slot_bytes();
+            if less.bytes_max(shard.rows) > room {
+                let (wire, variable) = (config.wire.to_string(), variable.name.clone());
+                let servers = config.servers;
+                return Err(ConfigError::WireTooLarge { wire, servers, variable });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Where each variable lies, or each part of one, and what is kept beside it.
