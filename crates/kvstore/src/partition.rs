@@ -1,6 +1,7 @@
 //! Which server holds what. Each server has a range of shard keys (ps-lite's key ranges). A value that is
 //! not large lies whole on the server of its key's turn (round-robin); one of more elements than a bound is
-//! cut into as many shards as there are servers (MXNet's big-array bound). Pure, and the same everywhere.
+//! cut into as many shards as there are servers (MXNet's big-array bound), or each server's into slices (P3: Jayarajan et al. 2019), so
+//! that a slice comes back while others are on their way. Pure, and the same everywhere.
 
 use std::ops::Range;
 
@@ -11,11 +12,16 @@ pub const BIG_ELEMENTS: usize = 1_000_000;
 /// Rows of one element are cut at multiples of this: no cache line is split between two servers.
 const CUT: usize = 16;
 
+/// Slices of a value on one server have keys so far apart. Keys of sliced values are below that.
+const SLICE_KEYS: u64 = 1 << 48;
+
 /// How values are spread over servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partition {
     servers: u32,
     big_elements: usize,
+    /// None: a server has its share of a large value in one piece.
+    slice_bytes: Option<usize>,
 }
 
 /// A shard of a value: some of its rows, on one server.
@@ -51,7 +57,12 @@ impl Partition {
     /// Without servers.
     pub fn new(servers: u32, big_elements: usize) -> Partition {
         assert!(servers > 0, "a store has a server");
-        Partition { servers, big_elements }
+        Partition { servers, big_elements, slice_bytes: None }
+    }
+
+    /// It with shares of large values in slices of about so many bytes, where rows have one element: others are pushed by rows.
+    pub fn in_slices(self, bytes: usize) -> Partition {
+        Partition { slice_bytes: Some(bytes), ..self }
     }
 
     pub fn servers(&self) -> usize {
@@ -89,9 +100,30 @@ impl Partition {
         let share = spec.rows.div_ceil(self.servers());
         let share = if spec.columns == 1 { share.next_multiple_of(CUT) } else { share };
         let starts = (0..spec.rows).step_by(share).enumerate();
-        Ok(starts
-            .map(|(server, start)| shard(server, start..spec.rows.min(start + share)))
-            .collect())
+        let shares =
+            starts.map(|(server, start)| shard(server, start..spec.rows.min(start + share)));
+        let slice = self.slice_rows(key, spec, share);
+        let cut = |whole: Shard| {
+            let Shard { server, key, rows } = whole;
+            let end = rows.end;
+            // fits: fewer than there are keys, as slices are long enough
+            (0..).zip(rows.step_by(slice)).map(move |(number, start)| Shard {
+                server,
+                key: ShardKey(key.0 + number * SLICE_KEYS),
+                rows: start..end.min(start + slice),
+            })
+        };
+        Ok(shares.flat_map(cut).collect())
+    }
+
+    /// Rows of a slice of a server's share of a large value.
+    fn slice_rows(&self, key: Key, spec: &ValueSpec, share: usize) -> usize {
+        let is_cut = spec.columns == 1 && key.0 < SLICE_KEYS;
+        let Some(bytes) = self.slice_bytes.filter(|_| is_cut) else { return share };
+        // fits: usize is 64 bits wide
+        let most = (self.width() / SLICE_KEYS).max(1) as usize;
+        let rows = (bytes / spec.row_bytes().max(1)).max(share.div_ceil(most));
+        rows.next_multiple_of(CUT)
     }
 
     /// What each server holds of these values.
@@ -156,6 +188,32 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn slices_cover_each_servers_share_once_by_keys_of_its_range(
+            servers in 1u32..40, key in 0u64..1000, rows in 0usize..50_000, bytes in 1usize..9000,
+        ) {
+            let whole = Partition::new(servers, 700);
+            let sliced = whole.in_slices(bytes);
+            let spec = f32s(rows, 1);
+            let shares = whole.shards(Key(key), &spec).unwrap();
+            let slices = sliced.shards(Key(key), &spec).unwrap();
+            let mut keys = std::collections::HashSet::new();
+            for share in &shares {
+                let mut next = share.rows.start;
+                for slice in slices.iter().filter(|slice| slice.server == share.server) {
+                    prop_assert_eq!(slice.rows.start, next);
+                    prop_assert!(sliced.range(slice.server).contains(&slice.key.0));
+                    prop_assert!(keys.insert(slice.key) && (shares.len() == 1 || slice.rows.len() * 4 <= bytes.max(64) + 64));
+                    next = slice.rows.end;
+                }
+                prop_assert_eq!(next, share.rows.end);
+            }
+            // values of rows, which are pushed one by one, are cut for servers alone
+            let by_rows = f32s(rows, 3);
+            let both = [whole, sliced].map(|partition| partition.shards(Key(key), &by_rows).unwrap());
+            prop_assert_eq!(&both[0], &both[1]);
+        }
+
         #[test]
         fn shards_cover_a_value_once_and_lie_in_their_servers_range(
             servers in 1u32..40, key in 0u64..1000, rows in 0usize..5000, columns in 1usize..9,

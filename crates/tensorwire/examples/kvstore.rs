@@ -99,6 +99,7 @@ fn part(member: &Member) -> Outcome {
             over: StoreWire::ZeroCopy,
             mode: Mode::Sync,
             big_elements: BIG_ELEMENTS,
+            slice_bytes: None,
             elastic: false,
             checkpoint: None,
             kernels: Arc::new(Kernels::open(KernelChoice::Cpu, 1)?),

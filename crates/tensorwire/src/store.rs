@@ -324,6 +324,7 @@ fn end(member: &Member, options: &OpenStore) -> Result<StoreEnd, StoreFailure> {
         over: StoreWire::ZeroCopy,
         mode,
         big_elements,
+        slice_bytes: None,
         elastic,
         checkpoint: None,
         kernels: kernels(threads_of(member))?,

@@ -114,6 +114,7 @@ fn take_part(member: &Member) -> Result<(), KvstoreError> {
         over: spec.exchange,
         mode: Mode::Sync,
         big_elements: BIG_ELEMENTS,
+        slice_bytes: None,
         elastic: false,
         checkpoint: None,
         kernels: Arc::new(Kernels::open(KernelChoice::Cpu, threads)?),

@@ -99,6 +99,27 @@ impl StoredShard {
     }
 }
 
+/// Slices of a variable that lie one behind the other, as one.
+fn joined(mut slices: Vec<Captured>) -> Vec<Captured> {
+    slices.sort_by(|a, b| (&a.name, a.first_element).cmp(&(&b.name, b.first_element)));
+    let mut all: Vec<Captured> = Vec::with_capacity(slices.len());
+    for slice in slices {
+        let before = all.last_mut().filter(|before| before.name == slice.name);
+        let Some(before) = before else {
+            all.push(slice);
+            continue;
+        };
+        // what is one number for the whole variable has no dimension, and is there
+        if let (Held::Apart(bytes), Held::Apart(more), [all_rows], [rows]) =
+            (&mut before.bytes, slice.bytes, &mut before.dims[..], &slice.dims[..])
+        {
+            *all_rows += rows;
+            bytes.extend(more);
+        }
+    }
+    all
+}
+
 /// into ← numbers of f32, rounded to bf16.
 pub(crate) fn round(numbers: &[u8], into: &mut [u8]) {
     for (from, into) in numbers.as_chunks::<4>().0.iter().zip(into.as_chunks_mut::<2>().0) {
@@ -141,7 +162,7 @@ impl CheckpointShards {
             let (name, bytes) = (own.clone(), Held::Apart(weights));
             captured.push(Captured { name, dtype, dims, whole, first_element, bytes });
         }
-        Ok(captured)
+        Ok(joined(captured))
     }
 }
 

@@ -63,6 +63,8 @@ pub struct StoreOptions {
     pub mode: Mode,
     /// Values of more elements are split over all servers.
     pub big_elements: usize,
+    /// And each server's share into slices of so many bytes ([`Partition::in_slices`]).
+    pub slice_bytes: Option<usize>,
     /// A worker's death does not end the job.
     pub elastic: bool,
     /// Servers take snapshots, and come back from them.
@@ -147,8 +149,9 @@ pub(crate) fn open_store_on(
         newcomers: fabric.map(Newcomers::new),
     };
     let membership = Box::new(scheduler);
-    let StoreOptions { mode, elastic, checkpoint, kernels, big_elements, rates, .. } = options;
-    let partition = Partition::new(servers, big_elements);
+    let StoreOptions { mode, elastic, checkpoint, kernels, rates, .. } = options;
+    let whole = Partition::new(servers, options.big_elements);
+    let partition = options.slice_bytes.map_or(whole, |bytes| whole.in_slices(bytes));
     // of workers that each go their own way, all together make a step
     let each = if mode == Mode::Sync { 1 } else { u64::from(workers) };
     let computes = device.as_ref().map(|(device, _)| device.clone());

@@ -108,6 +108,7 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Computing), Tr
         },
         mode: topology.store_mode(),
         big_elements: config.big_elements(),
+        slice_bytes: config.slice_bytes(),
         elastic: topology.elastic,
         checkpoint,
         kernels: kernels.clone(),

@@ -135,7 +135,7 @@ fn open_master<'a>(
     };
     let exchange = StoreExchange::new(store.clone(), plan, here, &storage, &keys, carried.clone())?
         .in_order(config.send_order)
-        .asking_ahead(false);
+        .asking_ahead(!topology.is_asynchronous());
     let ports = match (in_group, &group) {
         (InGroup::Edges(edges), _) => BesideGroup::new(plan, *edges, exchange).ports(),
         (InGroup::Vectors(Some(bound)), Some(group)) => {

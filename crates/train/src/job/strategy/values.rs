@@ -12,11 +12,16 @@ use tensorwire_launch::Transport;
 use tensorwire_nn::{Compression, Program, Variable, rule_of};
 use tensorwire_tensor::DType;
 
-use crate::config::{Averaging, ConfigError, DeviceChoice, Exchange, StoreConfig, TrainConfig};
+use crate::config::{
+    Averaging, ConfigError, DeviceChoice, Exchange, StoreConfig, TrainConfig, WireType,
+};
 use crate::job::Prepared;
 use crate::store::{Less, StoreRule, StoreRules, StoredShard};
 use crate::strategy::Strategy;
 use crate::topology::Topology;
+
+/// Bytes of a slice of a large value. A link of 1 Gb/s carries one in 18 ms; what is said of each are a push, a pull and their answers.
+const SLICE_BYTES: usize = 2 << 20;
 
 impl TrainConfig {
     /// True if workers read weights where the servers have them. Where both share memory, every worker is done with one step's
@@ -36,6 +41,21 @@ impl TrainConfig {
     pub(super) fn big_elements(&self) -> usize {
         let is_whole = self.shows_weights() || self.optimizer.method.needs_whole();
         if is_whole { usize::MAX } else { BIG_ELEMENTS }
+    }
+
+    /// Bytes of a slice of what is split. How many of a gradient's largest elements are in a slice nobody knows before: then a server
+    /// has its share in one piece.
+    pub(super) fn slice_bytes(&self) -> Option<usize> {
+        match self.wire {
+            WireType::TopK { .. } => None,
+            WireType::F32 | WireType::Bf16 | WireType::Int8 => Some(SLICE_BYTES),
+        }
+    }
+
+    /// Where values of the store lie.
+    fn partition(&self) -> Partition {
+        let whole = Partition::new(self.servers.max(1), self.big_elements());
+        self.slice_bytes().map_or(whole, |bytes| whole.in_slices(bytes))
     }
 
     /// What decides how values travel between workers and servers.
@@ -69,7 +89,7 @@ impl Prepared {
     /// # Errors
     /// As [`Prepared::store_table`].
     pub fn store_values(&self) -> Result<Vec<StoreValue>, StoreError> {
-        let partition = Partition::new(self.config.servers, self.config.big_elements());
+        let partition = self.config.partition();
         let sizes = self.config.store_sizes();
         let names = self.program.weights().map(|variable| variable.name.clone());
         let value = |(name, (key, spec)): (String, (Key, ValueSpec))| {
@@ -89,7 +109,7 @@ impl Prepared {
     /// # Errors
     /// Never: a model has far fewer variables than there are keys.
     pub fn store_table(&self) -> Result<Vec<ServerLoad>, StoreError> {
-        let partition = Partition::new(self.config.servers, self.config.big_elements());
+        let partition = self.config.partition();
         Ok(partition.table(&values(&self.config, &self.topology, &self.program))?)
     }
 }
@@ -100,7 +120,7 @@ pub(super) fn server_bytes(program: &Program, config: &TrainConfig, topology: &T
     if !topology.has_store() {
         return 0;
     }
-    let partition = Partition::new(config.servers.max(1), config.big_elements());
+    let partition = config.partition();
     let shards = values(config, topology, program).into_iter().flat_map(|(key, spec)| {
         // a key that has no place is said where the store is made
         let shards = partition.shards(key, &spec).unwrap_or_default().into_iter();
@@ -210,7 +230,7 @@ pub(in crate::job) fn check_encoded(
     if config.device != DeviceChoice::Cpu {
         return Err(ConfigError::WireOnDevice { wire: config.wire.name() });
     }
-    let partition = Partition::new(config.servers.max(1), config.big_elements());
+    let partition = config.partition();
     for (variable, (key, spec)) in program.weights().zip(values(config, topology, program)) {
         if config.wire.narrow() != Some(spec.dtype) {
             continue;
@@ -240,7 +260,7 @@ pub(super) fn stored_shards(
     topology: &Topology,
     program: &Program,
 ) -> Result<Vec<StoredShard>, StoreError> {
-    let partition = Partition::new(config.servers.max(1), config.big_elements());
+    let partition = config.partition();
     let mut stored = Vec::new();
     for (index, (variable, (key, spec))) in
         program.weights().zip(values(config, topology, program)).enumerate()
