@@ -19,6 +19,7 @@ mod device_nccl;
 mod device_store;
 mod devices;
 mod doctor;
+mod earlier;
 mod eval;
 mod evaluation;
 #[cfg(feature = "baselines")]

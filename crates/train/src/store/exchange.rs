@@ -332,10 +332,13 @@ impl StoreExchange {
         self.progressed.remove(&key);
         let mut its = self.inbound.iter().filter(|(_, inbound)| inbound.key == key);
         let is_ahead = |(edge, inbound): &(&EdgeId, &Inbound)| {
-            let is_free = match inbound.into {
+            let is_free = match &inbound.into {
                 None => true,
-                // what a device copies from may be read still, and what was released may be another's
-                Some(_) => self.asks_ahead && !self.staged.contains_key(*edge),
+                // a device may read still what it was told to read
+                Some(into) => {
+                    let is_on_host = into.iter().all(|into| !into.space().is_device());
+                    self.asks_ahead && is_on_host && !self.staged.contains_key(*edge)
+                }
             };
             is_free && inbound.is_read_where_pushed && !inbound.follows && inbound.wide.is_none()
         };

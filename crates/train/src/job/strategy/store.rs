@@ -135,7 +135,8 @@ fn open_master<'a>(
     };
     let exchange = StoreExchange::new(store.clone(), plan, here, &storage, &keys, carried.clone())?
         .in_order(config.send_order)
-        .asking_ahead(!topology.is_asynchronous());
+        // what a master broadcasts is read by its own kernels where it came
+        .asking_ahead(!topology.is_asynchronous() && !topology.is_grouped());
     let ports = match (in_group, &group) {
         (InGroup::Edges(edges), _) => BesideGroup::new(plan, *edges, exchange).ports(),
         (InGroup::Vectors(Some(bound)), Some(group)) => {
