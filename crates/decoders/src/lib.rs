@@ -44,6 +44,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("train_states", tensorwire_train::fuzz::states),
     ("train_shards", tensorwire_train::fuzz::shards),
     ("train_snapshots", tensorwire_train::fuzz::snapshots),
+    ("train_gradients", tensorwire_train::fuzz::gradients),
     ("train_weights", tensorwire_train::fuzz::weights),
     ("train_tuned", tensorwire_train::fuzz::tuned),
     ("train_configs", tensorwire_train::fuzz::configs),

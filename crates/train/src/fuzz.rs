@@ -17,7 +17,7 @@ use crate::job::fuzz_payload;
 use crate::origin::WeightsOrigin;
 use crate::report::{Progress, TrainReport};
 use crate::run::MemberRecord;
-use crate::store::{StoreRules, fuzz_snapshots};
+use crate::store::{StoreRules, fuzz_gradients, fuzz_snapshots};
 use crate::weights::Weights;
 
 /// What the job of a checkpoint was.
@@ -33,6 +33,12 @@ pub fn shards(bytes: &[u8]) {
 /// A server's snapshot.
 pub fn snapshots(bytes: &[u8]) {
     fuzz_snapshots(bytes);
+}
+
+/// What a worker pushes of a gradient to a server whose part has as many elements as the first byte says, and 1.
+pub fn gradients(bytes: &[u8]) {
+    let Some((elements, part)) = bytes.split_first() else { return };
+    fuzz_gradients(usize::from(*elements) + 1, part);
 }
 
 /// Weights of a model with one variable.

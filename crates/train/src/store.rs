@@ -13,7 +13,7 @@ mod rules;
 
 pub(crate) use checkpoints::{CheckpointShards, StoredShard, round};
 pub use encoded::GradientCompression;
-pub(crate) use encoded::Less;
+pub(crate) use encoded::{Less, fuzz_gradients};
 pub(crate) use exchange::{StoreEvents, StoreExchange};
 pub use files::SnapshotFiles;
 pub(crate) use files::fuzz_snapshots;

@@ -116,9 +116,11 @@ pub(super) fn shard(
         // of averages of weights the first one's count
         (false, Role::Worker(worker)) if worker > 0 && topology.plans_one_worker() => false,
         (_, Role::Worker(worker)) => {
-            let part = &plan.parts[topology.part(rank)].graph;
-            let own = checkpoint::own_variables(part, program, topology, None);
-            own.iter().any(|own| is_written(topology, worker, own))
+            // of who took over from a server of a store there is none
+            plan.parts.get(topology.part(rank)).is_some_and(|part| {
+                let own = checkpoint::own_variables(&part.graph, program, topology, None);
+                own.iter().any(|own| is_written(topology, worker, own))
+            })
         }
         _ => {
             let part = &plan.parts[topology.part(rank)].graph;

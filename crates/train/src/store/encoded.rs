@@ -257,6 +257,22 @@ pub(super) fn expand(
     kernels.run(&op, &inputs, &mut [into]).map_err(|error| text(&error))
 }
 
+/// Any bytes as what is pushed of a gradient of so many elements: [`crate::fuzz`].
+pub(crate) fn fuzz_gradients(elements: usize, part: &[u8]) {
+    let kernels = Kernels::open(KernelChoice::Cpu, 1).expect("there are own kernels");
+    let spec = TensorSpec::new(DType::F32, &[elements, 1]).expect("it is small");
+    // as it lies in a slot
+    let mut slot = vec![0u64; part.len().div_ceil(8)];
+    let slot = &mut bytemuck::cast_slice_mut(&mut slot)[..part.len()];
+    slot.copy_from_slice(part);
+    let mut whole = vec![7f32; elements];
+    let made = expand(&kernels, slot, &spec, bytemuck::cast_slice_mut(&mut whole));
+    assert!(
+        made.is_ok() || whole.iter().all(|element| *element == 7.0),
+        "a refused part is left out"
+    );
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
