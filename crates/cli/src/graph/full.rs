@@ -1,5 +1,7 @@
 //! Every tensor that crosses, in tables: how many bytes, where it lives, and why its buffer is safe.
 
+use std::collections::BTreeSet;
+
 use console::Term;
 use tensorwire_base::human_bytes;
 use tensorwire_graph::{Crossing, Edge, Job, Op, Part, Placement, Plan, Task, Transfer};
@@ -214,7 +216,14 @@ fn value_row(prepared: &Prepared, value: &StoreValue) -> Vec<String> {
         .to_string(),
         match shards.as_slice() {
             [shard] => format!("server {}", shard.server),
-            shards => format!("{} servers, a shard each", shards.len()),
+            shards => {
+                let servers: BTreeSet<usize> = shards.iter().map(|shard| shard.server).collect();
+                match (servers.len(), shards.len()) {
+                    (servers, all) if servers == all => format!("{servers} servers, a shard each"),
+                    (1, all) => format!("1 server, in {all} slices"),
+                    (servers, all) => format!("{servers} servers, in {all} slices"),
+                }
+            }
         },
     ]
 }

@@ -295,7 +295,7 @@ fn graph_shows_what_is_pushed_and_pulled_and_where_it_lies() {
         let line = ended.stdout.lines().find(|line| line.trim_start().starts_with(name));
         line.unwrap_or_else(|| panic!("no {name}: {}", ended.stdout)).to_string()
     };
-    assert!(line("hidden2/weight").contains("3 servers, a shard each"), "{}", ended.stdout);
+    assert!(line("hidden2/weight").contains("3 servers, in 9 slices"), "{}", ended.stdout);
     assert!(line("hidden2/bias").ends_with("server 0"), "{}", ended.stdout);
     // 4,349,962 numbers of 4 bytes
     assert!(line("all").contains("17399848"), "{}", ended.stdout);

@@ -330,24 +330,29 @@ impl StoreExchange {
             return;
         }
         self.progressed.remove(&key);
-        let mut its = self.inbound.iter().filter(|(_, inbound)| inbound.key == key);
-        let is_ahead = |(edge, inbound): &(&EdgeId, &Inbound)| {
-            let is_free = match &inbound.into {
-                None => true,
-                // a device may read still what it was told to read
-                Some(into) => {
-                    let is_on_host = into.iter().all(|into| !into.space().is_device());
-                    self.asks_ahead && is_on_host && !self.staged.contains_key(*edge)
-                }
-            };
-            is_free && inbound.is_read_where_pushed && !inbound.follows && inbound.wide.is_none()
-        };
-        let edge = its.next().filter(|_| its.next().is_none()).filter(is_ahead);
-        let edge = edge.map(|(edge, _)| *edge);
+        let edge = self.asked_ahead(key);
         let asked = edge.and_then(|edge| Some((edge, self.pulls.get(&edge)?.epoch)));
         if let Some((edge, epoch)) = asked {
             self.ask(edge, epoch + 1);
         }
+    }
+
+    /// The edge over which a variable is asked for ahead: of a step that reads it once. What an evaluation reads is another's.
+    fn asked_ahead(&self, key: Key) -> Option<EdgeId> {
+        let is_its = |inbound: &Inbound| {
+            inbound.key == key && inbound.is_read_where_pushed && !inbound.follows
+        };
+        let mut its = self.inbound.iter().filter(|(_, inbound)| is_its(inbound));
+        let (Some((edge, inbound)), None) = (its.next(), its.next()) else { return None };
+        let is_free = match &inbound.into {
+            None => true,
+            // a device may read still what it was told to read
+            Some(into) => {
+                let is_on_host = into.iter().all(|into| !into.space().is_device());
+                self.asks_ahead && is_on_host && !self.staged.contains_key(edge)
+            }
+        };
+        is_free.then_some(*edge)
     }
 }
 
@@ -494,7 +499,7 @@ impl TensorExchange for StoreExchange {
         let key = *key;
         match into {
             None => self.worker.lock().release(key),
-            Some(_) if self.asks_ahead => {}
+            Some(_) if self.asked_ahead(key) == Some(edge) => {}
             Some(_) => return,
         }
         self.progressed.entry(key).or_default().is_released = true;

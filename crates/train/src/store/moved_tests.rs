@@ -236,17 +236,27 @@ fn the_next_values_are_asked_for_before_the_step_is_over() {
     pushes(&mut exchange, 2, 4.0);
     assert_eq!(exchange.pulls[&pull].epoch, 4);
     assert_eq!(value(&mut exchange, 4), 4.0);
+    // that an evaluation is done with what it read says nothing of the step
+    exchange
+        .inbound
+        .insert(other, Inbound { is_read_where_pushed: false, ..inbound(&into, false) });
+    pushes(&mut exchange, 3, 5.0);
+    exchange.released(other);
+    assert_eq!(exchange.pulls[&pull].epoch, 4);
+    exchange.released(pull);
+    assert_eq!(value(&mut exchange, 5), 5.0);
+    exchange.inbound.remove(&other);
     // what is made of the same step's pushes is not there before, and of two readers none knows of the other
     exchange.inbound.insert(pull, inbound(&into, true));
     exchange.released(pull);
-    pushes(&mut exchange, 3, 5.0);
-    assert_eq!(exchange.pulls[&pull].epoch, 3);
+    pushes(&mut exchange, 4, 6.0);
+    assert_eq!(exchange.pulls[&pull].epoch, 4);
     exchange.inbound.insert(pull, inbound(&into, false));
     exchange.inbound.insert(other, inbound(&into, false));
-    assert_eq!(value(&mut exchange, 5), 5.0);
+    assert_eq!(value(&mut exchange, 6), 6.0);
     exchange.released(pull);
-    pushes(&mut exchange, 4, 6.0);
-    assert_eq!(exchange.pulls[&pull].epoch, 5);
+    pushes(&mut exchange, 5, 7.0);
+    assert_eq!(exchange.pulls[&pull].epoch, 6);
     drop(exchange);
     worker.lock().close(soon()).unwrap();
     serving.join().unwrap();
