@@ -100,7 +100,7 @@ pub(crate) struct LearnArgs {
     ///
     /// What gradients and weights of f32 cross as between processes: `bf16` rounds them, and sends half of the bytes. `int8` sends
     /// a byte for each element of a gradient, `top-k:SHARE` the largest elements (0.01), and both add what that leaves to the worker's
-    /// next gradient, and round the weights to bf16 (ps, allreduce).
+    /// next gradient, and round the weights to bf16 (ps, allreduce, dist-sgd, dist-asgd).
     #[arg(long, value_name = "TYPE", help_heading = WIRE, default_value_t = DEFAULTS.wire)]
     wire: WireType,
 }

@@ -277,8 +277,11 @@ fn requests_that_cannot_be_done_are_refused_and_hurt_nobody() {
         is_refused(liar.ask(push(0, Carried::Block(0)), &[&[0; 27]]), "27 bytes instead of 28");
         is_refused(liar.ask(push(0, Carried::Block(3)), &[&[0; 28]]), "no block 3");
         is_refused(liar.ask(push(2, Carried::Block(0)), &[&[0; 28]]), "push 1, not 2");
-        let encoded = |round: u64, bytes: u64| {
-            Ask::PushEncoded { shard, round, value: Carried::Block(0), bytes }
+        let encoded = |round: u64, bytes: u64| Ask::PushEncoded {
+            shard,
+            round,
+            value: Carried::Block(0),
+            bytes,
         };
         is_refused(liar.ask(encoded(0, 4), &[&[0; 4]]), "a first value is pushed as it is");
         is_refused(liar.ask(encoded(1, 29), &[&[0; 29]]), "29 bytes for a slot of 28");
