@@ -8,6 +8,7 @@ mod link;
 mod newcomers;
 mod on_device;
 mod operations;
+mod pushes;
 mod shares;
 mod tensors;
 

@@ -1,6 +1,7 @@
 //! The key-value store, as `tensorwire.kv` calls it: tensors of Python in, pushes and pulls out. What lies in memory that the
 //! store gave is pushed and pulled where it lies; everything else is copied there and back, and counted.
 
+mod compression;
 mod end;
 mod errors;
 mod names;
@@ -17,16 +18,16 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tensorwire::base::Deadline;
+use tensorwire::kvstore::Key;
 use tensorwire::kvstore::proto::Mode;
-use tensorwire::kvstore::{Key, KvHandle, KvWorker};
 use tensorwire::launch::Transport;
 use tensorwire::memory::{Buffer, Copies, CopyPurpose};
-use tensorwire::nn::Compression;
 use tensorwire::store::{OpenStore, OpenedStore, StoreFailure, StoreMember};
 use tensorwire::tensor::DType;
 use tensorwire::train::{GradientCompression, StoreRules};
 
 use crate::dlpack::Borrowed;
+use compression::{compression_named, push_less};
 use end::{WorkerEnd, interruptibly};
 use errors::{StoreError, exception, key_of};
 use names::{Name, key, said, same_key};
@@ -516,24 +517,7 @@ impl Store {
     #[pyo3(signature = (kind, share))]
     fn set_gradient_compression(&self, kind: Option<&str>, share: Option<f64>) -> PyResult<()> {
         self.end.check_process()?;
-        let compression = match (kind, share) {
-            (None, None) => None,
-            (Some("int8"), None) => Some(Compression::Int8),
-            (Some("top-k"), share) => {
-                let share = share.unwrap_or(0.01);
-                if !(share > 0.0 && share <= 1.0) {
-                    let wrong = format!("share is above 0 and at most 1, not {share}");
-                    return Err(PyValueError::new_err(wrong));
-                }
-                Some(Compression::TopK { share })
-            }
-            (kind, _) => {
-                let kind = kind.unwrap_or("none");
-                return Err(PyValueError::new_err(format!(
-                    "no compression '{kind}' of these parameters; there are int8, and top-k with share"
-                )));
-            }
-        };
+        let compression = compression_named(kind, share)?;
         let opened = compression.map(GradientCompression::new).transpose();
         *self.compression.lock() =
             opened.map_err(|error| StoreError::new_err(error.to_string()))?;
@@ -596,19 +580,6 @@ impl Store {
     fn fail(&self, py: Python<'_>, why: &str, timeout: f64) -> PyResult<bool> {
         self.leave(py, timeout, |member, deadline, go_on| member.fail(why, deadline, go_on))
     }
-}
-
-/// Pushes each value by itself, less of it where it is worth it.
-fn push_less(
-    less: &mut GradientCompression,
-    store: &mut KvWorker,
-    keys: &[Key],
-    tensors: &[Vec<Buffer>],
-    priority: i32,
-) -> Result<Vec<KvHandle>, StoreFailure> {
-    let each = keys.iter().zip(tensors);
-    let pushed = each.map(|(key, tensors)| less.push(store, *key, tensors, priority));
-    Ok(pushed.collect::<Result<_, _>>()?)
 }
 
 fn deadline(timeout: f64) -> PyResult<Deadline> {

@@ -37,7 +37,7 @@ pub(crate) enum Scenario {
     /// Collective operations by every algorithm
     ///
     /// And of tensors that devices hold (Mamidala et al., section 6).
-    Allreduce(AllreduceArgs),
+    Allreduce(Box<AllreduceArgs>),
     /// Learning curves of ways of training
     ///
     /// Accuracy, time and traffic by epoch (Mamidala et al., figures 11 to 14).

@@ -87,7 +87,7 @@ fn what_cannot_be_made_a_value_is_refused() {
     begin(&mut store, 0);
     let number = tensor(&mut store, &spec(1), |_| 1.0);
     let wrong = |error: StoreError| error.to_string();
-    assert!(store.push_encoded(Key(9), &[number.clone()], 0).is_err());
+    assert!(store.push_encoded(Key(9), std::slice::from_ref(&number), 0).is_err());
     let two = [number.clone(), number.clone()];
     assert!(matches!(store.push_encoded(Key(0), &two, 0), Err(StoreError::Count { .. })));
     let more = tensor(&mut store, &spec(8), |_| 1.0);
