@@ -98,7 +98,7 @@ def ours(given, model, batch):
         lines = pathlib.Path(folder) / "step.jsonl"
         command = [given.tensorwire, "bench", "step", "--strategy", "local", "--workers", "1"]
         command += ["--model", model, "--data", f"synthetic:{batch}", "--batch", str(batch)]
-        command += ["--steps", str(given.steps), "--repetitions", "1", "--lr", "1e-4"]
+        command += ["--steps", str(given.steps), "--iterations", "1", "--lr", "1e-4"]
         command += ["--threads", str(given.threads), "--kernels", given.kernels, "--json", str(lines), *sequence(given)]
         subprocess.run(command, check=True, capture_output=True, text=True)
         found = json.loads(lines.read_text())

@@ -149,7 +149,7 @@ measure_ours() {
   [ -z "$link" ] || [ "$3" -eq 1 ] || hosts=("$root/bench/link.sh" --rate "$link" --slots $((workers / 2)) --)
   # as few samples as a step takes: what they are does not matter
   quietly_bounded "$OURS_S" "${hosts[@]}" "$tensorwire" bench step --model "$2" --batch "$batch" --threads 1 --lr 1e-4 \
-    --data "synthetic:$((workers * batch))" --steps $(($(steps_of "$2") + 1)) --repetitions 1 \
+    --data "synthetic:$((workers * batch))" --steps $(($(steps_of "$2") + 1)) --iterations 1 \
     "${windows[@]}" --json "$1/tensorwire.jsonl" --workers "$3" "${@:4}" >/dev/null || status=$?
   [ "$status" -ne 2 ] || { say "its messages are above"; exit 2; }
   [ "$status" -eq 0 ] || left_out "tensorwire's $2 (${*:4})"
