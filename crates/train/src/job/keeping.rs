@@ -114,7 +114,7 @@ pub(super) fn shard(
         (true, Role::Worker(worker)) if topology.averaging.is_some() => worker < topology.groups,
         (true, Role::Server(_)) => !topology.reduces_in_store,
         // of averages of weights the first one's count
-        (false, Role::Worker(worker)) if worker > 0 && topology.plans_one_worker() => false,
+        (_, Role::Worker(worker)) if worker > 0 && topology.plans_one_worker() => false,
         (_, Role::Worker(worker)) => {
             // of who took over from a server of a store there is none
             plan.parts.get(topology.part(rank)).is_some_and(|part| {

@@ -388,14 +388,17 @@ impl Updater for Arithmetic {
                     spec.dtype
                 ));
             }
-            let mut whole = vec![0f32; spec.elements()];
-            weights.fill(0);
-            return pushes.iter().try_for_each(|push| {
-                let whole = bytemuck::cast_slice_mut(&mut whole);
-                expand(&self.kernels, push, &spec, whole)
+            // all are made whole before the first is added: of one that cannot be the sum stays as it was
+            let mut whole = vec![0f32; spec.elements() * pushes.len()];
+            let mut parts: Vec<&mut [f32]> = whole.chunks_mut(spec.elements().max(1)).collect();
+            for (push, into) in pushes.iter().zip(&mut parts) {
+                expand(&self.kernels, push, &spec, bytemuck::cast_slice_mut(into))
                     .map_err(|error| format!("key {key}: {error}"))?;
-                self.add(DType::F32, weights, whole)
-            });
+            }
+            weights.fill(0);
+            return parts
+                .iter()
+                .try_for_each(|part| self.add(DType::F32, weights, bytemuck::cast_slice(part)));
         };
         self.apply_widened(shard, weights, (&op, pushes), |kernels, (_, push), (spec, into)| {
             expand(kernels, push, spec, into)
