@@ -60,7 +60,7 @@ impl Partition {
         Partition { servers, big_elements, slice_bytes: None }
     }
 
-    /// It with shares of large values in slices of about so many bytes, where rows have one element: others are pushed by rows.
+    /// Returns it with shares of large values in slices of at most about so many bytes. Values with longer rows are not sliced.
     pub fn in_slices(self, bytes: usize) -> Partition {
         Partition { slice_bytes: Some(bytes), ..self }
     }
@@ -102,8 +102,8 @@ impl Partition {
         let starts = (0..spec.rows).step_by(share).enumerate();
         let shares =
             starts.map(|(server, start)| shard(server, start..spec.rows.min(start + share)));
-        let slice = self.slice_rows(key, spec, share);
         let cut = |whole: Shard| {
+            let slice = self.slice_rows(key, spec, whole.rows.len());
             let Shard { server, key, rows } = whole;
             let end = rows.end;
             // fits: fewer than there are keys, as slices are long enough
@@ -119,11 +119,12 @@ impl Partition {
     /// Rows of a slice of a server's share of a large value.
     fn slice_rows(&self, key: Key, spec: &ValueSpec, share: usize) -> usize {
         let is_cut = spec.columns == 1 && key.0 < SLICE_KEYS;
-        let Some(bytes) = self.slice_bytes.filter(|_| is_cut) else { return share };
+        let Some(bytes) = self.slice_bytes.filter(|_| is_cut) else { return share.max(1) };
         // fits: usize is 64 bits wide
         let most = (self.width() / SLICE_KEYS).max(1) as usize;
-        let rows = (bytes / spec.row_bytes().max(1)).max(share.div_ceil(most));
-        rows.next_multiple_of(CUT)
+        let rows = (bytes / spec.row_bytes().max(1)).max(share.div_ceil(most)).max(1);
+        // of about one length: the last one is no small rest
+        share.div_ceil(share.div_ceil(rows).max(1)).next_multiple_of(CUT)
     }
 
     /// What each server holds of these values.
@@ -207,6 +208,12 @@ mod tests {
                     next = slice.rows.end;
                 }
                 prop_assert_eq!(next, share.rows.end);
+                // but for rounding to cache lines none is a small rest
+                let lengths = slices.iter().filter(|slice| slice.server == share.server);
+                let lengths: Vec<usize> = lengths.map(|slice| slice.rows.len()).collect();
+                let (most, count) = (lengths.iter().max().copied().unwrap_or(0), lengths.len());
+                let spare = CUT * count;
+                prop_assert!(lengths.iter().all(|rows| rows + spare >= most), "{lengths:?}");
             }
             // values of rows, which are pushed one by one, are cut for servers alone
             let by_rows = f32s(rows, 3);

@@ -156,7 +156,7 @@ pub trait Updater: Send {
     ) -> Result<(), String>;
 
     /// As [`Updater::apply`], of pushes that are less than a value each: what a worker gave to
-    /// [`crate::KvWorker::push_encoded`]. It may be anything, as long as a slot is.
+    /// [`crate::KvWorker::push_encoded`]. Any bytes may come, at most as many as a slot has.
     fn apply_encoded(
         &mut self,
         shard: ShardKey,

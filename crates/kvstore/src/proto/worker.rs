@@ -192,7 +192,7 @@ impl Worker {
         self.next_of(server, now_ms, true)
     }
 
-    /// As [`Worker::poll`], of what carries no value or is due again.
+    /// As [`Worker::poll`], without pushes that were not sent before.
     pub fn poll_without_value(&mut self, server: usize, now_ms: u64) -> Option<ToSend> {
         self.next_of(server, now_ms, false)
     }
