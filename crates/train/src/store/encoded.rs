@@ -190,6 +190,14 @@ impl GradientCompression {
                 (Op::TopK { count }, Less::TopK { count }, specs)
             }
         };
+        // before anything is taken off: whether there is room is not to depend on which elements are the largest
+        for rows in store.shards(key)? {
+            let room = ValueSpec { rows: rows.len(), ..spec }.slot_bytes();
+            let found = less.bytes_max(rows.start * spec.columns..rows.end * spec.columns);
+            if found > room {
+                return Err(StoreError::Size { key, bytes: room, found });
+            }
+        }
         let left = self.left.entry(key).or_insert_with(|| vec![0.0; elements]);
         // of words, so that elements lie as kernels have them
         let mut made = specs.each_ref().map(|spec| vec![0u32; spec.bytes().div_ceil(4)]);
@@ -323,6 +331,41 @@ mod tests {
             }
             assert!(less.left[&Key(3)].iter().any(|left| *left != 0.0));
         }
+    }
+
+    #[test]
+    fn a_share_that_has_no_room_is_refused_before_anything_is_taken_off() {
+        let kernels = Arc::new(Kernels::open(KernelChoice::Cpu, 1).unwrap());
+        let arithmetic = || Box::new(Arithmetic::new(kernels.clone()));
+        let mut store = KvWorker::local(arithmetic(), Box::new(SnapshotFiles), arithmetic());
+        let spec = ValueSpec::dense(DType::F32, 400);
+        let buffer = store.alloc(&spec).unwrap();
+        buffer.write().unwrap().fill(0);
+        store.init(&[(Key(3), spec)], Some(std::slice::from_ref(&buffer))).unwrap();
+        let mut less = GradientCompression::new(Compression::TopK { share: 0.6 }).unwrap();
+        let pushed = less.push(&mut store, Key(3), std::slice::from_ref(&buffer), 0);
+        assert!(matches!(pushed, Err(StoreError::Size { bytes: 1600, .. })), "{pushed:?}");
+        assert!(less.left.is_empty());
+    }
+
+    /// Of a push that cannot be made whole the sum stays as it was.
+    #[test]
+    fn a_sum_is_whole_or_what_it_was() {
+        use tensorwire_kvstore::{ShardKey, Updater};
+        let kernels = Arc::new(Kernels::open(KernelChoice::Cpu, 1).unwrap());
+        let mut rule = Arithmetic::new(kernels);
+        let (shard, value) = (ShardKey(0), ValueSpec::dense(DType::F32, 8));
+        rule.create(shard, Key(0), &value).unwrap();
+        let less = Less::Int8 { block: 4 };
+        // as they lie in slots
+        let part = less.part([&[2; 8], bytemuck::cast_slice(&[1f32, 2.0])], 0..8);
+        let mut weights = vec![7f32; 8];
+        let cut = &part[..part.len() - 1];
+        let torn = rule.apply_encoded(shard, bytemuck::cast_slice_mut(&mut weights), &[&part, cut]);
+        assert!(torn.is_err() && weights == [7.0; 8], "{weights:?}");
+        let whole =
+            rule.apply_encoded(shard, bytemuck::cast_slice_mut(&mut weights), &[&part, &part]);
+        assert_eq!((whole, weights), (Ok(()), vec![4.0, 4.0, 4.0, 4.0, 8.0, 8.0, 8.0, 8.0]));
     }
 
     fn spec(elements: usize) -> TensorSpec {
