@@ -89,10 +89,12 @@ fn averages_of_weights_go_on_too() {
         let undisturbed = hash(&train(&format!("{recipe} --strategy local --steps 9")));
         goes_on(&format!("{recipe} {job}"), files, &undisturbed);
     }
-    let (_folder, path) = place();
-    let job = format!("--strategy ps --async --ema 0.9 --steps 4 --checkpoint {path}");
-    train(&job);
-    assert_eq!(names(step(&path, 4).to_str().unwrap()).len(), 3 + 1);
+    // of workers at their own pace one has them, and servers the weights
+    for strategy in ["ps --async", "dist-asgd"] {
+        let (_folder, path) = place();
+        train(&format!("--strategy {strategy} --ema 0.9 --steps 4 --checkpoint {path}"));
+        assert_eq!(names(step(&path, 4).to_str().unwrap()).len(), 3 + 1, "{strategy}");
+    }
 }
 
 fn goes_on(job: &str, files: usize, undisturbed: &str) {
