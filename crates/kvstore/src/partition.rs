@@ -37,7 +37,7 @@ pub struct Shard {
 pub struct ServerLoad {
     pub server: usize,
     pub range: Range<u64>,
-    /// Values that lie here whole, and shards of others.
+    /// Values that lie here whole, and shards of others: each slice is one.
     pub whole: usize,
     pub shards: usize,
     pub bytes: u64,

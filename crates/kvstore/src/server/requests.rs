@@ -249,17 +249,17 @@ impl Core {
         if let (Ask::PushEncoded { round, bytes, .. }, Some(value)) = (&request.what, value) {
             // fits: usize is 64 bits wide
             let room = spec.slot_bytes() as u64;
-            return match () {
-                () if self.on_device.is_some() => {
-                    Err(wrong("values on a device are pushed as they are".to_string()))
-                }
-                () if *round == 0 => Err(wrong("a first value is pushed as it is".to_string())),
-                () if *bytes > room => Err(wrong(format!("{bytes} bytes for a slot of {room}"))),
-                () => {
-                    let value = block(value, *bytes as usize)?;
-                    Ok(CarriedBytes { value, indices: None })
-                }
-            };
+            if self.on_device.is_some() {
+                return Err(wrong("values on a device are pushed as they are".to_string()));
+            }
+            if *round == 0 {
+                return Err(wrong("a first value is pushed as it is".to_string()));
+            }
+            if *bytes > room {
+                return Err(wrong(format!("{bytes} bytes for a slot of {room}")));
+            }
+            let value = block(value, *bytes as usize)?;
+            return Ok(CarriedBytes { value, indices: None });
         }
         // what is in the slot has as many rows as the shard; a pull may name one row again and again
         let is_in_slot =

@@ -324,6 +324,21 @@ fn next(worker: &mut Worker) -> Option<(RequestId, Option<u64>, RequestBody)> {
     worker.poll(0, 1).map(|ToSend { id, op, what, .. }| (id, op, what))
 }
 
+/// A value that is asked for comes the other way: it does not wait until there is room for more pushes.
+#[test]
+fn what_carries_no_value_overtakes_pushes_but_not_those_of_its_shard() {
+    let mut worker = worker();
+    worker.push(1, PART, 9);
+    worker.pull(2, PART, 9);
+    worker.pull(3, OTHER, 0);
+    let light = |worker: &mut Worker| worker.poll_without_value(0, 1).map(|to_send| to_send.op);
+    assert_eq!(light(&mut worker), Some(Some(3)));
+    assert_eq!(light(&mut worker), None, "the other pull is of what is pushed before");
+    assert_eq!(next(&mut worker).unwrap().1, Some(1));
+    assert_eq!(light(&mut worker), Some(Some(2)));
+    assert_eq!(next(&mut worker), None);
+}
+
 #[test]
 fn nothing_goes_before_its_shard_is_placed() {
     let mut worker = Worker::new(1, 10);

@@ -99,7 +99,7 @@ impl StoredShard {
     }
 }
 
-/// Slices of a variable that lie one behind the other, as one.
+/// Returns slices of a variable that lie one behind the other as one.
 fn joined(mut slices: Vec<Captured>) -> Vec<Captured> {
     slices.sort_by(|a, b| (&a.name, a.first_element).cmp(&(&b.name, b.first_element)));
     let mut all: Vec<Captured> = Vec::with_capacity(slices.len());
@@ -207,5 +207,43 @@ impl Keep for CheckpointShards {
         let here = self.shards.iter().filter(|shard| shard.server == server);
         let shards = here.map(|shard| shard.read(&index)).collect::<Result<_, String>>()?;
         Ok(Some(Snapshot { protocol: Vec::new(), shards }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slice(name: &str, first_element: usize, bytes: &[u8]) -> Captured {
+        let (dims, whole) = match bytes.len() {
+            1 => (Vec::new(), Vec::new()),
+            rows => (vec![rows], vec![4, 2]),
+        };
+        let bytes = Held::Apart(bytes.to_vec());
+        Captured { name: name.to_string(), dtype: DType::U8, dims, whole, first_element, bytes }
+    }
+
+    #[test]
+    fn slices_of_a_variable_are_one_and_what_is_one_number_is_there_once() {
+        let slices = vec![
+            slice("w", 3, &[4, 5, 6]),
+            slice("w/steps", 0, &[9]),
+            slice("v", 0, &[7, 8]),
+            slice("w", 0, &[1, 2, 3]),
+            slice("w/steps", 3, &[9]),
+        ];
+        let found: Vec<_> = joined(slices)
+            .into_iter()
+            .map(|one| {
+                let Held::Apart(bytes) = one.bytes else { panic!("{} is elsewhere", one.name) };
+                (one.name, one.dims, one.first_element, bytes)
+            })
+            .collect();
+        let of = |name: &str, dims: &[usize], bytes: &[u8]| {
+            (name.to_string(), dims.to_vec(), 0, bytes.to_vec())
+        };
+        let all =
+            [of("v", &[2], &[7, 8]), of("w", &[6], &[1, 2, 3, 4, 5, 6]), of("w/steps", &[], &[9])];
+        assert_eq!(found, all);
     }
 }

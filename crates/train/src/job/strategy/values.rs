@@ -1,6 +1,8 @@
 //! What a job puts in a store: which value is called how, where it lies, how it travels and how it is updated; and what that
 //! takes of memory.
 
+use std::collections::BTreeMap;
+
 use tensorwire_base::Rank;
 use tensorwire_graph::{NARROWED_FROM, Op};
 use tensorwire_kvstore::wire::{RingOptions, SHOWN_FROM};
@@ -43,8 +45,8 @@ impl TrainConfig {
         if is_whole { usize::MAX } else { BIG_ELEMENTS }
     }
 
-    /// Bytes of a slice of what is split. How many of a gradient's largest elements are in a slice nobody knows before: then a server
-    /// has its share in one piece.
+    /// Bytes of a slice of what is split. Any slice may hold all of a gradient's largest elements, for which it has no room: with `top-k` a
+    /// server has its share in one piece.
     pub(super) fn slice_bytes(&self) -> Option<usize> {
         match self.wire {
             WireType::TopK { .. } => None,
@@ -130,7 +132,9 @@ pub(super) fn server_bytes(program: &Program, config: &TrainConfig, topology: &T
     let is_here = |server: usize| config.hosts.is_here(Rank(topology.masters() + server as u32));
     let sizes = config.store_sizes();
     let reach = config.store_reach(topology, &program.graph);
-    let bytes = shards.filter(|(server, _)| is_here(*server)).map(|(_, shard)| {
+    // what comes rounded or as less a server makes f32 again, of each worker, of one shard at a time
+    let mut widened: BTreeMap<usize, usize> = BTreeMap::new();
+    let bytes = shards.filter(|(server, _)| is_here(*server)).map(|(server, shard)| {
         let slots = if sizes.needs_slot(&shard) { topology.groups as usize } else { 0 };
         let keeps_slots = !topology.is_replicated();
         let state = if keeps_slots { config.optimizer.slots() } else { 0 };
@@ -141,6 +145,10 @@ pub(super) fn server_bytes(program: &Program, config: &TrainConfig, topology: &T
             false => shard.bytes(),
         };
         let beside = wide.saturating_mul(state + usize::from(is_narrow));
+        if is_narrow && reach.is_none() {
+            let largest = widened.entry(server).or_default();
+            *largest = wide.max(*largest);
+        }
         let kept = match reach {
             Some(DeviceReach::Mapped) => 0,
             // should no NIC reach it
@@ -150,7 +158,10 @@ pub(super) fn server_bytes(program: &Program, config: &TrainConfig, topology: &T
         // fits: usize is 64 bits wide
         kept.saturating_add(shard.slot_bytes().saturating_mul(slots)) as u64
     });
-    bytes.fold(0, u64::saturating_add)
+    let kept = bytes.fold(0, u64::saturating_add);
+    // fits: usize is 64 bits wide
+    let all_widened = widened.into_values().fold(0, usize::saturating_add) as u64;
+    kept.saturating_add(all_widened.saturating_mul(u64::from(topology.groups)))
 }
 
 /// What workers here take of the host's memory for what they push and pull, should no NIC reach their GPUs'.
