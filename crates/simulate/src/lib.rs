@@ -19,7 +19,7 @@
 //! # What is left out
 //! Hierarchical all-reduces of machines with unlike numbers of workers, which are done as if nobody shared memory. That workers
 //! with weights of their own begin a step while gradients of the one before are reduced: here it begins behind them. That a store's large values
-go in slices, and that its workers ask for the next step's weights before a step is over: here a share goes whole, when a step begins. Signals
+//! go in slices, and that its workers ask for the next step's weights before a step is over: here a share goes whole, when a step begins. Signals
 //! without bytes; polling, and what more processes than cores lose to each other's switching; congestion
 //! control, which takes time to find the fair share; stragglers: all machines of a kind are equally fast, and so are
 //! their processes, step after step, where in truth a step waits for the slowest.
