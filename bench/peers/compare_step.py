@@ -25,6 +25,9 @@ NAMES = {
     "mxnet-dist-sync": "MXNet dist_sync",
     "pytorch-ddp": "PyTorch DDP",
 }
+# what our own jobs send instead of writes, to compare with
+MESSAGES = {"grpc-tcp": "ps over gRPC", "zmq": "dist-sgd over ZeroMQ"}
+OTHERS = [*(f"tensorwire {name}" for name in MESSAGES.values()), *NAMES.values()]
 # in the order of the table, before what else was measured
 SYSTEMS = [
     *(
@@ -32,7 +35,7 @@ SYSTEMS = [
         for transport in ("tcp", "shm")
         for strategy in ("ps", "allreduce", "dist-sgd")
     ),
-    *NAMES.values(),
+    *OTHERS,
 ]
 
 
@@ -41,7 +44,7 @@ class Step(NamedTuple):
 
     model: str
     system: str
-    strategy: str | None  # a peer has but one
+    strategy: str | None  # a peer has but one, and so has a job that is there to compare with
     transport: str
     batch: int
     threads: int
@@ -140,10 +143,13 @@ def step_of(row: Row) -> Step:
         alone = strategy == "local"
         if alone and row["workers"] != 1:
             raise ValueError(f"{row['workers']} replicas in one process are no single worker's step")
-        system = "tensorwire" if alone else f"tensorwire {strategy} {row['transport']}"
+        messages = MESSAGES.get(row.get("exchange"))
         transport = "none" if alone else row["transport"]
+        system = "tensorwire" if alone else f"tensorwire {messages or f'{strategy} {transport}'}"
         times_ms = row["local_ms" if alone else "ps_ms"]
         ms = times_ms["median"]
+        # held beside ours as the peers are
+        strategy = None if messages else strategy
     else:
         system, transport, ms, times_ms = NAMES[row["system"]], "tcp", row["step_ms"], row
     ends = tuple(next((times_ms[key] for key in (end, f"{end}_ms") if key in times_ms), ms) for end in ("p10", "p90"))
@@ -197,7 +203,7 @@ def judge(goal: Goal, comparisons: list[Comparison]) -> list[Verdict]:
 def print_table(comparisons: list[Comparison], link: str | None, out: TextIO) -> None:
     """A block a model, a row a system."""
     peers = f"All go over TCP between two hosts with links of {link}." if link else "The peers go over loopback TCP."
-    row = "{:25}  {:>11}  {:>9}  {:>9}  {:>9}  {:>8}  {:>15}"
+    row = "{:34}  {:>11}  {:>9}  {:>9}  {:>9}  {:>8}  {:>15}"
     for model in dict.fromkeys(c.model for c in comparisons):
         block = [c for c in comparisons if c.model == model]
         print(f"\n{model}, batch {block[0].batch}, {block[0].workers} workers", file=out)
@@ -221,10 +227,10 @@ def print_table(comparisons: list[Comparison], link: str | None, out: TextIO) ->
 
 
 def judge_link(system: str, comparisons: list[Comparison]) -> list[Verdict]:
-    """Between hosts a step is to be the shortest of all: a verdict for each model, the ratio the fastest peer's step over ours."""
+    """Between hosts a step is to be the shortest of all: a verdict for each model, the ratio the fastest other's step over ours."""
     verdicts = []
     for ours in (c for c in comparisons if c.system == system):
-        theirs = [c.step_ms for c in comparisons if c.model == ours.model and c.system in NAMES.values()]
+        theirs = [c.step_ms for c in comparisons if c.model == ours.model and c.system in OTHERS]
         if theirs:
             ratio = min(theirs) / ours.step_ms
             verdicts.append(Verdict(ours.model, ratio, ratio >= 1))
@@ -235,9 +241,9 @@ def print_goals(comparisons: list[Comparison], link: str | None, out: TextIO) ->
     """A line a goal, with a verdict for each model."""
     print("", file=out)
     if link:
-        for system in dict.fromkeys(c.system for c in comparisons if c.system not in NAMES.values()):
+        for system in dict.fromkeys(c.system for c in comparisons if c.system not in OTHERS):
             found = "; ".join(f"{v.model} {met(v.met)}, {times(v.ratio)}" for v in judge_link(system, comparisons))
-            print(f"{system}, step ≤ the fastest peer's: {found or 'not measured'}", file=out)
+            print(f"{system}, step ≤ the fastest other's: {found or 'not measured'}", file=out)
         return
     for goal in GOALS:
         verdicts = judge(goal, comparisons)

@@ -15,6 +15,7 @@ quick=mlp,fcn5,lstm
 peers=tensorflow,mxnet,pytorch
 strategies=ps,allreduce,dist-sgd
 transports=tcp,shm
+messages=
 batch=8
 steps=
 sequence=
@@ -35,6 +36,8 @@ STEPS=3
 STEPS_INCEPTION=2
 STEPS_VGG=1
 
+# of messages, who sends them
+declare -A SENDERS=([grpc-tcp]=ps [zmq]=dist-sgd)
 # who alone has a model
 declare -A ONLY=([gpt2-small]=pytorch)
 declare -A SCRIPTS=([tensorflow]=tensorflow_step.py [mxnet]=mxnet_step.py [pytorch]=pytorch_ddp.py)
@@ -60,6 +63,8 @@ Options:
       --peers LIST           Whom to measure beside tensorwire [default: $peers]
       --strategies LIST      tensorwire's [default: $strategies]
       --transports LIST      tensorwire's [default: $transports; over links tcp]
+      --messages LIST        Tensorwire's jobs whose tensors go as messages, to compare with: grpc-tcp (\`ps\`) and zmq
+                             (\`dist-sgd\`, as ps-lite sends them); wants a tensorwire with --features baselines [default: none]
       --workers N            [default: $workers]
       --link RATE            Between two hosts with links of this rate, such as 1gbit, with half of the workers each
                              and a server each, as bench/link.sh makes them [default: one host, by loopback]
@@ -157,7 +162,7 @@ measure_ours() {
 
 # $1: a round's folder; $2: model.
 measure() {
-  local transport strategy peer
+  local transport strategy message peer
   measure_ours "$1" "$2" 1 --strategy local
   for transport in ${transports//,/ }; do
     for strategy in ${strategies//,/ }; do
@@ -168,6 +173,11 @@ measure() {
       [ "$strategy" = allreduce ] || [ -n "$link" ] || of+=(--servers "$servers")
       measure_ours "$1" "$2" "$workers" "${of[@]}"
     done
+  done
+  for message in ${messages//,/ }; do
+    local of=(--strategy "${SENDERS[$message]}" --exchange "$message")
+    [ -n "$link" ] || of+=(--servers "$servers")
+    measure_ours "$1" "$2" "$workers" "${of[@]}"
   done
   for peer in ${peers//,/ }; do
     [[ ,${ONLY[$2]:-$peer}, == *",$peer,"* ]] || { say "$2 in $peer is not measured: its scripts do not have the model"; continue; }
@@ -189,7 +199,7 @@ while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) usage; exit 0 ;;
     --quick) models=$quick; shift ;;
-    --rounds | --models | --peers | --strategies | --transports | --batch | --steps | --sequence | --workers | --link | --json | \
+    --rounds | --models | --peers | --strategies | --transports | --messages | --batch | --steps | --sequence | --workers | --link | --json | \
       --tensorflow-venv | --mxnet-venv | --pytorch-venv)
       [ $# -ge 2 ] && [ -n "$2" ] || mistake "$1 wants a value; see --help"
       name=${1#--}
@@ -205,6 +215,7 @@ all_known models "$known,resnet50,gpt2-small" "$models"
 all_known peers tensorflow,mxnet,pytorch "$peers"
 all_known strategies ps,allreduce,dist-sgd "$strategies"
 all_known transports tcp,shm "$transports"
+[ -z "$messages" ] || all_known messages grpc-tcp,zmq "$messages"
 [ "$workers" -gt 1 ] || mistake "--workers wants two and more"
 if [ -n "$link" ]; then
   [ $((workers % 2)) -eq 0 ] || mistake "--link has two hosts with as many workers each: --workers wants an even number"

@@ -116,7 +116,17 @@ class Compare(unittest.TestCase):
         self.assertEqual(compare_step.judge_link("tensorwire ps tcp", comparisons), expected)
         out = io.StringIO()
         compare_step.print_goals(comparisons, "1gbit", out)
-        self.assertIn("tensorwire ps tcp, step ≤ the fastest peer's: mlp met, 1.50×; gru NOT met, 0.800×", out.getvalue())
+        self.assertIn("tensorwire ps tcp, step ≤ the fastest other's: mlp met, 1.50×; gru NOT met, 0.800×", out.getvalue())
+
+    def test_jobs_that_send_messages_stand_with_the_peers(self) -> None:
+        over_zmq = {**own("dist-sgd", "tcp", "mlp", 16), "exchange": "zmq"}
+        comparisons = compare_step.compare([[*of_round(10, 20, 15, 30), over_zmq]])
+        found = only(comparisons, "tensorwire dist-sgd over ZeroMQ")
+        self.assertEqual((found.strategy, found.step_ms, found.overhead), (None, 16, 1.6))
+        self.assertEqual(compare_step.judge_link("tensorwire ps tcp", comparisons), [Verdict("mlp", 0.8, False)])
+        out = io.StringIO()
+        compare_step.print_goals(comparisons, "1gbit", out)
+        self.assertNotIn("over ZeroMQ, step", out.getvalue())
 
     def test_the_table_and_the_lines_say_the_same(self) -> None:
         comparisons = compare_step.compare(ROUNDS)

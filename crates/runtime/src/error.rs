@@ -140,7 +140,7 @@ pub enum SessionError {
     )]
     NotKept { name: String },
     #[error(
-        "'{name}' is still the group's, or waits for it, after a run that left its tail; settle it first"
+        "'{name}' is still being reduced or sent, or waits for that, after a run that left its tail; settle it first"
     )]
     Unsettled { name: String },
     #[error("'{name}': {source}")]

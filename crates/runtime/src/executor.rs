@@ -45,7 +45,7 @@ pub struct Counters {
     pub poll_misses: u64,
     /// Runs that a device was told as a whole.
     pub whole_steps: u64,
-    /// Kernels of a run that ended while the group had vectors of the run before ([`crate::Session::leave_tail`]).
+    /// Kernels of a run that ended while something of the run before was under way ([`crate::Session::leave_tail`]).
     pub early_kernels: u64,
     /// Times there was nothing to do but wait for an event.
     pub waits: u64,
@@ -292,7 +292,7 @@ impl Executor {
             misses += 1;
             if misses >= self.ready.len() {
                 match self.ready.is_empty() && frontier.is_at_tail() {
-                    // what is left is the group's
+                    // what is left is the group's, or the exchange's
                     true => break,
                     false => return Ok(Advance::Blocked),
                 }
@@ -545,7 +545,9 @@ impl Executor {
                 what = EventKind::Recv { node, epoch };
             }
             if self.timeline.is_some() {
+                self.is_late = frontier.is_left(node);
                 self.record(what, start_ns, Clock::now_ns());
+                self.is_late = false;
             }
             self.complete(part, frontier, node);
             any = true;

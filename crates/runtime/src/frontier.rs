@@ -3,7 +3,7 @@
 use tensorwire_graph::{NodeId, Output, Part};
 
 use crate::readers::Readers;
-use crate::tail::Tail;
+use crate::tail::{GoesOn, Tail};
 use crate::workspace::Transients;
 
 /// The dependencies among the nodes that one run of one part executes.
@@ -74,8 +74,8 @@ impl Frontier {
     }
 
     /// Finds what of a run may be left to the next one; false if there is nothing. Before the first run.
-    pub(crate) fn find_tail(&mut self, part: &Part) -> bool {
-        self.tail = Tail::new(part, &self.nodes, &self.successors);
+    pub(crate) fn find_tail(&mut self, part: &Part, goes_on: GoesOn) -> bool {
+        self.tail = Tail::new(part, &self.nodes, &self.successors, goes_on);
         self.tail.is_some()
     }
 

@@ -64,7 +64,7 @@ impl Readers {
 }
 
 /// The edges that a tensor, or what it is a view of, came over.
-fn received(part: &Part, output: Output) -> Vec<EdgeId> {
+pub(crate) fn received(part: &Part, output: Output) -> Vec<EdgeId> {
     let node = part.graph.node(output.node);
     match node.op {
         Op::Recv { edge, .. } => vec![edge],

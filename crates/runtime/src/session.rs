@@ -129,13 +129,12 @@ impl Session {
         }
     }
 
-    /// Finds the *tail* of a run: what the group reduces, and what waits for that. False where there is none that could be left to
-    /// the next run: nothing moves the group while nobody gives this session turns, other tensors cross, or a device computes.
-    /// Before the first run.
+    /// Finds the *tail* of a run: what the group reduces or the exchange sends, and what waits for that. False where there is none
+    /// that could be left to the next run: nothing moves these while nobody gives this session turns, something else crosses, or a
+    /// device computes. Before the first run.
     pub fn find_tail(&mut self, run: RunId) -> bool {
-        self.executor.group_moves_alone()
-            && !self.executor.steps.has(run)
-            && self.frontiers[run.0].find_tail(&self.part)
+        let goes_on = self.executor.goes_on();
+        !self.executor.steps.has(run) && self.frontiers[run.0].find_tail(&self.part, goes_on)
     }
 
     /// The run `run` that is started next is over before its tail. The tail goes on in the next run of it, of which each node

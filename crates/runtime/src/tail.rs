@@ -1,9 +1,19 @@
-//! The tail of a run: what a group reduces, and what waits for that. While the group has it, the next run of the same nodes may
-//! begin; here stands which of its nodes wait for which of the tail, since they use the same memory. No thread, no clock, no I/O.
+//! The tail of a run: what a group reduces or an exchange sends, and what waits for that. While these have it, the next run of the
+//! same nodes may begin; here stands which of its nodes wait for which of the tail, since they use the same memory. No thread, no
+//! clock, no I/O.
 
 use std::collections::HashMap;
 
 use tensorwire_graph::{Lane, NodeId, Op, Output, Part};
+
+use crate::readers::received;
+
+/// What goes on while nobody gives a session turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GoesOn {
+    pub(crate) reductions: bool,
+    pub(crate) sends: bool,
+}
 
 /// The tail of the runs of some nodes, and what is left of the last one's.
 #[derive(Debug)]
@@ -45,14 +55,20 @@ impl Span {
 }
 
 impl Tail {
-    /// The tail of a run of `nodes`, each with its `successors` among them; none if there is none. What crosses otherwise than by
-    /// the group, and what devices compute, is not left to the next run: where there is such a node there is no tail.
-    pub(crate) fn new(part: &Part, nodes: &[NodeId], successors: &[Vec<NodeId>]) -> Option<Tail> {
+    /// The tail of a run of `nodes`, each with its `successors` among them; none if there is none. Where a device computes, or
+    /// something crosses in another way than what `goes_on`, there is no tail.
+    pub(crate) fn new(
+        part: &Part,
+        nodes: &[NodeId],
+        successors: &[Vec<NodeId>],
+        goes_on: GoesOn,
+    ) -> Option<Tail> {
         let op = |id: NodeId| &part.graph.node(id).op;
-        let stays = |id: &NodeId| {
-            !op(*id).is_send() && !op(*id).is_recv() && !part.graph.node(*id).space.is_device()
+        let allows = |id: &NodeId| {
+            let crosses = op(*id).is_send() || op(*id).is_recv();
+            (goes_on.sends || !crosses) && !part.graph.node(*id).space.is_device()
         };
-        if !nodes.iter().all(stays) {
+        if !nodes.iter().all(allows) {
             return None;
         }
         let count = part.graph.len();
@@ -61,15 +77,27 @@ impl Tail {
         let is_fed = |id: &&NodeId| matches!(op(**id), Op::Input { .. });
         let fed = nodes.iter().filter(is_fed).filter_map(|id| span(part, (*id).into(), true));
         let fed: Vec<Span> = fed.collect();
-        // what has no place that is known, or reads what the next run is fed, is not left, nor is what comes before it
+        // what has no place that is known, reads what the next run is fed, or sends what this one received, is not left, nor is
+        // what comes before it
+        let sends_received = |id: NodeId| {
+            let inputs = &part.graph.node(id).inputs;
+            op(id).is_send() && inputs.iter().any(|input| !received(part, *input).is_empty())
+        };
         let mut stays_behind = vec![false; count];
         for id in backwards(nodes, successors) {
             let is_later = |next: &NodeId| stays_behind[next.index()];
             stays_behind[id.index()] = !used[&id].is_known
+                || sends_received(id)
                 || used[&id].spans.iter().any(|own| fed.iter().any(|fed| fed.meets(own)))
                 || successors[id.index()].iter().any(is_later);
         }
-        let mut is_in = behind_reductions(part, nodes, successors);
+        let is_root = |id: &NodeId| match op(*id) {
+            Op::AllReduce { .. } => goes_on.reductions,
+            Op::Send { .. } => goes_on.sends,
+            _ => false,
+        };
+        let roots = nodes.iter().copied().filter(is_root).collect();
+        let mut is_in = behind(roots, part.graph.len(), successors);
         is_in.iter_mut().zip(&stays_behind).for_each(|(is_in, stays)| *is_in &= !stays);
         let tail: Vec<NodeId> = nodes.iter().copied().filter(|id| is_in[id.index()]).collect();
         if tail.is_empty() {
@@ -145,11 +173,9 @@ impl Tail {
     }
 }
 
-/// By node: it is an all-reduce, or waits for one.
-fn behind_reductions(part: &Part, nodes: &[NodeId], successors: &[Vec<NodeId>]) -> Vec<bool> {
-    let mut is_behind = vec![false; part.graph.len()];
-    let is_reduction = |id: &&NodeId| matches!(part.graph.node(**id).op, Op::AllReduce { .. });
-    let mut open: Vec<NodeId> = nodes.iter().filter(is_reduction).copied().collect();
+/// By node of `count`: it is one of `open`, or waits for one.
+fn behind(mut open: Vec<NodeId>, count: usize, successors: &[Vec<NodeId>]) -> Vec<bool> {
+    let mut is_behind = vec![false; count];
     while let Some(id) = open.pop() {
         if !std::mem::replace(&mut is_behind[id.index()], true) {
             open.extend(&successors[id.index()]);

@@ -148,7 +148,7 @@ pub struct TrainReport {
     /// What was pushed to a store and pulled from it, in bytes.
     #[serde(default)]
     pub store_bytes: u64,
-    /// Kernels of a step that ran while gradients of the step before were still reduced, and weights changed by them.
+    /// Kernels of a step that ran while gradients of the step before were still reduced or pushed, and weights changed by them.
     #[serde(default)]
     pub early_kernels: u64,
     /// Graphs that a device was told in the place of single kernels.

@@ -78,6 +78,12 @@ pub(super) fn announcement(prepared: &Prepared) -> Vec<String> {
         (Transport::Auto, None) => {
             "auto (shm within a host; between hosts verbs if every one can, else tcp)"
         }
+        (Transport::Tcp, _) if share_hosts(hosts, roles.len()) => {
+            "tcp, also within a host, where auto shares memory"
+        }
+        (Transport::Verbs, _) if share_hosts(hosts, roles.len()) => {
+            "verbs, also within a host, where auto shares memory"
+        }
         (given, _) => given.name(),
     };
     if config.topology().has_store() {
@@ -106,6 +112,12 @@ pub(super) fn announcement(prepared: &Prepared) -> Vec<String> {
         traffic.sends,
     ));
     said
+}
+
+/// True if there are several hosts, and several processes on one of them.
+fn share_hosts(hosts: &Hosts, processes: usize) -> bool {
+    let first_there = hosts.numbers(processes);
+    hosts.spread(processes) && first_there.iter().zip(0..).any(|(first, rank)| *first != rank)
 }
 
 /// What workers without servers all-reduce in a step.
@@ -217,6 +229,15 @@ mod tests {
     use tensorwire_train::ClientConfig;
 
     use super::*;
+
+    #[test]
+    fn processes_share_a_host_where_there_are_more_than_hosts() {
+        for (hosts, processes, expected) in
+            [("a,b", 2, false), ("a,b", 3, true), ("a:2,b", 3, true), ("127.0.0.1", 4, false)]
+        {
+            assert_eq!(share_hosts(&hosts.parse().unwrap(), processes), expected, "{hosts}");
+        }
+    }
 
     #[test]
     fn a_group_on_several_hosts_is_told_of_where_it_could_be_on_one() {

@@ -71,6 +71,7 @@ fn dist_asgd_learns_the_digits() {
     for how in [
         "--transport shm",
         "--transport tcp --max-delay 2",
+        "--transport tcp --wire int8",
         #[cfg(feature = "baselines")]
         "--exchange zmq --max-delay 0",
     ] {
@@ -160,6 +161,7 @@ fn an_elastic_job_goes_on_without_a_worker_and_learns() {
         ("--transport shm", 1, 600, Signal::KILL),
         ("--transport tcp", 0, 1500, Signal::KILL),
         ("--transport shm --deadline 4", 1, 900, Signal::STOP),
+        ("--transport tcp --wire int8", 0, 900, Signal::KILL),
         #[cfg(feature = "baselines")]
         ("--exchange zmq", 0, 1200, Signal::KILL),
     ] {
@@ -210,6 +212,18 @@ fn a_server_that_dies_is_replaced_and_no_bit_changes() {
             let every = [3, 7, 50, 1][moment as usize / 300 % 4];
             let wire = if rank == 2 { "shm" } else { "tcp" };
             let extra = format!("{every} --transport {wire}");
+            replaced(&extra, &[(rank, moment)], &undisturbed);
+        }
+    }
+}
+
+/// What a server gets again is what was pushed, byte by byte: a gradient is not made less of a second time.
+#[test]
+fn a_server_is_replaced_where_less_of_gradients_is_pushed() {
+    for (wire, moment) in [("int8", 500), ("top-k:0.02", 300)] {
+        let undisturbed = hash(&format!("{STEPS} --wire {wire}"));
+        for (rank, transport) in [(2, "tcp"), (3, "shm")] {
+            let extra = format!("7 --wire {wire} --transport {transport}");
             replaced(&extra, &[(rank, moment)], &undisturbed);
         }
     }

@@ -11,6 +11,7 @@ use super::{Advance, Executor, Turn};
 use crate::error::RunError;
 use crate::frontier::Frontier;
 use crate::storage::Tensor;
+use crate::tail::GoesOn;
 use crate::timeline::EventKind;
 
 impl Executor {
@@ -61,9 +62,12 @@ impl Executor {
         Ok(any)
     }
 
-    /// True if the group's operations go on while nobody gives this session turns.
-    pub(crate) fn group_moves_alone(&self) -> bool {
-        self.group.as_ref().is_some_and(|group| group.moves_alone())
+    /// What goes on while nobody gives this session turns.
+    pub(crate) fn goes_on(&self) -> GoesOn {
+        GoesOn {
+            reductions: self.group.as_ref().is_some_and(|group| group.moves_alone()),
+            sends: self.exchange.as_ref().is_some_and(|exchange| exchange.moves_alone()),
+        }
     }
 
     /// Gives no turn while the group tells a device something.

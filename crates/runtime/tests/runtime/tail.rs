@@ -1,20 +1,22 @@
-//! Runs that are over before their tail: the next one begins with what the group is over with, and waits for the rest. A group
-//! that the test holds back says what it is over with, so that nothing depends on how fast anything is.
+//! Runs that are over before their tail: the next one begins with what the group or the exchange is over with, and waits for the
+//! rest. A group, and an exchange, that the test holds back say what they are over with, so that nothing depends on how fast
+//! anything is.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support;
 use tensorwire_base::Deadline;
 use tensorwire_graph::{
-    Cluster, Graph, Hint, Init, NodeId, Op, Output, Placement, Plan, PlanOptions, Rule, RunId,
-    RunSpec, place, plan,
+    Cluster, EdgeId, Graph, Hint, Init, NodeId, Op, Output, Placement, Plan, PlanOptions, Rule,
+    RunId, RunSpec, place, plan,
 };
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{Buffer, Slab};
 use tensorwire_runtime::{
-    Advance, EventKind, Events, ExchangeError, GroupOps, Ports, Session, SessionError,
-    SessionOptions, Storage,
+    Advance, EventKind, Events, ExchangeError, GroupOps, Ports, Sending, Session, SessionError,
+    SessionOptions, Storage, TensorExchange,
 };
 use tensorwire_tensor::{DType, Fact, TensorSpec};
 
@@ -289,4 +291,178 @@ fn nothing_is_left_where_nobody_moves_it_or_it_reads_what_is_fed() {
     assert_eq!(advance(&mut session), Advance::Finished);
     assert_eq!(held.has(), 1);
     feed(&session, 2);
+}
+
+/// The two layers with weights that a server has: a worker receives them and sends what changes them.
+fn plan_beside_a_server() -> Plan {
+    let mut graph = Graph::new();
+    let spec = TensorSpec::new(DType::F32, &[4]).unwrap();
+    let variable =
+        |graph: &mut Graph, name: &str| graph.variable(name, spec.clone(), Init::Zeros).unwrap();
+    let (w1, w2) = (variable(&mut graph, "w1"), variable(&mut graph, "w2"));
+    let mut add = |name: &str, op: Op, inputs: &[Output]| {
+        Output::from(graph.add(name, Hint::Replica(0), op, inputs).unwrap())
+    };
+    let x = add("x", Op::Input { fact: Fact::known(DType::F32, &[4]) }, &[]);
+    let h = add("h", Op::Add, &[x, w1]);
+    let y = add("y", Op::Add, &[h, w2]);
+    let g2 = add("g2", Op::Relu, &[y]);
+    let g1 = add("g1", Op::Mul, &[h, y]);
+    let sgd = || Op::Apply { rule: Rule::sgd(0.5), clipped: false };
+    let update = |graph: &mut Graph, name: &str, inputs: &[Output]| {
+        graph.add(name, Hint::With(inputs[0].node), sgd(), inputs).unwrap()
+    };
+    let roots = vec![update(&mut graph, "u2", &[w2, g2]), update(&mut graph, "u1", &[w1, g1])];
+    let cluster = Cluster::ParameterServers { workers: 1, servers: 1 };
+    let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
+    let run = RunSpec { name: "train", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
+    plan(&placed, &cluster.tasks(), &[run], PlanOptions::default()).unwrap()
+}
+
+/// An exchange that has received, and is over with, what the test says.
+#[derive(Clone, Default)]
+struct Wire(Arc<Mutex<OnWire>>);
+
+#[derive(Default)]
+struct OnWire {
+    /// By edge: the last tensor that has come.
+    came: HashMap<EdgeId, u64>,
+    sent: Vec<(EdgeId, u64)>,
+    over: Vec<EdgeId>,
+    needs_turns: bool,
+}
+
+impl Wire {
+    fn brings(&self, edge: EdgeId, epoch: u64) {
+        self.0.lock().unwrap().came.insert(edge, epoch);
+    }
+
+    fn is_over(&self, edge: EdgeId) {
+        self.0.lock().unwrap().over.push(edge);
+    }
+
+    fn sent(&self) -> Vec<(EdgeId, u64)> {
+        self.0.lock().unwrap().sent.clone()
+    }
+}
+
+impl TensorExchange for Wire {
+    fn send(
+        &mut self,
+        edge: EdgeId,
+        epoch: u64,
+        _tensor: Option<&Buffer>,
+    ) -> Result<Sending, ExchangeError> {
+        self.0.lock().unwrap().sent.push((edge, epoch));
+        Ok(Sending::Started)
+    }
+
+    fn announce(
+        &mut self,
+        edge: EdgeId,
+        epoch: u64,
+        _spec: &TensorSpec,
+        tensor: &Buffer,
+    ) -> Result<Sending, ExchangeError> {
+        self.send(edge, epoch, Some(tensor))
+    }
+
+    fn arrived(&mut self, edge: EdgeId, epoch: u64) -> Result<bool, ExchangeError> {
+        Ok(self.0.lock().unwrap().came.get(&edge).is_some_and(|came| *came >= epoch))
+    }
+
+    fn announced(&mut self, _edge: EdgeId, _epoch: u64) -> Result<TensorSpec, ExchangeError> {
+        Ok(TensorSpec::new(DType::F32, &[4]).unwrap())
+    }
+
+    fn fetch(
+        &mut self,
+        _edge: EdgeId,
+        _epoch: u64,
+        _into: &Buffer,
+        _deadline: Deadline,
+    ) -> Result<Sending, ExchangeError> {
+        Ok(Sending::Full)
+    }
+
+    fn moves_alone(&self) -> bool {
+        !self.0.lock().unwrap().needs_turns
+    }
+
+    fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError> {
+        finished.append(&mut self.0.lock().unwrap().over);
+        Ok(())
+    }
+
+    fn alloc(&mut self, bytes: usize) -> Result<Slab, ExchangeError> {
+        Ok(Slab::anonymous(bytes).unwrap())
+    }
+
+    fn free(&mut self, _slab: &Slab) {}
+}
+
+/// The worker, and its edges: of what it receives (`w1`, `w2`) and of what it sends (`g1`, `g2`).
+fn worker(wire: &Wire) -> (Session, [EdgeId; 4]) {
+    let plan = plan_beside_a_server();
+    let here = plan.parts.iter().position(|part| part.graph.find("x").is_some()).unwrap();
+    let edge = |name: &str, is_sent: bool| {
+        let its = |edge: &&tensorwire_graph::Edge| {
+            edge.name.starts_with(name)
+                && (edge.from == here) == is_sent
+                && edge.bytes() == Some(16)
+        };
+        plan.edges.iter().find(its).unwrap_or_else(|| panic!("{name}: {:?}", plan.edges)).id
+    };
+    let edges = [edge("w1", false), edge("w2", false), edge("g1", true), edge("g2", true)];
+    let memory = Slab::anonymous(plan.parts[here].memory.registered_bytes).unwrap();
+    let storage = Storage::new(&plan.parts[here], &memory).unwrap();
+    let kernels = Arc::new(Kernels::open(KernelChoice::Cpu, 1).unwrap());
+    let options = SessionOptions { timeline: true, ..support::options(Duration::from_millis(400)) };
+    let ports = Ports::new(Held::default()).with_exchange(wire.clone());
+    (Session::new(&plan, here, storage, kernels, Some(ports), options).unwrap(), edges)
+}
+
+#[test]
+fn the_next_run_begins_while_the_last_ones_sends_are_under_way() {
+    let wire = Wire::default();
+    wire.0.lock().unwrap().needs_turns = true;
+    assert!(!worker(&wire).0.find_tail(TRAIN), "nobody would move them");
+    wire.0.lock().unwrap().needs_turns = false;
+    let (mut session, [w1, w2, g1, g2]) = worker(&wire);
+    assert!(session.find_tail(TRAIN));
+    wire.brings(w1, 1);
+    wire.brings(w2, 1);
+    feed(&session, 1);
+    session.leave_tail(TRAIN, true);
+    session.start(TRAIN);
+    assert_eq!(advance(&mut session), Advance::Finished);
+    assert_eq!(wire.sent(), [(g2, 1), (g1, 1)], "and neither is over");
+
+    feed(&session, 2);
+    session.leave_tail(TRAIN, true);
+    session.start(TRAIN);
+    let mut blocked_behind = |early: u64, sends: usize| {
+        assert_eq!(advance(&mut session), Advance::Blocked);
+        assert_eq!((session.counters().early_kernels, wire.sent().len()), (early, sends));
+    };
+    blocked_behind(0, 2);
+    wire.brings(w1, 2);
+    blocked_behind(1, 2);
+    // what is made of the second layer's weights is made, but for what is written over what is still sent
+    wire.brings(w2, 2);
+    blocked_behind(2, 2);
+    wire.is_over(g2);
+    blocked_behind(3, 3);
+    wire.is_over(g1);
+    assert_eq!(advance(&mut session), Advance::Finished);
+    assert_eq!(wire.sent()[2..], [(g2, 2), (g1, 2)]);
+
+    wire.is_over(g2);
+    wire.is_over(g1);
+    session.settle().unwrap();
+    let sends = session.timeline().unwrap().events().iter().filter_map(|event| match event.what {
+        EventKind::Send { epoch, .. } => Some((event.step, epoch)),
+        _ => None,
+    });
+    assert_eq!(sends.collect::<Vec<_>>(), [(1, 1), (1, 1), (2, 2), (2, 2)]);
 }

@@ -50,7 +50,7 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// True if a step may be over while gradients are still reduced, and weights changed by them: the next step goes on with that,
+    /// True if a step may be over while gradients are still reduced, or pushed, and weights changed by them: the next step goes on with that,
     /// and nobody looks at the weights in between. Of the last step that is traced all is to be seen.
     pub(super) fn leaves_tail(&self, step: u64, traced: u64) -> bool {
         let (shape, config) = (self.shape, self.config);

@@ -507,6 +507,11 @@ impl TensorExchange for StoreExchange {
         self.progress();
     }
 
+    /// A value that is asked for behind a push has it, whether or not that has left.
+    fn moves_alone(&self) -> bool {
+        self.mover.is_some()
+    }
+
     fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError> {
         if self.over.is_empty() {
             self.progress();

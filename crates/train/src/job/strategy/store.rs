@@ -136,7 +136,7 @@ fn open_master<'a>(
     let exchange = StoreExchange::new(store.clone(), plan, here, &storage, &keys, carried.clone())?
         .in_order(config.send_order)
         // what a master broadcasts is read by its own kernels where it came
-        .asking_ahead(!topology.is_asynchronous() && !topology.is_grouped());
+        .asking_ahead(makes_same_steps_alone(topology));
     let ports = match (in_group, &group) {
         (InGroup::Edges(edges), _) => BesideGroup::new(plan, *edges, exchange).ports(),
         (InGroup::Vectors(Some(bound)), Some(group)) => {
@@ -155,6 +155,11 @@ fn open_master<'a>(
     let link = Box::new(StoreLink { member, part, store, in_group });
     let worker = Worker::new(session, description, replicas, link);
     Ok(Worker { shard, concludes: number == 0, carried, ..worker })
+}
+
+/// True for workers that make the same steps, each for itself.
+fn makes_same_steps_alone(topology: &Topology) -> bool {
+    !topology.is_asynchronous() && !topology.is_grouped() && !topology.reduces_in_store
 }
 
 /// A worker's memory, and how it meets its group.
@@ -296,6 +301,10 @@ impl Link for StoreLink<'_> {
 
     fn before_step(&mut self, step: u64, session: &mut Session) -> Result<(), TrainError> {
         self.in_group.before_step(step, session)
+    }
+
+    fn may_begin_early(&self) -> bool {
+        makes_same_steps_alone(&self.part.topology)
     }
 
     fn settle(&mut self, trainer: &mut Trainer<'_>) -> Result<(), TrainError> {
