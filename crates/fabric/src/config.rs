@@ -61,7 +61,7 @@ pub struct FabricConfig {
     pub queue_depth: usize,
     /// Size of this process's arrival table, 8 bytes a slot.
     pub arrival_slots: usize,
-    /// The time that a wait spins before it blocks. On tcp a wait receives what comes, and does not spin.
+    /// The time that a wait spins before it blocks. On tcp a wait receives what comes meanwhile, where no other process rings the doorbell.
     pub spin: Duration,
     /// The arrival mode of this process's signals (verbs, sim). None: `write-imm`. shm and tcp have no other.
     pub arrival: Option<ArrivalMode>,

@@ -244,8 +244,8 @@ pub trait TensorExchange: Send {
     /// Takes note that nothing reads what came over an edge any more in this run.
     fn released(&mut self, _edge: EdgeId) {}
 
-    /// True if sends go on while nobody calls, and a tensor that a run receives does not depend on which of the sends of the run
-    /// before are over: a run may then be over before its sends, and the next one begin.
+    /// True if sends go on while nobody calls, and what a run receives is the same whether sends that the run before has started are
+    /// over or not: a run may then be over before its sends, and the next one begin.
     fn moves_alone(&self) -> bool {
         false
     }

@@ -77,17 +77,19 @@ impl Tail {
         let is_fed = |id: &&NodeId| matches!(op(**id), Op::Input { .. });
         let fed = nodes.iter().filter(is_fed).filter_map(|id| span(part, (*id).into(), true));
         let fed: Vec<Span> = fed.collect();
-        // what has no place that is known, reads what the next run is fed, or sends what this one received, is not left, nor is
-        // what comes before it
-        let sends_received = |id: NodeId| {
+        // what has no place that is known, or reads what the next run is fed, is not left, nor is what comes before it. Nor is a send
+        // of what this run received, or one that others wait for: all sends of a run are started when it is over
+        let stays_a_send = |id: NodeId| {
             let inputs = &part.graph.node(id).inputs;
-            op(id).is_send() && inputs.iter().any(|input| !received(part, *input).is_empty())
+            let is_received = |input: &Output| !received(part, *input).is_empty();
+            op(id).is_send()
+                && (!successors[id.index()].is_empty() || inputs.iter().any(is_received))
         };
         let mut stays_behind = vec![false; count];
         for id in backwards(nodes, successors) {
             let is_later = |next: &NodeId| stays_behind[next.index()];
             stays_behind[id.index()] = !used[&id].is_known
-                || sends_received(id)
+                || stays_a_send(id)
                 || used[&id].spans.iter().any(|own| fed.iter().any(|fed| fed.meets(own)))
                 || successors[id.index()].iter().any(is_later);
         }

@@ -69,16 +69,20 @@ fn allreduce_has_the_bits_of_ps_for_every_optimizer_type_and_way_of_folding() {
     }
 }
 
-/// Over a wire a step begins while gradients of the one before are reduced: whatever is done with these, or looked at in between,
-/// each step's updates are as if it did not.
+/// Over a wire a step begins while gradients of the one before are reduced, or pushed: whatever is done with these, or looked at in
+/// between, each step's updates are as if it did not.
 #[test]
 fn steps_that_begin_early_have_the_bits_of_steps_that_do_not() {
-    for options in [
-        "--optimizer momentum --schedule cosine --warmup 2 --val-every 3",
-        "--clip-norm 0.5 --accumulate 2 --ema 0.9",
-        "--wire bf16 --optimizer adam --lr 0.003",
+    for (strategy, options) in [
+        ("allreduce", "--optimizer momentum --schedule cosine --warmup 2 --val-every 3"),
+        ("allreduce", "--clip-norm 0.5 --accumulate 2 --ema 0.9"),
+        ("allreduce", "--wire bf16 --optimizer adam --lr 0.003"),
+        ("dist-sgd", "--optimizer momentum --schedule cosine --warmup 2 --val-every 3"),
+        ("dist-sgd", "--accumulate 2 --ema 0.9"),
+        ("dist-sgd", "--wire bf16 --optimizer adam --lr 0.003"),
+        ("dist-sgd", "--wire int8 --elastic"),
     ] {
-        let job = format!("{options} --batch 8 --steps 7 --threads 1 --strategy allreduce");
+        let job = format!("{options} --batch 8 --steps 7 --threads 1 --strategy {strategy}");
         let over_memory = train(&format!("{job} --transport shm"));
         assert_eq!(number(&over_memory, "early_kernels"), 0.0, "nothing waits for a wire");
         for order in ["priority", "ready"] {

@@ -244,7 +244,7 @@ impl Trainer<'_> {
             if word != StepWord::Begins {
                 ended = Ended { steps: step - 1, interrupted: word == StepWord::Interrupted };
                 self.standing.enters(Phase::Runs);
-                self.session.settle()?;
+                self.session.settle().map_err(|source| source.in_step(ended.steps))?;
                 pulse::rest(|| self.keep_last(ended.steps, listener, link))?;
                 break;
             }

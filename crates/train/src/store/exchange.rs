@@ -507,9 +507,9 @@ impl TensorExchange for StoreExchange {
         self.progress();
     }
 
-    /// A value that is asked for behind a push has it, whether or not that has left.
+    /// A value that is asked for behind a push has it, whether or not the push is over.
     fn moves_alone(&self) -> bool {
-        self.mover.is_some()
+        self.mover.as_ref().is_some_and(Mover::is_there)
     }
 
     fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError> {
