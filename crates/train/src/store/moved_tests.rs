@@ -104,6 +104,7 @@ fn exchange(worker: &Arc<Mutex<KvWorker>>) -> (StoreExchange, Vec<Buffer>) {
 fn over_a_wire_pushes_go_and_are_answered_while_the_session_does_other_things() {
     let (worker, serving) = store(|| Backend::Tcp);
     let (mut exchange, tensors) = exchange(&worker);
+    assert!(exchange.moves_alone());
     for (at, tensor) in (0..).zip(&tensors) {
         tensor.write().unwrap().fill(1);
         exchange.send(EdgeId(at), 1, Some(tensor)).unwrap();
@@ -257,6 +258,13 @@ fn the_next_values_are_asked_for_before_the_step_is_over() {
     exchange.released(pull);
     pushes(&mut exchange, 5, 7.0);
     assert_eq!(exchange.pulls[&pull].epoch, 6);
+    exchange.inbound.remove(&other);
+    // of a push that is not over, too
+    bytemuck::cast_slice_mut(&mut tensors[0].write().unwrap()).fill(8.0f32);
+    exchange.send(push, 6, Some(&tensors[0])).unwrap();
+    exchange.released(pull);
+    assert_eq!(exchange.pulls[&pull].epoch, 7);
+    assert_eq!(value(&mut exchange, 7), 8.0);
     drop(exchange);
     worker.lock().close(soon()).unwrap();
     serving.join().unwrap();
